@@ -1,0 +1,29 @@
+# Every target sets up .venv when it is missing or older than what it was made from.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench results clean
+
+demo: .venv/ready
+	$(BIN)/unseen demo
+
+test: .venv/ready
+	$(BIN)/pytest -q
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/speed.py
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,plot,bench,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist

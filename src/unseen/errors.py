@@ -1,0 +1,51 @@
+"""Every error unseen raises on purpose; each message says what was expected, what came, and what to do.
+
+    UnseenError
+    ├── FeatureError      vectors a detector cannot use: wrong width, not finite, not unit length, wrong dtype
+    ├── LabelError        names or anchors that do not make a label space
+    ├── SettingError      an option outside its range, or a name nobody registered
+    ├── StateError        a checkpoint that is torn, tampered with, or belongs to something else
+    ├── DataError         a file, image list or feature set that is missing or not what it should be
+    ├── ImageError        one image that cannot be decoded; readers report it and go on
+    ├── EncoderError      a model that cannot be found, fetched or trusted
+    └── MissingExtra      an optional dependency that is not installed
+"""
+
+
+class UnseenError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class FeatureError(UnseenError, ValueError):
+    """Feature vectors that a detector cannot use."""
+
+
+class LabelError(UnseenError, ValueError):
+    """Names or anchors that do not make a label space."""
+
+
+class SettingError(UnseenError, ValueError):
+    """A setting outside its range, or an unknown name."""
+
+
+class StateError(UnseenError, ValueError):
+    """A checkpoint that is torn, tampered with, or belongs to another label space or detector."""
+
+
+class DataError(UnseenError, ValueError):
+    """A data file that is missing or not what it should be."""
+
+
+class ImageError(UnseenError, ValueError):
+    """One image that cannot be decoded."""
+
+
+class EncoderError(UnseenError, RuntimeError):
+    """A model that cannot be found, fetched or trusted."""
+
+
+class MissingExtra(UnseenError, ImportError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"expected the package {package!r} for this, got none; install it with: pip install 'unseen[{extra}]'")

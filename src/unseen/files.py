@@ -1,0 +1,76 @@
+"""Write files whole or not at all, and read back only what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unseen.errors import StateError
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that takes its place when the block ends well, and vanishes when not."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, header: str) -> None:
+    """Write `tensors` and a JSON `header` as one safetensors file that carries its own checksum."""
+    metadata = {"kind": kind, "header": header, "sha256": _checksum(tensors, header)}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+
+
+def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors and the header of a file written by `save_tensors`, checked bit by bit."""
+    path = Path(path)
+    if not path.is_file():
+        raise StateError(f"expected a {kind} file, got no file at {path}; check the path")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"expected a whole {kind} file at {path}, got a damaged one ({error}); restore a copy") from error
+    if metadata.get("kind") != kind:
+        found = metadata.get("kind", "something unseen did not write")
+        raise StateError(f"expected a {kind} file at {path}, got {found}; pass the right file")
+    if metadata.get("sha256") != _checksum(tensors, metadata["header"]):
+        raise StateError(f"expected {path} as it was written, got altered bytes (checksum differs); restore a copy")
+    return tensors, metadata["header"]
+
+
+def _checksum(tensors: dict[str, Tensor], header: str) -> str:
+    digest = hashlib.sha256(header.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,131 @@
+"""The text side of a detector: known and negative names with one frozen unit vector each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.errors import LabelError
+from unseen.files import load_tensors, save_tensors
+
+UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSpace:
+    """K known names and L negative names with one unit text vector each; fixed for the life of a stream."""
+
+    names: tuple[str, ...]
+    negatives: tuple[str, ...]
+    id_anchors: Float[Tensor, "K d"]
+    ood_anchors: Float[Tensor, "L d"]
+    prompt: str = ""
+    encoder: str = ""
+    manifest: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check everything once and keep exactly unit rows, so that no detector has to."""
+        object.__setattr__(self, "names", _checked_names("names", self.names))
+        object.__setattr__(self, "negatives", _checked_names("negatives", self.negatives))
+        if not self.names:
+            raise LabelError("expected at least one known name, got none; pass the classes you want to recognise")
+        if shared := set(self.names) & set(self.negatives):
+            raise LabelError(
+                f"expected negatives that are not known names, got {sorted(shared)[:3]} on both sides; "
+                "remove them from the negatives"
+            )
+        width = self.id_anchors.shape[-1]
+        object.__setattr__(self, "id_anchors", _unit_rows("id_anchors", self.id_anchors, len(self.names), width))
+        object.__setattr__(self, "ood_anchors", _unit_rows("ood_anchors", self.ood_anchors, len(self.negatives), width))
+
+    @property
+    def dim(self) -> int:
+        """Return the width d of the vectors."""
+        return self.id_anchors.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a hash of everything that can move a score: names, vectors, prompt, encoder, manifest."""
+        digest = hashlib.sha256(self._header().encode())
+        for anchors in (self.id_anchors, self.ood_anchors):
+            digest.update(anchors.float().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> LabelSpace:
+        """Return the same label space on another device or in another floating dtype."""
+        move = {"device": device, "dtype": dtype}
+        return replace(self, id_anchors=self.id_anchors.to(**move), ood_anchors=self.ood_anchors.to(**move))  # type: ignore[call-overload]
+
+    def with_negatives(self, count: int) -> LabelSpace:
+        """Return the label space with only its first `count` negatives."""
+        return replace(self, negatives=self.negatives[:count], ood_anchors=self.ood_anchors[:count])
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, whole or not at all."""
+        tensors = {"id_anchors": self.id_anchors.contiguous(), "ood_anchors": self.ood_anchors.contiguous()}
+        save_tensors(path, tensors, kind="label-space", header=self._header())
+
+    @classmethod
+    def load(cls, path: str | Path) -> LabelSpace:
+        """Read what `save` wrote; a torn or altered file is refused."""
+        tensors, header = load_tensors(path, kind="label-space")
+        fields = json.loads(header)
+        fields["names"], fields["negatives"] = tuple(fields["names"]), tuple(fields["negatives"])
+        return cls(**fields, **tensors)
+
+    def _header(self) -> str:
+        fields = {
+            "names": self.names,
+            "negatives": self.negatives,
+            "prompt": self.prompt,
+            "encoder": self.encoder,
+            "manifest": self.manifest,
+        }
+        return json.dumps(fields, sort_keys=True, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"LabelSpace({len(self.names)} names + {len(self.negatives)} negatives, d={self.dim}, "
+            f"fingerprint {self.fingerprint[:8]})"
+        )
+
+
+def _checked_names(which: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise LabelError(f"expected {which} as a list of strings, got one string; pass [{names!r}]")
+    blank = [name for name in names if not name.strip()]
+    if blank:
+        raise LabelError(f"expected {which} without blanks, got {len(blank)} empty; remove them")
+    doubled = [name for name, count in Counter(names).items() if count > 1]
+    if doubled:
+        raise LabelError(f"expected distinct {which}, got {doubled[:3]} more than once; remove the duplicates")
+    return tuple(names)
+
+
+def _unit_rows(which: str, anchors: Tensor, rows: int, width: int) -> Tensor:
+    if anchors.shape != (rows, width):
+        raise LabelError(
+            f"expected {which} of shape [{rows}, {width}], one row per name, got {list(anchors.shape)}; "
+            "encode the names again with one encoder"
+        )
+    if not anchors.is_floating_point():
+        raise LabelError(f"expected floating-point {which}, got {anchors.dtype}; convert with .float()")
+    anchors = anchors.detach().to(torch.promote_types(anchors.dtype, torch.float32))
+    if not bool(anchors.isfinite().all()):
+        raise LabelError(f"expected finite {which}, got NaN or infinity; check the encoder's output")
+    norms = torch.linalg.vector_norm(anchors, dim=-1, keepdim=True)
+    if bool(((norms - 1).abs() > UNIT_TOLERANCE).any()):
+        worst = norms.flatten()[(norms.flatten() - 1).abs().argmax()]
+        raise LabelError(
+            f"expected unit rows in {which}, got a norm of {float(worst):.4g}; normalise with torch.nn.functional.normalize"
+        )
+    return anchors / norms
