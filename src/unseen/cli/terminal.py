@@ -1,0 +1,38 @@
+"""What every command shares: where words go, where data goes, and what the exit code means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+DONE, SKIPPED, MISUSE = 0, 1, 2
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)  # words and progress: never mixed into piped data
+
+
+def fail(error: Exception) -> None:
+    """Say in one line what went wrong."""
+    err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+    err.print(str(error), markup=False)
+
+
+def emit(row: Mapping[str, object]) -> None:
+    """Print one JSON object on one line."""
+    print(json.dumps(row, ensure_ascii=False, default=str), flush=True)
+
+
+def progress(unit: str) -> Progress:
+    """Return a progress bar on stderr that counts `unit`s, says how fast, and how long it will take."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit} · {{task.fields[rate]}}"),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+    )
