@@ -1,14 +1,14 @@
 """Every error unseen raises on purpose; each message says what was expected, what came, and what to do.
 
-    UnseenError
-    ├── FeatureError      vectors a detector cannot use: wrong width, not finite, not unit length, wrong dtype
-    ├── LabelError        names or anchors that do not make a label space
-    ├── SettingError      an option outside its range, or a name nobody registered
-    ├── StateError        a checkpoint that is torn, tampered with, or belongs to something else
-    ├── DataError         a file, image list or feature set that is missing or not what it should be
-    ├── ImageError        one image that cannot be decoded; readers report it and go on
-    ├── EncoderError      a model that cannot be found, fetched or trusted
-    └── MissingExtra      an optional dependency that is not installed
+UnseenError
+├── FeatureError      vectors a detector cannot use: wrong width, not finite, not unit length, wrong dtype
+├── LabelError        names or anchors that do not make a label space
+├── SettingError      an option outside its range, or a name nobody registered
+├── StateError        a checkpoint that is torn, tampered with, or belongs to something else
+├── DataError         a file, image list or feature set that is missing or not what it should be
+├── ImageError        one image that cannot be decoded; readers report it and go on
+├── EncoderError      a model that cannot be found, fetched or trusted
+└── MissingExtra      an optional dependency that is not installed
 """
 
 
@@ -48,4 +48,6 @@ class MissingExtra(UnseenError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"expected the package {package!r} for this, got none; install it with: pip install 'unseen[{extra}]'")
+        super().__init__(
+            f"expected the package {package!r} for this, got none; install it with: pip install 'unseen[{extra}]'"
+        )

@@ -1,0 +1,49 @@
+"""One file per published method, one protocol (base.Detector), one dict that names them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unseen.detectors.base import Detector, Reading
+from unseen.detectors.energy import Energy
+from unseen.detectors.entropy import Entropy
+from unseen.detectors.framework import Framework
+from unseen.detectors.maxlogit import MaxLogit
+from unseen.detectors.mcm import MCM
+from unseen.detectors.neglabel import NegLabel
+from unseen.detectors.online import Online
+from unseen.detectors.online_id import OnlineID
+from unseen.errors import SettingError
+from unseen.labels import LabelSpace
+
+REGISTRY: dict[str, type[Detector[Any]]] = {
+    kind.name: kind for kind in (Online, OnlineID, Framework, MCM, MaxLogit, Energy, Entropy, NegLabel)
+}
+
+
+def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
+    """Return the detector registered as `name` over `labels`."""
+    if name not in REGISTRY:
+        raise SettingError(
+            f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
+        )
+    try:
+        return REGISTRY[name](labels, **settings)
+    except TypeError as error:
+        raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
+
+
+__all__ = [
+    "MCM",
+    "REGISTRY",
+    "Detector",
+    "Energy",
+    "Entropy",
+    "Framework",
+    "MaxLogit",
+    "NegLabel",
+    "Online",
+    "OnlineID",
+    "Reading",
+    "make",
+]

@@ -1,0 +1,140 @@
+"""What a detector is: a label space, a state, and two verbs that never see a label."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float, Int, Int8
+from torch import Tensor
+
+from unseen.errors import FeatureError, LabelError, SettingError
+from unseen.labels import LabelSpace
+
+S = TypeVar("S")
+
+BLOCK = 512  # samples per block: working memory is bounded by it, not by the stream
+UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
+
+
+class Reading(NamedTuple):
+    """What a detector says of each sample."""
+
+    score: Float[Tensor, " T"]  # log-odds where the method has odds; higher = more likely one of the known names
+    label: Int[Tensor, " T"]  # the most likely known name
+    route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
+
+    @classmethod
+    def frozen(cls, score: Tensor, label: Tensor) -> Reading:
+        """Return a reading of samples that taught nothing."""
+        return cls(score, label, torch.zeros_like(label, dtype=torch.int8))
+
+    @classmethod
+    def joined(cls, parts: list[Reading]) -> Reading:
+        """Return consecutive readings as one."""
+        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Detector(ABC, Generic[S]):
+    """A published method over one label space. No method takes a label: a leak must be impossible to type.
+
+    Subclasses write `start`, `read` and, if they learn, `learn`; both get checked unit features, a block at a time.
+    A state is None or a NamedTuple of tensors, never written to, so that a reader always holds a whole snapshot.
+    """
+
+    labels: LabelSpace
+
+    name: ClassVar[str]
+    needs_negatives: ClassVar[bool] = False
+    needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
+
+    def __post_init__(self) -> None:
+        """Refuse a label space this method cannot work on."""
+        if self.needs_negatives and not self.labels.negatives:
+            raise LabelError(
+                f"expected a label space with negatives for {self.name!r}, got none; mine some with `unseen mine` "
+                "or choose a detector that needs only the known names (mcm)"
+            )
+
+    @abstractmethod
+    def start(self) -> S:
+        """Return the state before the first sample."""
+
+    @abstractmethod
+    def read(self, state: S, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the state as it is."""
+
+    def learn(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
+        """Score a block in arrival order, each sample after its own update; methods that never learn only read."""
+        return self.read(state, z), state
+
+    def score(self, state: S, z: Float[Tensor, "T d"]) -> Reading:
+        """Return how `state` reads `z`: pure, and the order of the samples does not matter."""
+        return Reading.joined([self.read(state, block) for block in self._checked(z).split(BLOCK)])
+
+    def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
+        """Learn from `z` in arrival order; return the readings and the state after the last sample."""
+        readings = []
+        for block in self._checked(z).split(BLOCK):
+            reading, state = self.learn(state, block)
+            readings.append(reading)
+        return Reading.joined(readings), state
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return every option by name: what a checkpoint must agree on."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
+
+    def _checked(self, z: Tensor) -> Tensor:
+        shape = f"[n, 1 + patches, {self.labels.dim}]" if self.needs_patches else f"[n, {self.labels.dim}]"
+        if z.ndim != 2 + self.needs_patches or z.shape[-1] != self.labels.dim:
+            raise FeatureError(
+                f"expected features of shape {shape} for this label space, got {list(z.shape)}; "
+                "pass a batch (z[None]) from the same encoder"
+            )
+        return unit(z, like=self.labels.id_anchors)
+
+
+def unit(z: Tensor, *, like: Tensor) -> Tensor:
+    """Return features as exactly unit rows in the dtype and on the device of `like`; refuse what is not nearly so."""
+    if not z.is_floating_point():
+        raise FeatureError(f"expected floating-point features, got {z.dtype}; convert with .float()")
+    if z.device != like.device:
+        raise FeatureError(f"expected features on {like.device} like the label space, got {z.device}; use .to()")
+    z = z.detach().to(like.dtype)
+    norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    if not bool(((norm - 1).abs() <= UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
+        raise FeatureError(_not_unit(z, norm))
+    return z / norm
+
+
+def _not_unit(z: Tensor, norm: Tensor) -> str:
+    bad = ~((norm - 1).abs() <= UNIT_TOLERANCE).flatten(1).all(1)
+    row = int(bad.nonzero()[0])
+    if not bool(z[row].isfinite().all()):
+        return f"expected finite features, got NaN or infinity in row {row}; drop the images that failed to encode"
+    worst = float(norm[row].flatten()[0])
+    if worst == 0:
+        return f"expected unit features, got a zero vector in row {row}; drop the images that failed to encode"
+    return (
+        f"expected unit features, got a norm of {worst:.4g} in row {row}; use torch.nn.functional.normalize(z, dim=-1)"
+    )
+
+
+def in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+    """Refuse a setting outside `[low, high]`, or `(low, high]` when `low_open`."""
+    if not (low < value <= high if low_open else low <= value <= high):
+        bracket = "(" if low_open else "["
+        raise SettingError(
+            f"expected {name} in {bracket}{low:g}, {high:g}], got {value!r}; the default is a good start"
+        )
+
+
+def positive(**settings: float) -> None:
+    """Refuse settings that are not finite and above zero."""
+    for name, value in settings.items():
+        if not 0 < value < float("inf"):
+            raise SettingError(f"expected {name} above 0, got {value!r}; the default is a good start")

@@ -1,0 +1,32 @@
+"""Energy (NeurIPS 2020) on zero-shot logits: the log of the known names' unnormalised mass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.detectors.base import Reading, positive
+from unseen.detectors.frozen import Frozen
+from unseen.odds import energy
+
+
+@dataclass(frozen=True, eq=False)
+class Energy(Frozen):
+    """Score by `tau * logsumexp(cosines / tau)`; at the published tau = 1 nearly the mean cosine."""
+
+    tau: float = 1.0
+
+    name: ClassVar[str] = "energy"
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        super().__post_init__()
+        positive(tau=self.tau)
+
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the frozen text."""
+        cosine = z @ self.labels.id_anchors.T
+        return Reading.frozen(self.tau * energy(cosine / self.tau), cosine.argmax(dim=1))

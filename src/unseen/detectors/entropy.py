@@ -1,0 +1,31 @@
+"""Entropy: how undecided the softmax over the known names is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.detectors.base import Reading, positive
+from unseen.detectors.frozen import Frozen
+
+
+@dataclass(frozen=True, eq=False)
+class Entropy(Frozen):
+    """Score by the negative entropy of the softmax over the known names."""
+
+    tau: float = 1.0
+
+    name: ClassVar[str] = "entropy"
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        super().__post_init__()
+        positive(tau=self.tau)
+
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the frozen text."""
+        log_p = (z @ self.labels.id_anchors.T / self.tau).log_softmax(dim=1)
+        return Reading.frozen((log_p.exp() * log_p).sum(dim=1), log_p.argmax(dim=1))

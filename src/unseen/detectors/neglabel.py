@@ -1,0 +1,64 @@
+"""NegLabel (ICLR 2024): the known names' share of the softmax over known and negative names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from unseen.detectors.base import Reading, in_range, positive
+from unseen.detectors.frozen import Frozen
+from unseen.odds import energy
+
+
+@dataclass(frozen=True, eq=False)
+class NegLabel(Frozen):
+    """Score by the log-odds of the known names against the negatives (Eq. 3), or their mean over random groups."""
+
+    tau: float = 0.01
+    groups: int = 1  # the NegLabel paper averages over 100 random groups; the online paper has none
+    seed: int = 0
+
+    name: ClassVar[str] = "neglabel"
+    needs_negatives: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau)
+        in_range("groups", self.groups, 1, len(self.labels.negatives))
+
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the frozen text."""
+        known = z @ self.labels.id_anchors.T / self.tau
+        negative = z @ self.labels.ood_anchors.T / self.tau
+        return Reading.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))
+
+    @cached_property
+    def members(self) -> Int[Tensor, "G n"]:
+        """Return which negatives are in which group; a remainder that fills no group is dropped, as published."""
+        device = self.labels.ood_anchors.device
+        return random_groups(len(self.labels.negatives), self.groups, self.seed).to(device)
+
+
+def random_groups(count: int, groups: int, seed: int) -> Int[Tensor, "G n"]:
+    """Return `groups` equal groups of a seeded permutation of `count` items; one group keeps the order."""
+    if groups == 1:
+        return torch.arange(count).unsqueeze(0)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return order[: count - count % groups].view(groups, -1)
+
+
+def grouped_log_odds(
+    known: Float[Tensor, " T"], negative: Float[Tensor, "T L"], members: Int[Tensor, "G n"]
+) -> Float[Tensor, " T"]:
+    """Return the log-odds of the mean, over groups, of the known names' share: exact where the mean itself rounds to 1."""
+    if len(members) == 1:
+        return known - energy(negative)
+    odds = known.unsqueeze(1) - torch.logsumexp(negative[:, members], dim=-1)
+    return energy(logsigmoid(odds)) - energy(logsigmoid(-odds))

@@ -1,0 +1,75 @@
+"""Algorithm 1: prototypes that start as text and learn, online and without labels, where images are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.gate import decaying_steps, neglabel, settled
+from unseen.odds import energy, logit, top
+from unseen.scan import Scan, scan
+
+
+class Banks(NamedTuple):
+    """Moving prototypes of the known and the unknown side, and how many samples taught each."""
+
+    id_bank: Float[Tensor, "K d"]
+    ood_bank: Float[Tensor, "L d"]
+    id_seen: Int[Tensor, ""]
+    ood_seen: Int[Tensor, ""]
+
+
+@dataclass(frozen=True, eq=False)
+class Online(Detector[Banks]):
+    """Learn both banks from samples the frozen text is sure of, and score by Eq. 14."""
+
+    tau: float = 0.01
+    kappa: float = 0.05
+    rho: float = 0.1
+    beta: float = 0.95
+
+    name: ClassVar[str] = "online"
+    needs_negatives: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau, kappa=self.kappa)
+        in_range("rho", self.rho, 0, 100)
+        in_range("beta", self.beta, 0.5, 1, low_open=True)
+
+    def start(self) -> Banks:
+        """Return both banks as frozen text (Eq. 15)."""
+        none = torch.zeros((), dtype=torch.int64, device=self.labels.id_anchors.device)
+        return Banks(self.labels.id_anchors, self.labels.ood_anchors, none, none)
+
+    def read(self, state: Banks, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the banks as they are (Eq. 14)."""
+        known = top(z @ state.id_bank.T / self.tau)
+        return Reading.frozen(known.energy - energy(z @ state.ood_bank.T / self.tau), known.label)
+
+    def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[Reading, Banks]:
+        """Learn from a block in order and score each sample after its own update (Algorithm 1)."""
+        return self.taught(state, z, settled(neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta)))
+
+    def taught(self, state: Banks, z: Float[Tensor, "T d"], trust: Float[Tensor, " T"]) -> tuple[Reading, Banks]:
+        """Learn and score with the given trust: at or above logit(beta) teaches known, at or below its negative unknown."""
+        bound = logit(self.beta)
+        known, unknown = trust >= bound, trust <= -bound
+        id_step, id_seen = decaying_steps(known, state.id_seen, rho=self.rho, dtype=z.dtype)
+        ood_step, ood_seen = decaying_steps(unknown, state.ood_seen, rho=self.rho, dtype=z.dtype)
+        id_read, id_bank = self._scan(state.id_bank, self.labels.id_anchors, z, id_step)
+        ood_read, ood_bank = self._scan(state.ood_bank, self.labels.ood_anchors, z, ood_step)
+        route = known.to(torch.int8) - unknown.to(torch.int8)
+        return (
+            Reading(id_read.energy - ood_read.energy, id_read.label, route),
+            Banks(id_bank, ood_bank, id_seen, ood_seen),
+        )
+
+    def _scan(self, bank: Tensor, anchors: Tensor, z: Tensor, step: Tensor) -> Scan:
+        return scan(bank, anchors, z, step, kappa=self.kappa, tau=self.tau)

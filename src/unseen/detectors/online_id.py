@@ -1,0 +1,59 @@
+"""Algorithm 2: the same learning with known names only, no negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.gate import decaying_steps, mcm, settled
+from unseen.odds import logit, top
+from unseen.scan import scan
+
+
+class Bank(NamedTuple):
+    """Moving prototypes of one label set, and how many samples taught them."""
+
+    bank: Float[Tensor, "K d"]
+    seen: Int[Tensor, ""]
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineID(Detector[Bank]):
+    """Learn the known bank from samples whose best name the frozen text is sure of, and score by Eq. 48."""
+
+    tau: float = 0.01  # also for the gate: at MCM's own temperature of 1 no sample ever reaches beta
+    kappa: float = 0.05
+    rho: float = 0.1
+    beta: float = 0.95
+
+    name: ClassVar[str] = "online-id"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau, kappa=self.kappa)
+        in_range("rho", self.rho, 0, 100)
+        in_range("beta", self.beta, 0, 1)
+
+    def start(self) -> Bank:
+        """Return the known bank as frozen text."""
+        anchors = self.labels.id_anchors
+        return Bank(anchors, torch.zeros((), dtype=torch.int64, device=anchors.device))
+
+    def read(self, state: Bank, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the bank as it is (Eq. 48)."""
+        best = top(z @ state.bank.T / self.tau)
+        return Reading.frozen(best.log_odds, best.label)
+
+    def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
+        """Learn from a block in order and score each sample after its own update (Algorithm 2)."""
+        bound = logit(self.beta)
+        known = settled(mcm, self.labels, z, tau=self.tau, bound=bound) >= bound
+        step, seen = decaying_steps(known, state.seen, rho=self.rho, dtype=z.dtype)
+        best, bank = scan(state.bank, self.labels.id_anchors, z, step, kappa=self.kappa, tau=self.tau)
+        return Reading(best.log_odds, best.label, known.to(torch.int8)), Bank(bank, seen)
