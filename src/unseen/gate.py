@@ -30,7 +30,7 @@ Trust = Callable[..., Float[Tensor, " T"]]
 
 
 def settled(trust: Trust, labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float, bound: float) -> Tensor:
-    """Return `trust` with every value near `±bound` computed again in float64, so that routes do not depend on shapes."""
+    """Return `trust` with values near `±bound` computed again in float64: routes must not depend on shapes."""
     first = trust(labels, z, tau=tau)
     unsure = (first.abs() - bound).abs() < UNSURE
     if first.dtype == torch.float64 or not bool(unsure.any()):

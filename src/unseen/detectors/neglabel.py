@@ -57,7 +57,7 @@ def random_groups(count: int, groups: int, seed: int) -> Int[Tensor, "G n"]:
 def grouped_log_odds(
     known: Float[Tensor, " T"], negative: Float[Tensor, "T L"], members: Int[Tensor, "G n"]
 ) -> Float[Tensor, " T"]:
-    """Return the log-odds of the mean, over groups, of the known names' share: exact where the mean itself rounds to 1."""
+    """Return the log-odds of the known names' mean share over groups: exact where the mean itself rounds to 1."""
     if len(members) == 1:
         return known - energy(negative)
     odds = known.unsqueeze(1) - torch.logsumexp(negative[:, members], dim=-1)

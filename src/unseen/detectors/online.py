@@ -58,7 +58,7 @@ class Online(Detector[Banks]):
         return self.taught(state, z, settled(neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta)))
 
     def taught(self, state: Banks, z: Float[Tensor, "T d"], trust: Float[Tensor, " T"]) -> tuple[Reading, Banks]:
-        """Learn and score with the given trust: at or above logit(beta) teaches known, at or below its negative unknown."""
+        """Learn and score by the given trust: logit(beta) and more teaches known, its negative and less unknown."""
         bound = logit(self.beta)
         known, unknown = trust >= bound, trust <= -bound
         id_step, id_seen = decaying_steps(known, state.id_seen, rho=self.rho, dtype=z.dtype)

@@ -79,8 +79,8 @@ class LabelSpace:
         """Read what `save` wrote; a torn or altered file is refused."""
         tensors, header = load_tensors(path, kind="label-space")
         fields = json.loads(header)
-        fields["names"], fields["negatives"] = tuple(fields["names"]), tuple(fields["negatives"])
-        return cls(**fields, **tensors)
+        names, negatives = tuple(fields.pop("names")), tuple(fields.pop("negatives"))
+        return cls(names, negatives, tensors["id_anchors"], tensors["ood_anchors"], **fields)
 
     def _header(self) -> str:
         fields = {
@@ -126,6 +126,7 @@ def _unit_rows(which: str, anchors: Tensor, rows: int, width: int) -> Tensor:
     if bool(((norms - 1).abs() > UNIT_TOLERANCE).any()):
         worst = norms.flatten()[(norms.flatten() - 1).abs().argmax()]
         raise LabelError(
-            f"expected unit rows in {which}, got a norm of {float(worst):.4g}; normalise with torch.nn.functional.normalize"
+            f"expected unit rows in {which}, got a norm of {float(worst):.4g}; "
+            "use torch.nn.functional.normalize(anchors, dim=-1)"
         )
     return anchors / norms

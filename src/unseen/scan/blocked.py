@@ -29,10 +29,7 @@ def scan(
         here = slice(start, stop)
         teachers = step[here].nonzero().squeeze(1)
         taught = z[here][teachers]
-        if targets is None:
-            target = torch.softmax(taught @ anchors.T / tau, dim=1)
-        else:
-            target = targets[here][teachers]
+        target = torch.softmax(taught @ anchors.T / tau, dim=1) if targets is None else targets[here][teachers]
         read, bank = scan_block(bank, z[here], taught, target, teachers, step[here][teachers] / kappa, kappa, tau)
         reads.append(read)
     return Scan(joined(reads) if reads else top(z.new_empty(0, bank.shape[0])), bank)

@@ -1,0 +1,175 @@
+"""Turn scores into verdicts: fixed, calibrated on known images, or adaptive from the unlabelled stream."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unseen.errors import SettingError
+
+S = TypeVar("S")
+
+
+class Cuts(NamedTuple):
+    """Where the line stood for each sample, and whether too little had been seen to draw one."""
+
+    cut: Float[Tensor, " T"]
+    warming: Bool[Tensor, " T"]
+
+
+@dataclass(frozen=True)
+class Threshold(ABC, Generic[S]):
+    """A rule that draws the line between known and unknown from scores alone."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def start(self) -> S:
+        """Return the state before the first score."""
+
+    @abstractmethod
+    def read(self, state: S, score: Float[Tensor, " T"]) -> Cuts:
+        """Return the line as it stands."""
+
+    def learn(self, state: S, score: Float[Tensor, " T"]) -> tuple[Cuts, S]:
+        """Return the line each sample met, in arrival order, and the state after the last."""
+        return self.read(state, score), state
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return every option by name: what a checkpoint must agree on."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class Fixed(Threshold[None]):
+    """Known at or above one score; 0 is even odds."""
+
+    cut: float = 0.0
+
+    name: ClassVar[str] = "fixed"
+
+    def start(self) -> None:
+        """Return no state: the line never moves."""
+        return
+
+    def read(self, state: None, score: Float[Tensor, " T"]) -> Cuts:
+        """Return the same line for every sample."""
+        return Cuts(torch.full_like(score, self.cut), torch.zeros_like(score, dtype=torch.bool))
+
+
+def calibrated(id_scores: Float[Tensor, " n"], *, recall: float = 0.95) -> Fixed:
+    """Return the highest line that a new known image passes with probability at least `recall`.
+
+    This is split conformal prediction: with n held-out scores of known images the k-th smallest, k = floor((n + 1)
+    (1 - recall)), keeps the promise at every n, where the plain quantile breaks it slightly.
+    """
+    _recall(recall)
+    n = len(id_scores)
+    k = math.floor((n + 1) * (1 - recall) + 1e-9)  # the product of two decimals may fall just short of an integer
+    if k < 1:
+        least = math.ceil(1 / (1 - recall) - 1 - 1e-9)
+        raise SettingError(
+            f"expected at least {least} known scores for a recall of {recall:g}, got {n}; add known images"
+        )
+    return Fixed(float(id_scores.double().sort().values[k - 1]))
+
+
+class Recent(NamedTuple):
+    """The latest scores in a ring, how many were ever seen, and the line drawn from them."""
+
+    ring: Float[Tensor, " W"]
+    seen: Int[Tensor, ""]
+    cut: Float[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class Adaptive(Threshold[Recent]):
+    """Draw the line from the stream: fit two modes to the recent scores and keep `recall` of the upper one.
+
+    The line moves every `every` samples counted from the stream's start, so cutting the stream differently into calls
+    changes nothing. Until `warmup` scores have been seen the line stays at even odds and verdicts say so.
+    """
+
+    recall: float = 0.95
+    warmup: int = 128
+    every: int = 64
+    window: int = 4096
+
+    name: ClassVar[str] = "adaptive"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        _recall(self.recall)
+        if not 1 <= self.every <= self.window or not 2 <= self.warmup <= self.window:
+            raise SettingError(
+                f"expected 1 <= every <= window and 2 <= warmup <= window, got every={self.every}, "
+                f"warmup={self.warmup}, window={self.window}; the defaults are a good start"
+            )
+
+    def start(self) -> Recent:
+        """Return an empty ring and even odds."""
+        zero = torch.zeros((), dtype=torch.float64)
+        return Recent(torch.zeros(self.window, dtype=torch.float64), zero.long(), zero)
+
+    def read(self, state: Recent, score: Float[Tensor, " T"]) -> Cuts:
+        """Return the line as it stands."""
+        warming = torch.full_like(score, int(state.seen) < self.warmup, dtype=torch.bool)
+        return Cuts(state.cut.to(score).expand_as(score), warming)
+
+    def learn(self, state: Recent, score: Float[Tensor, " T"]) -> tuple[Cuts, Recent]:
+        """Return the line each sample met and the state after the last: a sample meets the line drawn before it."""
+        cuts, start = [self.read(state, score[:0])], 0
+        while start < len(score):
+            stop = min(len(score), start + self.every - int(state.seen) % self.every)
+            cuts.append(self.read(state, score[start:stop]))
+            state = self._remember(state, score[start:stop])
+            start = stop
+        return Cuts(*(torch.cat(part) for part in zip(*cuts, strict=True))), state
+
+    def _remember(self, state: Recent, score: Float[Tensor, " n"]) -> Recent:
+        seen = state.seen + len(score)
+        slots = torch.arange(int(state.seen), int(seen)) % self.window
+        ring = state.ring.index_copy(0, slots, score.detach().cpu().double())
+        if int(seen) % self.every or int(seen) < self.warmup:
+            return Recent(ring, seen, state.cut)
+        return Recent(ring, seen, upper_mode_cut(ring[: int(seen)], self.recall))
+
+
+def upper_mode_cut(scores: Float[Tensor, " n"], recall: float) -> Float[Tensor, ""]:
+    """Return the score that a share `recall` of the upper mode of two exceeds; of all scores when there is one mode."""
+    weight = upper_mode(scores)
+    ordered, order = scores.sort()
+    mass = weight[order].cumsum(0)
+    return ordered[torch.searchsorted(mass, (1 - recall) * mass[-1]).clamp(max=len(scores) - 1)]
+
+
+def upper_mode(scores: Float[Tensor, " n"], *, rounds: int = 30) -> Float[Tensor, " n"]:
+    """Return each score's probability of belonging to the upper of two normal modes (expectation maximisation)."""
+    weight = (scores > scores.mean()).double()
+    for _ in range(rounds):
+        upper, lower = _normal(scores, weight), _normal(scores, 1 - weight)
+        weight = torch.sigmoid(upper - lower)
+    return weight
+
+
+def _normal(scores: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return the log of a weighted normal density, its variance kept above a share of the whole so none collapses."""
+    total = weight.sum().clamp(min=1e-9)
+    mean = (weight * scores).sum() / total
+    var = ((weight * (scores - mean) ** 2).sum() / total).clamp(min=1e-3 * scores.var() + 1e-12)
+    return (total / len(scores)).log() - 0.5 * var.log() - (scores - mean) ** 2 / (2 * var)
+
+
+def _recall(recall: float) -> None:
+    if not 0 < recall < 1:
+        raise SettingError(f"expected a recall between 0 and 1, got {recall!r}; 0.95 is customary")
+
+
+REGISTRY: dict[str, type[Threshold[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive)}
