@@ -37,7 +37,7 @@ def flat(state: Any) -> dict[str, Tensor]:
 
 
 def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a state of the kind of `start` from saved tensors; refuse other fields, shapes or dtypes."""
+    """Return a state of the kind of `start` from saved tensors; refuse other fields or dtypes."""
     expected = flat(start)
     wrong = sorted(
         name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,6 +13,7 @@ from unseen.scan.base import Scan, joined
 
 ROWS = 512  # samples whose reads share one product
 TEACHERS = 64  # teaching samples between two rewrites of the bank: their pairwise work grows with the square
+LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
 
 
 def scan(
@@ -25,7 +28,7 @@ def scan(
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     reads = []
-    for start, stop in blocks(step):
+    for start, stop in blocks(step, kappa):
         here = slice(start, stop)
         teachers = step[here].nonzero().squeeze(1)
         taught = z[here][teachers]
@@ -35,12 +38,16 @@ def scan(
     return Scan(joined(reads) if reads else top(z.new_empty(0, bank.shape[0])), bank)
 
 
-def blocks(step: Float[Tensor, " T"]) -> list[tuple[int, int]]:
+def blocks(step: Float[Tensor, " T"], kappa: float) -> list[tuple[int, int]]:
     """Return consecutive ranges of at most ROWS samples with at most TEACHERS teaching samples each."""
     count = (step > 0).cumsum(0)
+    # One update divides a row's scale by at most 1 + step / kappa
+    teachers = (
+        min(TEACHERS, 1 + int(LOG_RANGE / math.log1p(float(step.max()) / kappa))) if bool(count[-1:].any()) else 1
+    )
     ranges, start, done = [], 0, 0
     while start < len(step):
-        full = int(torch.searchsorted(count, done + TEACHERS, right=True))
+        full = int(torch.searchsorted(count, done + teachers, right=True))
         stop = min(start + ROWS, full)
         ranges.append((start, stop))
         start, done = stop, int(count[stop - 1])
