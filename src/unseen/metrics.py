@@ -1,0 +1,130 @@
+"""How well scores part ID from OOD: pure functions of (id_scores, ood_scores), exact with ties, as fractions of one.
+
+Higher scores mean more ID. Two conventions of FPR95 live in this field, so both are here by name. With nothing on one
+side every metric is undefined and comes back as nan, not as an error: a stream of one kind only is a legitimate
+experiment, and the rest of its report still has meaning. A NaN score has no rank and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.errors import DataError, SettingError
+
+
+class Ranks(NamedTuple):
+    """Positive and negative scores in float64, each ascending; the two sides may differ in length."""
+
+    positive: Float[Tensor, " P"]
+    negative: Float[Tensor, " N"]
+
+    @property
+    def empty(self) -> bool:
+        """Say whether one side has no score, so that nothing can be compared."""
+        return not (len(self.positive) and len(self.negative))
+
+    def swapped(self) -> Ranks:
+        """Return the same question asked of the other side: who is negative, and lower is better."""
+        return Ranks(-self.negative.flip(0), -self.positive.flip(0))
+
+
+def auroc(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
+    """Return how often an ID sample outscores an OOD one; a tie counts half."""
+    return _auroc(_ranks(id_scores, ood_scores))
+
+
+def fpr_at_tpr(positive: Float[Tensor, " P"], negative: Float[Tensor, " N"], *, tpr: float = 0.95) -> float:
+    """Return the share of `negative` at or above the highest threshold that accepts a share `tpr` of `positive`."""
+    if not 0 < tpr <= 1:
+        raise SettingError(f"expected tpr in (0, 1], got {tpr!r}; 0.95 is the custom")
+    return _fpr(_ranks(positive, negative), tpr)
+
+
+def fpr95_id(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
+    """Return the share of OOD accepted when 95 % of ID is accepted (MCM, NegLabel, CSP and the online paper)."""
+    return _fpr(_ranks(id_scores, ood_scores), 0.95)
+
+
+def fpr95_ood(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
+    """Return the share of ID flagged when 95 % of OOD is caught (OpenOOD, pytorch-ood)."""
+    return _fpr(_ranks(id_scores, ood_scores).swapped(), 0.95)
+
+
+def aupr_in(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
+    """Return the average precision of finding ID samples by high scores."""
+    return _average_precision(_ranks(id_scores, ood_scores))
+
+
+def aupr_out(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
+    """Return the average precision of finding OOD samples by low scores."""
+    return _average_precision(_ranks(id_scores, ood_scores).swapped())
+
+
+def summary(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> dict[str, float]:
+    """Return every metric by name from one sort of each side.
+
+    >>> summary(torch.tensor([3.0, 2.0]), torch.tensor([2.0, 1.0]))["auroc"]
+    0.875
+    """
+    ranks = _ranks(id_scores, ood_scores)
+    return {
+        "auroc": _auroc(ranks),
+        "fpr95_id": _fpr(ranks, 0.95),
+        "fpr95_ood": _fpr(ranks.swapped(), 0.95),
+        "aupr_in": _average_precision(ranks),
+        "aupr_out": _average_precision(ranks.swapped()),
+    }
+
+
+def _ranks(positive: Tensor, negative: Tensor) -> Ranks:
+    for name, scores in (("first", positive), ("second", negative)):
+        if scores.ndim != 1:
+            raise DataError(
+                f"expected one score per sample on the {name} side, got shape {list(scores.shape)}; use .flatten()"
+            )
+        if bool(scores.isnan().any()):
+            count = int(scores.isnan().sum())
+            raise DataError(
+                f"expected scores that can be ranked on the {name} side, got {count} NaN; find the samples behind them"
+            )
+    return Ranks(_ascending(positive), _ascending(negative))
+
+
+def _ascending(scores: Tensor) -> Tensor:
+    # numpy sorts twice as fast as torch on one core, and that is most of the time a metric takes
+    return torch.from_numpy(np.sort(scores.detach().double().cpu().numpy()))
+
+
+def _auroc(ranks: Ranks) -> float:
+    if ranks.empty:
+        return math.nan
+    below = torch.searchsorted(ranks.negative, ranks.positive)
+    not_above = torch.searchsorted(ranks.negative, ranks.positive, right=True)
+    wins = int(below.sum() + not_above.sum())  # whole numbers: a tie is one win out of two
+    return wins / (2 * len(ranks.positive) * len(ranks.negative))
+
+
+def _fpr(ranks: Ranks, tpr: float) -> float:
+    if ranks.empty:
+        return math.nan
+    count = len(ranks.positive)
+    # the first k with k / count >= tpr as floats compare: ceil(0.95 * count) is one too many for some counts
+    accepted = torch.arange(1, count + 1, dtype=torch.float64) / count
+    threshold = ranks.positive[count - 1 - int((accepted < tpr).sum())]
+    total = len(ranks.negative)
+    return (total - int(torch.searchsorted(ranks.negative, threshold))) / total
+
+
+def _average_precision(ranks: Ranks) -> float:
+    if ranks.empty:
+        return math.nan
+    # each positive sample contributes the precision at its own score; ties share the threshold that takes them all
+    found = len(ranks.positive) - torch.searchsorted(ranks.positive, ranks.positive)
+    false = len(ranks.negative) - torch.searchsorted(ranks.negative, ranks.positive)
+    return float((found / (found + false).double()).mean())
