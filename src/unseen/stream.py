@@ -1,0 +1,158 @@
+"""Who arrives when: pure index orders of a test set, the same for the same seed.
+
+    order(is_id, source, kind="temporal", seed=3) -> int64 indices into the samples
+
+`source` says where each sample comes from: its class if it is ID, its data set if it is OOD. An order may leave samples
+out (a mixture, a long tail) and never repeats one. ORDERS names them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import permutations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from unseen.errors import DataError, SettingError
+
+Order = Callable[..., Int[Tensor, " n"]]
+
+
+def order(
+    is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, kind: str = "shuffled", seed: int = 0, **options: object
+) -> Int[Tensor, " n"]:
+    """Return the arrival order named `kind`; `options` go to the function of that name.
+
+    >>> order(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), kind="ood_first").tolist()[0]
+    1
+    """
+    if kind not in ORDERS:
+        raise SettingError(f"expected an order out of {', '.join(ORDERS)}, got {kind!r}; choose one of them")
+    if is_id.ndim != 1 or is_id.dtype != torch.bool or source.shape != is_id.shape or source.is_floating_point():
+        raise DataError(
+            "expected one boolean is_id and one integer source per sample, "
+            f"got {is_id.dtype} {list(is_id.shape)} and {source.dtype} {list(source.shape)}; "
+            "pass two vectors of one length"
+        )
+    return ORDERS[kind](is_id.cpu(), source.cpu(), seed=seed, **options)
+
+
+def shuffled(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
+    """Return every sample in random order."""
+    return torch.randperm(len(is_id), generator=_generator(seed))
+
+
+def id_first(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
+    """Return all ID samples, then all OOD samples, each side in random order."""
+    return _sides(is_id, seed=seed, known_first=True)
+
+
+def ood_first(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
+    """Return all OOD samples, then all ID samples, each side in random order."""
+    return _sides(is_id, seed=seed, known_first=False)
+
+
+def id_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
+    """Return the ID samples alone, in random order."""
+    return _shuffle(is_id.nonzero().squeeze(1), _generator(seed))
+
+
+def ood_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
+    """Return the OOD samples alone, in random order."""
+    return _shuffle((~is_id).nonzero().squeeze(1), _generator(seed))
+
+
+def temporal(
+    is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, sets: Sequence[int] | None = None
+) -> Int[Tensor, " T"]:
+    """Return one OOD set after another, in the order of `sets`, with the ID samples spread evenly between them."""
+    present = _distinct(source[~is_id])
+    sets = present if sets is None else list(sets)
+    if sorted(sets) != present:
+        raise SettingError(f"expected every OOD set once out of {present}, got {sets}; see stream.shifts")
+    generator = _generator(seed)
+    known = _shuffle(is_id.nonzero().squeeze(1), generator)
+    blocks = [_shuffle((~is_id & (source == block)).nonzero().squeeze(1), generator) for block in sets]
+    return _interleaved(known, torch.cat([*blocks, known[:0]]))
+
+
+def shifts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"]) -> list[tuple[int, ...]]:
+    """Return every order in which the OOD sets can follow one another: what `temporal` takes as `sets`."""
+    return list(permutations(_distinct(source[~is_id])))
+
+
+def mixture(
+    is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, ood_share: float = 0.5
+) -> Int[Tensor, " n"]:
+    """Return the largest random subset of which `ood_share` is OOD, in random order."""
+    if not 0 <= ood_share <= 1:
+        raise SettingError(f"expected ood_share in [0, 1], got {ood_share!r}; 0.5 takes as many of both")
+    generator = _generator(seed)
+    known = _shuffle(is_id.nonzero().squeeze(1), generator)
+    unknown = _shuffle((~is_id).nonzero().squeeze(1), generator)
+    wanted = [(len(known), 1 - ood_share), (len(unknown), ood_share)]
+    total = min(count / share for count, share in wanted if share > 0)
+    known, unknown = known[: round(total * (1 - ood_share))], unknown[: round(total * ood_share)]
+    return _shuffle(torch.cat([known, unknown]), generator)
+
+
+def long_tail(
+    is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, ratio: float = 100.0
+) -> Int[Tensor, " n"]:
+    """Return all OOD samples and fewer and fewer of each ID class, in random order.
+
+    The classes are ranked at random; the first keeps everything, the last one part in `ratio`, and those between lie
+    on the exponential curve that joins the two. Every class keeps at least one sample.
+    """
+    if not ratio >= 1:
+        raise SettingError(f"expected ratio of at least 1, got {ratio!r}; 100 is a common choice")
+    generator = _generator(seed)
+    classes = _shuffle(torch.tensor(_distinct(source[is_id]), dtype=torch.int64), generator)
+    kept = [(~is_id).nonzero().squeeze(1)]
+    for share, label in zip(_tail(len(classes), ratio), classes, strict=True):
+        members = _shuffle((is_id & (source == label)).nonzero().squeeze(1), generator)
+        kept.append(members[: max(1, round(float(share) * len(members)))])
+    return _shuffle(torch.cat(kept), generator)
+
+
+ORDERS: dict[str, Order] = {
+    "shuffled": shuffled,
+    "id_first": id_first,
+    "ood_first": ood_first,
+    "id_only": id_only,
+    "ood_only": ood_only,
+    "temporal": temporal,
+    "mixture": mixture,
+    "long_tail": long_tail,
+}
+
+
+def _generator(seed: int) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def _distinct(source: Tensor) -> list[int]:
+    return sorted(set(source.tolist()))
+
+
+def _shuffle(items: Tensor, generator: Generator) -> Tensor:
+    return items[torch.randperm(len(items), generator=generator)]
+
+
+def _sides(is_id: Tensor, *, seed: int, known_first: bool) -> Tensor:
+    generator = _generator(seed)
+    known = _shuffle(is_id.nonzero().squeeze(1), generator)
+    unknown = _shuffle((~is_id).nonzero().squeeze(1), generator)
+    return torch.cat([known, unknown] if known_first else [unknown, known])
+
+
+def _interleaved(first: Tensor, second: Tensor) -> Tensor:
+    """Return both in their own order, each spread evenly over the whole."""
+    when = [(torch.arange(len(part)).double() + 0.5) / max(len(part), 1) for part in (first, second)]
+    return torch.cat([first, second])[torch.cat(when).argsort(stable=True)]
+
+
+def _tail(classes: int, ratio: float) -> Float[Tensor, " C"]:
+    return ratio ** -torch.linspace(0, 1, classes, dtype=torch.float64)
