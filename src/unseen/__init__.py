@@ -1,7 +1,8 @@
 """Know which images belong to none of your classes. No training, no labels: unseen learns from the stream itself."""
 
-from unseen import detectors
+from unseen import detectors, threshold
 from unseen.labels import LabelSpace
+from unseen.session import Session, Verdict
 
 __version__ = "0.1.0"
-__all__ = ["LabelSpace", "__version__", "detectors"]
+__all__ = ["LabelSpace", "Session", "Verdict", "__version__", "detectors", "threshold"]

@@ -1,4 +1,4 @@
-"""Run a suite: every unknown set, order, seed and detector, one row each, kept as it comes and resumed where it stopped."""
+"""Run a suite: every unknown set, order, seed and detector, one row each, resumed where it stopped."""
 
 from __future__ import annotations
 

@@ -105,6 +105,11 @@ class Session:
         reading = self.detector.score(snapshot.detector, z)
         return Verdicts(self.detector.labels.names, reading, self.threshold.read(snapshot.threshold, reading.score))
 
+    @property
+    def line(self) -> float:
+        """Return the score at and above which a sample is now called known."""
+        return self.threshold.line(self.snapshot.threshold)
+
     def save(self, path: str | Path) -> None:
         """Write the state as one safetensors file, whole or not at all."""
         checkpoint.save(path, self.snapshot._asdict(), self._identity())

@@ -34,8 +34,18 @@ class Threshold(ABC, Generic[S]):
         """Return the state before the first score."""
 
     @abstractmethod
+    def line(self, state: S) -> float:
+        """Return the score at and above which a sample is called known."""
+
+    def warming(self, state: S) -> bool:
+        """Say whether too little has been seen for the line to mean what it says."""
+        return False
+
     def read(self, state: S, score: Float[Tensor, " T"]) -> Cuts:
-        """Return the line as it stands."""
+        """Return the line as it stands, for every sample."""
+        return Cuts(
+            torch.full_like(score, self.line(state)), torch.full_like(score, self.warming(state), dtype=torch.bool)
+        )
 
     def learn(self, state: S, score: Float[Tensor, " T"]) -> tuple[Cuts, S]:
         """Return the line each sample met, in arrival order, and the state after the last."""
@@ -59,9 +69,9 @@ class Fixed(Threshold[None]):
         """Return no state: the line never moves."""
         return
 
-    def read(self, state: None, score: Float[Tensor, " T"]) -> Cuts:
-        """Return the same line for every sample."""
-        return Cuts(torch.full_like(score, self.cut), torch.zeros_like(score, dtype=torch.bool))
+    def line(self, state: None) -> float:
+        """Return the score that was fixed."""
+        return self.cut
 
 
 def calibrated(id_scores: Float[Tensor, " n"], *, recall: float = 0.95) -> Fixed:
@@ -118,10 +128,13 @@ class Adaptive(Threshold[Recent]):
         zero = torch.zeros((), dtype=torch.float64)
         return Recent(torch.zeros(self.window, dtype=torch.float64), zero.long(), zero)
 
-    def read(self, state: Recent, score: Float[Tensor, " T"]) -> Cuts:
-        """Return the line as it stands."""
-        warming = torch.full_like(score, int(state.seen) < self.warmup, dtype=torch.bool)
-        return Cuts(state.cut.to(score).expand_as(score), warming)
+    def line(self, state: Recent) -> float:
+        """Return the line drawn last."""
+        return float(state.cut)
+
+    def warming(self, state: Recent) -> bool:
+        """Say whether the line still stands at even odds for want of scores."""
+        return int(state.seen) < self.warmup
 
     def learn(self, state: Recent, score: Float[Tensor, " T"]) -> tuple[Cuts, Recent]:
         """Return the line each sample met and the state after the last: a sample meets the line drawn before it."""

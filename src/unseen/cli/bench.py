@@ -16,7 +16,9 @@ from unseen.cli import terminal
 
 def bench(
     suite: Annotated[str, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")],
-    features: Annotated[Path, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)],
+    features: Annotated[
+        Path, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
+    ],
     detectors: Annotated[
         str, typer.Option(help="Comma-separated names; oracle-online is an upper bound that sees the truth.")
     ] = ",".join(harness.DETECTORS),
