@@ -7,6 +7,7 @@ where log-odds still rank.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,16 +33,33 @@ class Top(NamedTuple):
         return self.peak - self.rest
 
 
+CACHE = 1 << 17  # elements of a float32 matrix that stay in a core's cache between two passes
+
+
+def in_cache(matrix: Float[Tensor, "T C"]) -> Iterator[slice]:
+    """Yield ranges of rows small enough that several passes over them cost one trip to memory."""
+    size = max(1, len(matrix) if matrix.is_cuda else CACHE // max(1, matrix.shape[-1]))
+    for start in range(0, len(matrix), size):
+        yield slice(start, start + size)
+
+
 def energy(logits: Float[Tensor, "T C"]) -> Float[Tensor, " T"]:
     """Return the logsumexp of each row: the log of its unnormalised mass."""
-    return torch.logsumexp(logits, dim=-1)
+    result = logits.new_empty(len(logits))
+    for rows in in_cache(logits):
+        torch.logsumexp(logits[rows], dim=-1, out=result[rows])
+    return result
 
 
 def top(logits: Float[Tensor, "T C"]) -> Top:
     """Return the best class of each row, its logit, and the mass of the rest."""
-    peak, label = logits.max(dim=-1)
-    others = logits.scatter(-1, label.unsqueeze(-1), -math.inf)
-    return Top(label, peak, energy(others))
+    label, peak = (logits.new_empty(len(logits), dtype=kind) for kind in (torch.int64, logits.dtype))
+    rest = torch.empty_like(peak)
+    for rows in in_cache(logits):
+        torch.max(logits[rows], dim=-1, out=(peak[rows], label[rows]))
+        others = logits[rows].scatter(-1, label[rows].unsqueeze(-1), -math.inf)
+        torch.logsumexp(others, dim=-1, out=rest[rows])
+    return Top(label, peak, rest)
 
 
 def logit(probability: float) -> float:

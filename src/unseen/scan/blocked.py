@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.odds import Top, top
+from unseen.odds import Top, in_cache, top
 from unseen.scan.base import Scan, joined
 
 ROWS = 512  # samples whose reads share one product
-TEACHERS = 64  # teaching samples between two rewrites of the bank: their pairwise work grows with the square
+TEACHERS = 64  # teaching samples between two rewrites of the bank: a row's scale gathers one rounding from each
+PANEL = 16  # teaching samples whose pairwise work is done one by one; the rest of it is a product per panel
 LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
+
+
+class Lesson(NamedTuple):
+    """What teaching does to a block: after `i` of n teachers a row is `scale[i] * (row - coef[:i].T @ taught[:i])`."""
+
+    taught: Float[Tensor, "n d"]
+    coef: Float[Tensor, "n C"]
+    scale: Float[Tensor, "n1 C"]
 
 
 def scan(
@@ -27,53 +38,34 @@ def scan(
     targets: Float[Tensor, "T C"] | None = None,
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
-    reads = []
-    for start, stop in blocks(step, kappa):
-        here = slice(start, stop)
-        teachers = step[here].nonzero().squeeze(1)
-        taught = z[here][teachers]
-        target = torch.softmax(taught @ anchors.T / tau, dim=1) if targets is None else targets[here][teachers]
-        read, bank = scan_block(bank, z[here], taught, target, teachers, step[here][teachers] / kappa, kappa, tau)
-        reads.append(read)
-    return Scan(joined(reads) if reads else top(z.new_empty(0, bank.shape[0])), bank)
+    reads = [top(z.new_empty(0, len(bank)))]
+    for block in blocks(step, kappa):
+        teachers = step[block].nonzero().squeeze(1)
+        if not len(teachers):
+            reads.append(top(z[block] / tau @ bank.T))
+            continue
+        taught = z[block][teachers]
+        target = torch.softmax(taught / tau @ anchors.T, dim=1) if targets is None else targets[block][teachers]
+        cosine, gram = z[block] @ bank.T, z[block] @ taught.T
+        coef, scale = learn(cosine[teachers], gram[teachers], target, step[block][teachers] / kappa, kappa)
+        lesson = Lesson(taught, coef, scale)
+        reads.append(read(cosine, gram, lesson, teachers, tau))
+        bank = rewritten(bank, lesson)
+    return Scan(joined(reads), bank)
 
 
-def blocks(step: Float[Tensor, " T"], kappa: float) -> list[tuple[int, int]]:
-    """Return consecutive ranges of at most ROWS samples with at most TEACHERS teaching samples each."""
+def blocks(step: Float[Tensor, " T"], kappa: float) -> list[slice]:
+    """Return consecutive ranges of at most ROWS samples with a bounded number of teaching samples each."""
+    limit = TEACHERS
+    if len(step):  # one update divides a row's scale by at most 1 + step / kappa
+        limit = min(limit, 1 + int(LOG_RANGE / math.log1p(float(step.max()) / kappa + 1e-9)))
     count = (step > 0).cumsum(0)
-    # One update divides a row's scale by at most 1 + step / kappa
-    teachers = (
-        min(TEACHERS, 1 + int(LOG_RANGE / math.log1p(float(step.max()) / kappa))) if bool(count[-1:].any()) else 1
-    )
     ranges, start, done = [], 0, 0
     while start < len(step):
-        full = int(torch.searchsorted(count, done + teachers, right=True))
-        stop = min(start + ROWS, full)
-        ranges.append((start, stop))
+        stop = min(start + ROWS, int(torch.searchsorted(count, done + limit, right=True)))
+        ranges.append(slice(start, stop))
         start, done = stop, int(count[stop - 1])
     return ranges
-
-
-def scan_block(
-    bank: Float[Tensor, "C d"],
-    z: Float[Tensor, "B d"],
-    taught: Float[Tensor, "n d"],
-    target: Float[Tensor, "n C"],
-    teachers: Int[Tensor, " n"],
-    rate: Float[Tensor, " n"],
-    kappa: float,
-    tau: float,
-) -> tuple[Top, Float[Tensor, "C d"]]:
-    """Return the reads of one block and the bank after it; every row stays `scale * (bank + coef @ taught)` inside."""
-    cosine = z @ bank.T
-    if not len(teachers):
-        return top(cosine / tau), bank
-    gram = z @ taught.T
-    coef, scale = learn(cosine[teachers], gram[teachers], target, rate, kappa)
-    before = torch.searchsorted(teachers, torch.arange(len(z), device=z.device), right=True)
-    past = gram * (torch.arange(len(teachers), device=z.device) < before.unsqueeze(1))
-    logits = cosine.addmm_(past, coef).mul_(scale[before] / tau)
-    return top(logits), (bank + coef.T @ taught) * scale[-1].unsqueeze(1)
 
 
 def learn(
@@ -85,13 +77,66 @@ def learn(
 ) -> tuple[Float[Tensor, "n C"], Float[Tensor, "n1 C"]]:
     """Return each teaching sample's coefficient in each row, and the rows' scales after 0, 1, ... n of them."""
     n, classes = cosine.shape
+    cosine, gram, aim = cosine.cpu(), gram.cpu(), (target * rate.unsqueeze(1)).cpu()
     coef = cosine.new_empty(n, classes)
     scale = cosine.new_ones(n + 1, classes)
-    for i in range(n):
-        u = torch.addmv(cosine[i], coef[:i].T, gram[i, :i]).mul_(scale[i])
-        move = torch.softmax(u / kappa, dim=0).sub_(target[i]).mul_(rate[i])
-        # |w - move z| needs no pass over w, because |w| = 1 and w.z is `u`
-        norm = move.sub(u, alpha=2).mul_(move).add_(1).clamp_(min=1e-24).sqrt_()
-        torch.div(move, scale[i], out=coef[i]).neg_()
-        torch.div(scale[i], norm, out=scale[i + 1])
-    return coef, scale
+    rates, aims, scales, coefs = rate.tolist(), aim.numpy(), scale.numpy(), coef.numpy()
+    for first in range(0, n, PANEL):
+        panel = torch.addmm(cosine[first : first + PANEL], gram[first : first + PANEL, :first], coef[:first], alpha=-1)
+        for i, u in enumerate(panel.unbind(), first):
+            u.addmv_(coef[first:i].T, gram[i, first:i], alpha=-1)
+            move_row(u.numpy(), aims[i], rates[i], kappa, scales[i], scales[i + 1], coefs[i])
+    return coef.to(rate.device), scale.to(rate.device)
+
+
+Vector = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
+
+
+def move_row(
+    u: Vector, aim: Vector, rate: float, kappa: float, before: Vector, after: Vector, coef: Vector
+) -> None:
+    """Write into `coef` and the scale `after` what one teaching sample does, given its unscaled cosines `u`.
+
+    NumPy in place, `u` overwritten: the vectors are small and the calls many, so torch's cost per call would be most
+    of the time.
+    """
+    np.multiply(u, before, out=u)
+    move = u - u.max()
+    move *= 1 / kappa
+    np.exp(move, out=move)
+    move *= rate / float(move.sum())
+    move -= aim
+    np.divide(move, before, out=coef)
+    # |w - move z|^2 = 1 + move (move - 2 u) needs no pass over w, because |w| = 1 and w.z is `u`
+    u *= -2
+    u += move
+    u *= move
+    u += 1
+    np.maximum(u, 1e-24, out=u)
+    np.sqrt(u, out=u)
+    np.divide(before, u, out=after)
+
+
+def read(
+    cosine: Float[Tensor, "B C"],
+    gram: Float[Tensor, "B n"],
+    lesson: Lesson,
+    teachers: Int[Tensor, " n"],
+    tau: float,
+) -> Top:
+    """Return how each sample of a block reads the bank after the teachers up to and including itself."""
+    before = torch.searchsorted(teachers, torch.arange(len(cosine), device=cosine.device), right=True)
+    past = gram * (torch.arange(len(teachers), device=cosine.device) < before.unsqueeze(1))
+    logits = cosine.addmm_(past, lesson.coef, alpha=-1)
+    scale = lesson.scale / tau
+    return joined([top(logits[rows].mul_(scale[before[rows]])) for rows in in_cache(logits)])
+
+
+def rewritten(bank: Float[Tensor, "C d"], lesson: Lesson) -> Float[Tensor, "C d"]:
+    """Return the bank after a block, a cacheful of rows at a time: one pass over memory instead of four."""
+    result = torch.empty_like(bank)
+    for rows in in_cache(bank):
+        moved = torch.addmm(bank[rows], lesson.coef[:, rows].T, lesson.taught, alpha=-1)
+        # normalised afresh rather than by the last scale, so that rounding does not add up over the stream
+        torch.nn.functional.normalize(moved, dim=-1, out=result[rows])
+    return result
