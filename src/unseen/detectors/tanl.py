@@ -59,17 +59,18 @@ class TANL(Detector[Queues]):
         in_range("gap", self.gap, 0, 1)
 
     def start(self) -> Queues:
-        """Return a known queue of the known names' text, an empty unknown queue and an empty window."""
-        seeds = self.labels.id_anchors[-self.queue :]
-        _, _, seeded = self._activate(seeds)
-        activation = seeds.new_zeros(2, self.queue, len(self.labels.negatives))
-        activation[KNOWN, : len(seeds)] = seeded
+        """Return a known queue of what the known names' text activates, an empty unknown queue and an empty window."""
+        anchors = self.labels.id_anchors
+        seeds = min(self.queue, len(anchors))
+        activation = anchors.new_zeros(2, self.queue, len(self.labels.negatives))
+        # the mean, so that no name counts more than another when there are more names than places
+        activation[KNOWN, :seeds] = self._activate(anchors)[2].mean(dim=0)
         return Queues(
             activation=activation,
             total=activation.double().sum(dim=1),
-            seen=torch.tensor([len(seeds), 0], device=seeds.device),
-            shares=torch.zeros(self.window, dtype=torch.int32, device=seeds.device),
-            scored=torch.zeros((), dtype=torch.int64, device=seeds.device),
+            seen=torch.tensor([seeds, 0], device=anchors.device),
+            shares=torch.zeros(self.window, dtype=torch.int32, device=anchors.device),
+            scored=torch.zeros((), dtype=torch.int64, device=anchors.device),
         )
 
     def read(self, state: Queues, z: Float[Tensor, "T d"]) -> Reading:
