@@ -4,20 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+from unseen.detectors.adaneg import AdaNeg
 from unseen.detectors.base import Detector, Reading
+from unseen.detectors.csp import CSP
+from unseen.detectors.dnm import DNM
 from unseen.detectors.energy import Energy
 from unseen.detectors.entropy import Entropy
+from unseen.detectors.eoe import EOE
 from unseen.detectors.framework import Framework
+from unseen.detectors.glmcm import GLMCM
 from unseen.detectors.maxlogit import MaxLogit
 from unseen.detectors.mcm import MCM
 from unseen.detectors.neglabel import NegLabel
 from unseen.detectors.online import Online
 from unseen.detectors.online_id import OnlineID
+from unseen.detectors.tanl import TANL
 from unseen.errors import SettingError
 from unseen.labels import LabelSpace
 
 REGISTRY: dict[str, type[Detector[Any]]] = {
-    kind.name: kind for kind in (Online, OnlineID, Framework, MCM, MaxLogit, Energy, Entropy, NegLabel)
+    kind.name: kind
+    for kind in (
+        Online,
+        OnlineID,
+        Framework,
+        MCM,
+        MaxLogit,
+        Energy,
+        Entropy,
+        NegLabel,
+        CSP,
+        AdaNeg,
+        DNM,
+        EOE,
+        TANL,
+        GLMCM,
+    )
 }
 
 
@@ -34,8 +56,14 @@ def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
 
 
 __all__ = [
+    "CSP",
+    "DNM",
+    "EOE",
+    "GLMCM",
     "MCM",
     "REGISTRY",
+    "TANL",
+    "AdaNeg",
     "Detector",
     "Energy",
     "Entropy",

@@ -1,0 +1,44 @@
+"""EOE (ICML 2024): the best known name against the best of the outlier names that somebody imagined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.detectors.base import Reading, in_range, positive
+from unseen.detectors.frozen import Frozen
+from unseen.odds import energy
+
+
+@dataclass(frozen=True, eq=False)
+class EOE(Frozen):
+    """Score by the largest probability of a known name less `beta` times the largest of an outlier name.
+
+    The negatives of the label space are the outlier names; the authors ask a language model for them (500 for far
+    OOD, 3 per class for near).
+    """
+
+    tau: float = 1.0  # on raw cosines, as published
+    beta: float = 0.25
+
+    name: ClassVar[str] = "eoe"
+    needs_negatives: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau)
+        in_range("beta", self.beta, 0, 100)
+
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the frozen text."""
+        known = z @ self.labels.id_anchors.T / self.tau
+        outlier = z @ self.labels.ood_anchors.T / self.tau
+        total = torch.logaddexp(energy(known), energy(outlier))
+        peak, label = known.max(dim=1)
+        penalty = self.beta * (outlier.amax(dim=1) - total).exp()
+        return Reading.frozen((peak - total).exp() - penalty, label)

@@ -1,0 +1,53 @@
+"""GL-MCM (IJCV 2025): MCM of the whole image plus MCM of its best patch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.detectors.base import Reading, in_range, positive
+from unseen.detectors.frozen import Frozen
+from unseen.errors import FeatureError
+
+LOGITS = 2**24  # patch logits held at once: 196 patches x 1000 names x 512 samples would be six times as many
+
+
+@dataclass(frozen=True, eq=False)
+class GLMCM(Frozen):
+    """Score by the largest probability of a known name, plus `lam` times the largest that any patch gives one.
+
+    `z` is [T, 1 + P, d]: the image's vector, then one per patch.
+    """
+
+    tau: float = 1.0  # on raw cosines, as published
+    lam: float = 0.5  # the authors' ImageNet script; 1 elsewhere
+
+    name: ClassVar[str] = "gl-mcm"
+    needs_patches: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau)
+        in_range("lam", self.lam, 0, 100)
+
+    def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> Reading:
+        """Score a block with the frozen text."""
+        patches = z.shape[1] - 1
+        if patches < 1:
+            raise FeatureError(
+                "expected at least one patch per image for 'gl-mcm', got none; encode with patch features, or use 'mcm'"
+            )
+        whole, label = self._probability(z[:, 0])
+        samples = max(1, LOGITS // (patches * len(self.labels.names)))
+        local = torch.cat([self._probability(part[:, 1:])[0].amax(dim=1) for part in z.split(samples)])
+        return Reading.frozen(whole + self.lam * local, label)
+
+    def _probability(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        logits = z @ self.labels.id_anchors.T / self.tau
+        peak, label = logits.max(dim=-1)
+        return (peak - torch.logsumexp(logits, dim=-1)).exp(), label
