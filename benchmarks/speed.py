@@ -26,7 +26,7 @@ from torch.nn.functional import normalize
 from unseen import LabelSpace
 from unseen.detectors import AdaNeg, Online
 from unseen.detectors.base import BLOCK
-from unseen.gate import decaying_steps, neglabel
+from unseen.gate import decaying_steps, neglabel, read_text
 from unseen.odds import logit
 from unseen.scan import blocked, naive
 
@@ -50,7 +50,9 @@ class Row:
 def main() -> None:
     arguments = parsed()
     torch.set_num_threads(arguments.threads)
-    if subprocess.run([sys.executable, "-m", "pytest", "-q", "tests/test_scan.py"], cwd=REPO, capture_output=True).returncode:
+    if subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/test_scan.py"], cwd=REPO, capture_output=True
+    ).returncode:
         sys.exit("tests/test_scan.py is red: run it, then measure again")
     rows = []
     for row in measured(arguments):
@@ -101,7 +103,9 @@ def measured(arguments: argparse.Namespace) -> Iterator[Row]:
     yield row("adaneg", len(some), seconds(lambda: adaneg.observe(adaneg.start(), some), repeat=1), "AdaNeg, causal")
     for samples in (1_000, 10_000, *([1_000_000] if arguments.million else [])):
         part = z[:samples] if samples <= len(z) else z.repeat(-(-samples // len(z)), 1)[:samples]
-        yield row(f"blocked at {samples:,}", samples, seconds(lambda p=part: online.observe(online.start(), p), repeat=1))
+        yield row(
+            f"blocked at {samples:,}", samples, seconds(lambda p=part: online.observe(online.start(), p), repeat=1)
+        )
     for negatives in (arguments.negatives // 4, arguments.negatives // 2):
         smaller = Online(labels.with_negatives(negatives))
         part = z[:8192]
@@ -134,11 +138,12 @@ def naive_loop(online: Online, z: Tensor) -> None:
     labels, state, bound = online.labels, online.start(), logit(online.beta)
     settings = {"kappa": online.kappa, "tau": online.tau}
     for sample in z.split(1):
-        trust = neglabel(labels, sample, tau=online.tau)
+        text = read_text(labels, sample, tau=online.tau)
+        trust = neglabel(text)
         id_step, id_seen = decaying_steps(trust >= bound, state.id_seen, rho=online.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(trust <= -bound, state.ood_seen, rho=online.rho, dtype=z.dtype)
-        known = naive.scan(state.id_bank, labels.id_anchors, sample, id_step, **settings)
-        unknown = naive.scan(state.ood_bank, labels.ood_anchors, sample, ood_step, **settings)
+        known = naive.scan(state.id_bank, text.known, sample, id_step, **settings)
+        unknown = naive.scan(state.ood_bank, text.negative, sample, ood_step, **settings)
         state = type(state)(known.bank, unknown.bank, id_seen, ood_seen)
 
 
@@ -149,18 +154,19 @@ def one_by_one(online: Online, z: Tensor) -> None:
 
 
 def products(online: Online, z: Tensor) -> None:
-    """Do the matrix products that blocked cannot avoid, in its shapes: gate, reads, targets, corrections, rewrites."""
-    trust = torch.cat([neglabel(online.labels, block, tau=online.tau) for block in z.split(BLOCK)])
+    """Do the matrix products that blocked cannot avoid, in its shapes: gate, reads, corrections, rewrites."""
+    trust = torch.cat([neglabel(read_text(online.labels, block, tau=online.tau)) for block in z.split(BLOCK)])
     bound = logit(online.beta)
     routes = ((online.labels.id_anchors, trust >= bound), (online.labels.ood_anchors, trust <= -bound))
     plan = [(anchors, block, z[block][taught[block]]) for anchors, taught in routes for block in blocks_of(taught)]
-    shapes = [(anchors, z[block], teachers, z.new_zeros(len(teachers), len(anchors))) for anchors, block, teachers in plan]
+    shapes = [
+        (anchors, z[block], teachers, z.new_zeros(len(teachers), len(anchors))) for anchors, block, teachers in plan
+    ]
     timer.start()
     for anchors, samples, teachers, coef in shapes:
         samples @ anchors.T
         reads = samples @ anchors.T
         if len(teachers):
-            teachers @ anchors.T
             reads.addmm_(samples @ teachers.T, coef)
             torch.addmm(anchors, coef.T, teachers)
     timer.stop()

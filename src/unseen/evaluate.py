@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.base import BLOCK, unit
+from unseen.gate import read_text
 from unseen.metrics import summary
 from unseen.trial import Trial
 
@@ -38,7 +39,7 @@ def oracle(detector: Online, trial: Trial) -> Report:
     z = unit(trial.z, like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
-        reading, state = detector.taught(state, block, trust)
+        reading, state = detector.taught(state, block, read_text(detector.labels, block, tau=detector.tau), trust)
         readings.append(reading)
     return judged(detector, Reading.joined(readings), trial, name=f"oracle-{detector.name}")
 

@@ -1,8 +1,9 @@
-"""Decide, from the frozen text anchors alone, which samples may teach which bank (Eq. 2, 3, 10, 11)."""
+"""Decide, from the frozen text alone, which samples may teach which bank (Eq. 2, 3, 10, 11)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,29 +14,47 @@ from unseen.odds import energy, top
 
 # Rounding moves a trust by about 1e-5 at tau = 0.01 when the shape of a matrix product changes. Anything this close to
 # a bound is decided in float64, so that cutting a stream differently cannot flip a route.
-UNSURE = 1e-3
+UNSURE = 2e-4
 
 
-def mcm(labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float) -> Float[Tensor, " T"]:
+class Text(NamedTuple):
+    """Logits of the frozen text: what routes samples, and what those that teach are taught towards."""
+
+    known: Float[Tensor, "T K"]
+    negative: Float[Tensor, "T L"]
+
+
+def read_text(labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float) -> Text:
+    """Return how the frozen text reads each sample, in the dtype of `z`."""
+    scaled = z / tau
+    return Text(scaled @ labels.id_anchors.to(z.dtype).T, scaled @ labels.ood_anchors.to(z.dtype).T)
+
+
+def mcm(text: Text) -> Float[Tensor, " T"]:
     """Return the log-odds of the largest softmax probability over the known names (Eq. 2)."""
-    return top(z @ labels.id_anchors.T / tau).log_odds
+    return top(text.known).log_odds
 
 
-def neglabel(labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float) -> Float[Tensor, " T"]:
+def neglabel(text: Text) -> Float[Tensor, " T"]:
     """Return the log-odds of the known names against the negative ones (Eq. 3)."""
-    return energy(z @ labels.id_anchors.T / tau) - energy(z @ labels.ood_anchors.T / tau)
+    return energy(text.known) - energy(text.negative)
 
 
-Trust = Callable[..., Float[Tensor, " T"]]
-
-
-def settled(trust: Trust, labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float, bound: float) -> Tensor:
+def settled(
+    trust: Callable[[Text], Tensor],
+    text: Text,
+    labels: LabelSpace,
+    z: Float[Tensor, "T d"],
+    *,
+    tau: float,
+    bound: float,
+) -> Float[Tensor, " T"]:
     """Return `trust` with values near `±bound` computed again in float64: routes must not depend on shapes."""
-    first = trust(labels, z, tau=tau)
+    first = trust(text)
     unsure = (first.abs() - bound).abs() < UNSURE
     if first.dtype == torch.float64 or not bool(unsure.any()):
         return first
-    exact = trust(labels.to(dtype=torch.float64), z[unsure].double(), tau=tau)
+    exact = trust(read_text(labels, z[unsure].double(), tau=tau))
     return first.double().masked_scatter(unsure, exact)
 
 

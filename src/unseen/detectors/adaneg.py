@@ -15,8 +15,7 @@ from torch.nn.functional import logsigmoid
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
 from unseen.errors import SettingError
-from unseen.gate import settled
-from unseen.labels import LabelSpace
+from unseen.gate import Text, read_text, settled
 from unseen.odds import energy, logit
 
 READ = 16  # samples read together: their weights over every slot of every class are held at once
@@ -123,12 +122,12 @@ class AdaNeg(Detector[Memory]):
 
     def _route(self, z: Tensor) -> Tensor:
         bound = logit(self.sure)
-        trust = settled(self._trust, self.labels, z, tau=self.tau, bound=bound)
+        text = read_text(self.labels, z, tau=self.tau)
+        trust = settled(self._trust, text, self.labels, z, tau=self.tau, bound=bound)
         return (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
 
-    def _trust(self, labels: LabelSpace, z: Tensor, *, tau: float) -> Tensor:
-        known = energy(z @ labels.id_anchors.T / tau)
-        return grouped_log_odds(known, z @ labels.ood_anchors.T / tau, self.members)
+    def _trust(self, text: Text) -> Tensor:
+        return grouped_log_odds(energy(text.known), text.negative, self.members)
 
     def _places(self, text: Tensor, route: Tensor) -> tuple[Tensor, Tensor]:
         """Return the class each sample would be kept for and how unsure the text is of it."""

@@ -51,26 +51,18 @@ class Framework(Detector[Bank]):
         """Learn from every sample of a block in order (Eq. 8) and score each after its own update."""
         taught = torch.ones(len(z), dtype=torch.bool, device=z.device)
         step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
-        best, bank = scan(
-            state.bank,
-            self.labels.id_anchors,
-            z,
-            step,
-            kappa=self.kappa,
-            tau=self.tau,
-            targets=None if self.targets is None else self._targets(z),
-        )
+        best, bank = scan(state.bank, self._teacher(z), z, step, kappa=self.kappa, tau=self.tau)
         return Reading(best.log_odds, best.label, taught.to(torch.int8)), Bank(bank, seen)
 
-    def _targets(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        assert self.targets is not None
+    def _teacher(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
+        if self.targets is None:
+            return z / self.tau @ self.labels.id_anchors.T
         targets = self.targets(z).to(z)
         if targets.shape != (len(z), len(self.labels.names)) or not bool((targets >= 0).all()):
             raise FeatureError(
                 f"expected soft targets of shape [{len(z)}, {len(self.labels.names)}] without negative entries, "
                 f"got {list(targets.shape)}; return one distribution over the names per sample"
             )
-        total = targets.sum(dim=1, keepdim=True)
-        if not bool(((total - 1).abs() < 1e-3).all()):
-            raise FeatureError("expected soft targets that sum to 1 per sample; normalise them with softmax")
-        return targets
+        if not bool(((targets.sum(dim=1) - 1).abs() < 1e-3).all()):
+            raise FeatureError("expected soft targets that sum to 1, got other sums; normalise them with softmax")
+        return targets.log()

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.gate import decaying_steps, neglabel, settled
+from unseen.gate import Text, decaying_steps, neglabel, read_text, settled
 from unseen.odds import energy, logit, top
-from unseen.scan import Scan, scan
+from unseen.scan import scan
 
 
 class Banks(NamedTuple):
@@ -55,21 +55,22 @@ class Online(Detector[Banks]):
 
     def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[Reading, Banks]:
         """Learn from a block in order and score each sample after its own update (Algorithm 1)."""
-        return self.taught(state, z, settled(neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta)))
+        text = read_text(self.labels, z, tau=self.tau)
+        trust = settled(neglabel, text, self.labels, z, tau=self.tau, bound=logit(self.beta))
+        return self.taught(state, z, text, trust)
 
-    def taught(self, state: Banks, z: Float[Tensor, "T d"], trust: Float[Tensor, " T"]) -> tuple[Reading, Banks]:
+    def taught(
+        self, state: Banks, z: Float[Tensor, "T d"], text: Text, trust: Float[Tensor, " T"]
+    ) -> tuple[Reading, Banks]:
         """Learn and score by the given trust: logit(beta) and more teaches known, its negative and less unknown."""
         bound = logit(self.beta)
         known, unknown = trust >= bound, trust <= -bound
         id_step, id_seen = decaying_steps(known, state.id_seen, rho=self.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(unknown, state.ood_seen, rho=self.rho, dtype=z.dtype)
-        id_read, id_bank = self._scan(state.id_bank, self.labels.id_anchors, z, id_step)
-        ood_read, ood_bank = self._scan(state.ood_bank, self.labels.ood_anchors, z, ood_step)
+        id_read, id_bank = scan(state.id_bank, text.known, z, id_step, kappa=self.kappa, tau=self.tau)
+        ood_read, ood_bank = scan(state.ood_bank, text.negative, z, ood_step, kappa=self.kappa, tau=self.tau)
         route = known.to(torch.int8) - unknown.to(torch.int8)
         return (
             Reading(id_read.energy - ood_read.energy, id_read.label, route),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
         )
-
-    def _scan(self, bank: Tensor, anchors: Tensor, z: Tensor, step: Tensor) -> Scan:
-        return scan(bank, anchors, z, step, kappa=self.kappa, tau=self.tau)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -10,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.gate import decaying_steps, mcm, settled
+from unseen.gate import decaying_steps, mcm, read_text, settled
+from unseen.labels import LabelSpace
 from unseen.odds import logit, top
 from unseen.scan import scan
 
@@ -45,6 +47,11 @@ class OnlineID(Detector[Bank]):
         anchors = self.labels.id_anchors
         return Bank(anchors, torch.zeros((), dtype=torch.int64, device=anchors.device))
 
+    @cached_property
+    def names_only(self) -> LabelSpace:
+        """Return the label space without the negatives, which this method never looks at."""
+        return self.labels.with_negatives(0)
+
     def read(self, state: Bank, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the bank as it is (Eq. 48)."""
         best = top(z @ state.bank.T / self.tau)
@@ -53,7 +60,8 @@ class OnlineID(Detector[Bank]):
     def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
         """Learn from a block in order and score each sample after its own update (Algorithm 2)."""
         bound = logit(self.beta)
-        known = settled(mcm, self.labels, z, tau=self.tau, bound=bound) >= bound
+        text = read_text(self.names_only, z, tau=self.tau)
+        known = settled(mcm, text, self.names_only, z, tau=self.tau, bound=bound) >= bound
         step, seen = decaying_steps(known, state.seen, rho=self.rho, dtype=z.dtype)
-        best, bank = scan(state.bank, self.labels.id_anchors, z, step, kappa=self.kappa, tau=self.tau)
+        best, bank = scan(state.bank, text.known, z, step, kappa=self.kappa, tau=self.tau)
         return Reading(best.log_odds, best.label, known.to(torch.int8)), Bank(bank, seen)

@@ -29,13 +29,12 @@ class Lesson(NamedTuple):
 
 def scan(
     bank: Float[Tensor, "C d"],
-    anchors: Float[Tensor, "C d"],
+    teacher: Float[Tensor, "T C"],
     z: Float[Tensor, "T d"],
     step: Float[Tensor, " T"],
     *,
     kappa: float,
     tau: float,
-    targets: Float[Tensor, "T C"] | None = None,
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     reads = [top(z.new_empty(0, len(bank)))]
@@ -44,8 +43,7 @@ def scan(
         if not len(teachers):
             reads.append(top(z[block] / tau @ bank.T))
             continue
-        taught = z[block][teachers]
-        target = torch.softmax(taught / tau @ anchors.T, dim=1) if targets is None else targets[block][teachers]
+        taught, target = z[block][teachers], torch.softmax(teacher[block][teachers], dim=1)
         cosine, gram = z[block] @ bank.T, z[block] @ taught.T
         coef, scale = learn(cosine[teachers], gram[teachers], target, step[block][teachers] / kappa, kappa)
         lesson = Lesson(taught, coef, scale)
@@ -92,9 +90,7 @@ def learn(
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 
 
-def move_row(
-    u: Vector, aim: Vector, rate: float, kappa: float, before: Vector, after: Vector, coef: Vector
-) -> None:
+def move_row(u: Vector, aim: Vector, rate: float, kappa: float, before: Vector, after: Vector, coef: Vector) -> None:
     """Write into `coef` and the scale `after` what one teaching sample does, given its unscaled cosines `u`.
 
     NumPy in place, `u` overwritten: the vectors are small and the calls many, so torch's cost per call would be most

@@ -12,20 +12,18 @@ from unseen.scan.base import Scan, joined
 
 def scan(
     bank: Float[Tensor, "C d"],
-    anchors: Float[Tensor, "C d"],
+    teacher: Float[Tensor, "T C"],
     z: Float[Tensor, "T d"],
     step: Float[Tensor, " T"],
     *,
     kappa: float,
     tau: float,
-    targets: Float[Tensor, "T C"] | None = None,
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     reads = [top(bank[:0, :0].new_empty(0, bank.shape[0]))]
     for t in range(z.shape[0]):
         if step[t] > 0:
-            target = torch.softmax(anchors @ z[t] / tau, dim=0) if targets is None else targets[t]
-            bank = update(bank, z[t], target, step[t], kappa=kappa)
+            bank = update(bank, z[t], torch.softmax(teacher[t], dim=0), step[t], kappa=kappa)
         reads.append(top((bank @ z[t] / tau).unsqueeze(0)))
     return Scan(joined(reads), bank)
 
