@@ -24,7 +24,7 @@ class Queues(NamedTuple):
     """What the last confident images of each side, known first, made of the negatives; and the last shares."""
 
     activation: Float[Tensor, "2 Q L"]
-    total: Float[Tensor, "2 L"]  # float64 sum over each queue
+    total: Float[Tensor, "2 L"]  # the sum over each queue
     seen: Int[Tensor, " 2"]
     shares: Int32[Tensor, " W"]
     scored: Int[Tensor, ""]
@@ -67,7 +67,7 @@ class TANL(Detector[Queues]):
         activation[KNOWN, :seeds] = self._activate(anchors)[2].mean(dim=0)
         return Queues(
             activation=activation,
-            total=activation.double().sum(dim=1),
+            total=activation.sum(dim=1),
             seen=torch.tensor([seeds, 0], device=anchors.device),
             shares=torch.zeros(self.window, dtype=torch.int32, device=anchors.device),
             scored=torch.zeros((), dtype=torch.int64, device=anchors.device),
@@ -117,9 +117,10 @@ class TANL(Detector[Queues]):
         return UNKNOWN if share < threshold - self.gap * threshold else None
 
     def _push(self, queues: Queues, side: int, activation: Float[Tensor, " L"]) -> None:
-        oldest = queues.activation[side, int(queues.seen[side]) % self.queue]
-        queues.total[side] += activation.double() - oldest.double()
-        oldest.copy_(activation)
+        queue = queues.activation[side]
+        queue[int(queues.seen[side]) % self.queue] = activation
+        # summed anew: to subtract what leaves would bury the faint activations under the rounding of the strong ones
+        queues.total[side] = queue.sum(dim=0)
         queues.seen[side] += 1
 
 

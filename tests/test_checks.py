@@ -1,0 +1,288 @@
+"""Every check must fail on a detector that is broken in the way it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import space
+from unseen import checks
+from unseen.detectors import NegLabel, Online, Reading
+from unseen.detectors.base import Detector
+
+
+class Count(NamedTuple):
+    seen: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Honest(Detector[Count]):
+    """A minimal detector that learns: the score is a cosine plus a little for every sample seen so far."""
+
+    name: ClassVar[str] = "honest"
+
+    def start(self) -> Count:
+        return Count(torch.zeros((), dtype=torch.float64))
+
+    def read(self, state: Count, z: Tensor) -> Reading:
+        cosine, label = (z @ self.labels.id_anchors.T).max(dim=1)
+        return Reading.frozen(cosine + 0.01 * state.seen, label)
+
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading = self.read(state, z)
+        extra = 0.01 * torch.arange(1, len(z) + 1, dtype=torch.float64)
+        return reading._replace(score=reading.score + extra), Count(state.seen + len(z))
+
+
+class TakesLabels(Honest):
+    def evaluate(self, z: Tensor, labels: Tensor) -> None: ...
+
+
+class NotFinite(Honest):
+    def read(self, state: Count, z: Tensor) -> Reading:
+        return (reading := super().read(state, z))._replace(score=reading.score / 0)
+
+
+class TooFewScores(Honest):
+    def observe(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().observe(state, z)
+        return Reading(*(part[:-1] for part in reading)), state
+
+
+class NoSuchName(Honest):
+    def read(self, state: Count, z: Tensor) -> Reading:
+        return (reading := super().read(state, z))._replace(label=reading.label + 100)
+
+
+class OddRoute(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(route=reading.route + 2), state
+
+
+class LongRoute(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(route=reading.route.long()), state
+
+
+class WholeScores(Honest):
+    def read(self, state: Count, z: Tensor) -> Reading:
+        return (reading := super().read(state, z))._replace(score=reading.label)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRemembers(Honest):
+    calls: list[int] = field(default_factory=list)
+
+    def score(self, state: Count, z: Tensor) -> Reading:
+        self.calls.append(1)
+        return (reading := super().score(state, z))._replace(score=reading.score + len(self.calls))
+
+
+class ScoreTeaches(Honest):
+    def score(self, state: Count, z: Tensor) -> Reading:
+        return (reading := super().score(state, z))._replace(route=torch.ones_like(reading.route))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreDisturbsLearning(Honest):
+    calls: list[int] = field(default_factory=list)
+
+    def score(self, state: Count, z: Tensor) -> Reading:
+        self.calls.append(1)
+        return super().score(state, z)
+
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(score=reading.score + len(self.calls)), state
+
+
+class ScoreByPlace(Honest):
+    def read(self, state: Count, z: Tensor) -> Reading:
+        return (reading := super().read(state, z))._replace(score=reading.score + 0.01 * torch.arange(len(z)))
+
+
+class ScoresBatchByItsMean(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(score=reading.score - reading.score.sum() / max(len(z), 1)), state
+
+
+class CountsCalls(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        return super().learn(state, z)[0], Count(state.seen + 1)
+
+
+class RoutesFirstOfCall(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(route=(torch.arange(len(z)) == 0).to(torch.int8)), state
+
+
+class StateOfNumbers(Honest):
+    def start(self) -> Count:
+        return Count(0.0)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class KeepsHalfItsState(Honest):
+    hidden: list[int] = field(default_factory=list)
+
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        self.hidden.extend([1] * len(z))
+        return reading._replace(score=reading.score + len(self.hidden)), state
+
+
+class Last(NamedTuple):
+    features: Tensor
+
+
+class KeepsItsInput(Honest):
+    def start(self) -> Last:  # type: ignore[override]
+        return Last(self.labels.id_anchors[:1])
+
+    def read(self, state: Last, z: Tensor) -> Reading:  # type: ignore[override]
+        cosine, label = (z @ self.labels.id_anchors.T).max(dim=1)
+        return Reading.frozen(cosine + (z @ state.features.T).sum(dim=1), label)
+
+    def observe(self, state: Last, z: Tensor) -> tuple[Reading, Last]:  # type: ignore[override]
+        return self.score(state, z), Last(z[-1:])  # type: ignore[arg-type]
+
+
+class Grows(KeepsItsInput):
+    def observe(self, state: Last, z: Tensor) -> tuple[Reading, Last]:  # type: ignore[override]
+        return self.score(state, z), Last(torch.cat([state.features, z]))  # type: ignore[arg-type]
+
+
+class WritesItsInput(Honest):
+    def observe(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading = super().observe(state, z)
+        z.neg_()
+        return reading
+
+
+class WritesItsState(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, after = super().learn(state, z)
+        return reading, Count(state.seen.copy_(after.seen))
+
+
+class WritesItsAnchors(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        self.labels.id_anchors.mul_(-1)
+        return super().learn(state, z)
+
+
+class TakesAnything(Honest):
+    def _checked(self, z: Tensor) -> Tensor:
+        return z.nan_to_num().double().expand(1, -1) if z.ndim == 1 else z.nan_to_num().double()[:, : self.labels.dim]
+
+    def read(self, state: Count, z: Tensor) -> Reading:
+        width = z.shape[1]
+        cosine, label = (z @ self.labels.id_anchors[:, :width].T).max(dim=1)
+        return Reading.frozen(cosine, label)
+
+
+class RefusesNothingButEmpty(Honest):
+    def read(self, state: Count, z: Tensor) -> Reading:
+        reading = super().read(state, z)
+        return reading if len(z) else Reading(*(torch.zeros(1) for _ in reading))
+
+
+class LearnsFromNothing(Honest):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        return super().learn(state, z)[0], Count(state.seen + max(len(z), 1))
+
+
+BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
+    (TakesLabels, checks.check_no_label_parameter, r"evaluate\(\) without a parameter for the truth, got \['labels'\]"),
+    (NotFinite, checks.check_finite_scores, "expected finite scores, got NaN or infinity"),
+    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels and routes, got shapes"),
+    (NoSuchName, checks.check_finite_scores, "expected labels from 0 to 7"),
+    (OddRoute, checks.check_finite_scores, "expected routes -1, 0 and 1"),
+    (LongRoute, checks.check_finite_scores, "expected routes as int8, got torch.int64"),
+    (WholeScores, checks.check_finite_scores, "expected floating-point scores, got torch.int64"),
+    (ScoreRemembers, checks.check_score_is_pure, "same state and features to agree"),
+    (ScoreTeaches, checks.check_score_is_pure, r"expected score\(\) to teach nothing"),
+    (ScoreDisturbsLearning, checks.check_score_is_pure, r"with and without a score\(\) before it"),
+    (ScoreByPlace, checks.check_score_order_free, "in reverse order to agree"),
+    (ScoresBatchByItsMean, checks.check_causal, "the past of two futures to agree"),
+    (ScoresBatchByItsMean, checks.check_blocking, r"in calls of \[1\] samples to agree"),
+    (CountsCalls, checks.check_blocking, r"calls of \[1\]"),
+    (RoutesFirstOfCall, checks.check_blocking, "other routes"),
+    (StateOfNumbers, checks.check_state_survives_checkpoint, "None or a NamedTuple of tensors, got Count"),
+    (KeepsHalfItsState, checks.check_state_survives_checkpoint, "after a checkpoint to agree"),
+    (KeepsItsInput, checks.check_inputs_may_be_overwritten, "a state after its input was overwritten"),
+    (WritesItsInput, checks.check_inputs_may_be_overwritten, "to leave its input alone"),
+    (WritesItsState, checks.check_does_not_write_state, r"other values in \['seen'\]"),
+    (WritesItsAnchors, checks.check_does_not_write_state, r"other values in \['id_anchors'\]"),
+    (Grows, checks.check_memory_is_bounded, "bytes after four times the stream, got"),
+    (TakesAnything, checks.check_bad_input, r"FeatureError from score\(\) on one dimension too few, got none"),
+    (RefusesNothingButEmpty, checks.check_bad_input, "empty readings of an empty batch, got lengths"),
+    (LearnsFromNothing, checks.check_bad_input, "the state after an empty batch"),
+]
+
+
+@pytest.mark.parametrize(("kind", "check", "words"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_check_fails_on_what_it_looks_for(kind: type[Detector[Any]], check: checks.Check, words: str) -> None:
+    detector = kind(space(8, 30, 16))
+    with pytest.raises(AssertionError, match=words):
+        check(detector, checks.example_stream(detector))
+
+
+def test_every_check_is_seen_to_fail() -> None:
+    assert {check for _, check, _ in BROKEN} == set(checks.ALL_CHECKS)
+
+
+def test_the_list_of_checks_is_complete() -> None:
+    named = {getattr(checks, name) for name in dir(checks) if name.startswith("check_")} - {checks.check_detector}
+    assert named == set(checks.ALL_CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("what", "spoil"),
+    [
+        ("a wrong width", lambda z, d: z.shape[-1] != d),
+        ("an integer dtype", lambda z, d: not z.is_floating_point()),
+        ("NaN", lambda z, d: bool(z.isnan().any())),
+        ("a zero vector", lambda z, d: bool((z == 0).all(-1).any())),
+        ("a vector that is not unit", lambda z, d: z.is_floating_point() and bool((z.norm(dim=-1) > 1.5).any())),
+    ],
+)
+def test_each_bad_input_is_tried_alone(what: str, spoil: Callable[[Tensor, int], bool]) -> None:
+    class Lenient(Honest):
+        def _checked(self, z: Tensor) -> Tensor:
+            if z.ndim == 2 and spoil(z, self.labels.dim):
+                return self.labels.id_anchors
+            return super()._checked(z)
+
+    detector = Lenient(space(8, 30, 16))
+    with pytest.raises(AssertionError, match=f"on {what}, got none"):
+        checks.check_bad_input(detector, checks.example_stream(detector))
+
+
+@pytest.mark.parametrize("kind", [Honest, NegLabel, Online])
+def test_an_honest_detector_passes_with_its_own_stream_or_a_given_one(kind: type[Detector[Any]]) -> None:
+    detector = kind(space(8, 30, 16))
+    checks.check_detector(detector)
+    checks.check_detector(detector, checks.example_stream(detector, 31, seed=7))
+
+
+def test_check_detector_runs_every_check() -> None:
+    for kind in {kind for kind, _, _ in BROKEN}:
+        with pytest.raises(AssertionError):
+            checks.check_detector(kind(space(8, 30, 16)))
+
+
+def test_the_example_stream_teaches_both_sides_and_follows_the_label_space() -> None:
+    detector = Online(space(8, 60, 24, dtype=torch.float32))
+    z = checks.example_stream(detector)
+    assert z.dtype == torch.float32
+    assert {-1, 1} <= set(detector.observe(detector.start(), z)[0].route.tolist())
