@@ -26,7 +26,7 @@ from torch.nn.functional import normalize
 from unseen import LabelSpace
 from unseen.detectors import AdaNeg, Online
 from unseen.detectors.base import BLOCK
-from unseen.gate import decaying_steps, neglabel, read_text
+from unseen.gate import Text, decaying_steps, neglabel, read_text
 from unseen.odds import logit
 from unseen.scan import blocked, naive
 
@@ -138,7 +138,7 @@ def naive_loop(online: Online, z: Tensor) -> None:
     labels, state, bound = online.labels, online.start(), logit(online.beta)
     settings = {"kappa": online.kappa, "tau": online.tau}
     for sample in z.split(1):
-        text = read_text(labels, sample, tau=online.tau)
+        text = Text(sample / online.tau @ labels.id_anchors.T, sample / online.tau @ labels.ood_anchors.T)
         trust = neglabel(text)
         id_step, id_seen = decaying_steps(trust >= bound, state.id_seen, rho=online.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(trust <= -bound, state.ood_seen, rho=online.rho, dtype=z.dtype)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from conftest import unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from conftest import unit
 from unseen.scan import blocked, naive
 from unseen.scan.base import Scan
 
@@ -41,7 +41,7 @@ def difference(got: Scan, expected: Scan) -> dict[str, float]:
     classes=st.integers(1, 40),
     dim=st.integers(2, 33),
     share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-    rho=st.sampled_from([0.0, 0.1, 0.5]),
+    rho=st.sampled_from([0.0, 0.05, 0.1]),
     seed=st.integers(0, 1000),
 )
 def test_blocked_gives_naives_numbers(samples, classes, dim, share, rho, seed):

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.labels import LabelSpace
-from unseen.odds import energy, top
+from unseen.odds import energy, logits, top
 
 # Rounding moves a trust by about 1e-5 at tau = 0.01 when the shape of a matrix product changes. Anything this close to
 # a bound is decided in float64, so that cutting a stream differently cannot flip a route.
@@ -26,8 +26,8 @@ class Text(NamedTuple):
 
 def read_text(labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float) -> Text:
     """Return how the frozen text reads each sample, in the dtype of `z`."""
-    scaled = z / tau
-    return Text(scaled @ labels.id_anchors.to(z.dtype).T, scaled @ labels.ood_anchors.to(z.dtype).T)
+    known, negative = (anchors.to(z.dtype) for anchors in (labels.id_anchors, labels.ood_anchors))
+    return Text(logits(z, known, tau=tau), logits(z, negative, tau=tau))
 
 
 def mcm(text: Text) -> Float[Tensor, " T"]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unseen.detectors.base import Reading, positive
 from unseen.detectors.frozen import Frozen
+from unseen.odds import logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,5 +28,5 @@ class Entropy(Frozen):
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the frozen text."""
-        log_p = (z @ self.labels.id_anchors.T / self.tau).log_softmax(dim=1)
+        log_p = (logits(z, self.labels.id_anchors, tau=self.tau)).log_softmax(dim=1)
         return Reading.frozen((log_p.exp() * log_p).sum(dim=1), log_p.argmax(dim=1))

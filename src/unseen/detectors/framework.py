@@ -14,7 +14,7 @@ from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.online_id import Bank
 from unseen.errors import FeatureError
 from unseen.gate import decaying_steps
-from unseen.odds import top
+from unseen.odds import logits, top
 from unseen.scan import scan
 
 Targets = Callable[[Float[Tensor, "T d"]], Float[Tensor, "T K"]]
@@ -44,7 +44,7 @@ class Framework(Detector[Bank]):
 
     def read(self, state: Bank, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block by the log-odds of the best class."""
-        best = top(z @ state.bank.T / self.tau)
+        best = top(logits(z, state.bank, tau=self.tau))
         return Reading.frozen(best.log_odds, best.label)
 
     def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
@@ -56,7 +56,7 @@ class Framework(Detector[Bank]):
 
     def _teacher(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
         if self.targets is None:
-            return z / self.tau @ self.labels.id_anchors.T
+            return logits(z, self.labels.id_anchors, tau=self.tau)
         targets = self.targets(z).to(z)
         if targets.shape != (len(z), len(self.labels.names)) or not bool((targets >= 0).all()):
             raise FeatureError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unseen.detectors.base import Reading, positive
 from unseen.detectors.frozen import Frozen
-from unseen.odds import top
+from unseen.odds import logits, top
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,5 +28,5 @@ class MCM(Frozen):
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the frozen text."""
-        best = top(z @ self.labels.id_anchors.T / self.tau)
+        best = top(logits(z, self.labels.id_anchors, tau=self.tau))
         return Reading.frozen(best.log_odds, best.label)

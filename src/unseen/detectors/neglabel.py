@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from unseen.detectors.base import Reading, in_range, positive
 from unseen.detectors.frozen import Frozen
-from unseen.odds import energy
+from unseen.odds import energy, logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class NegLabel(Frozen):
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the frozen text."""
-        known = z @ self.labels.id_anchors.T / self.tau
-        negative = z @ self.labels.ood_anchors.T / self.tau
+        known = logits(z, self.labels.id_anchors, tau=self.tau)
+        negative = logits(z, self.labels.ood_anchors, tau=self.tau)
         return Reading.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))
 
     @cached_property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.gate import Text, decaying_steps, neglabel, read_text, settled
-from unseen.odds import energy, logit, top
+from unseen.odds import energy, logit, logits, top
 from unseen.scan import scan
 
 
@@ -50,8 +50,8 @@ class Online(Detector[Banks]):
 
     def read(self, state: Banks, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the banks as they are (Eq. 14)."""
-        known = top(z @ state.id_bank.T / self.tau)
-        return Reading.frozen(known.energy - energy(z @ state.ood_bank.T / self.tau), known.label)
+        known = top(logits(z, state.id_bank, tau=self.tau))
+        return Reading.frozen(known.energy - energy(logits(z, state.ood_bank, tau=self.tau)), known.label)
 
     def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[Reading, Banks]:
         """Learn from a block in order and score each sample after its own update (Algorithm 1)."""

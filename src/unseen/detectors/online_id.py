@@ -13,7 +13,7 @@ from torch import Tensor
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.gate import decaying_steps, mcm, read_text, settled
 from unseen.labels import LabelSpace
-from unseen.odds import logit, top
+from unseen.odds import logit, logits, top
 from unseen.scan import scan
 
 
@@ -54,7 +54,7 @@ class OnlineID(Detector[Bank]):
 
     def read(self, state: Bank, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the bank as it is (Eq. 48)."""
-        best = top(z @ state.bank.T / self.tau)
+        best = top(logits(z, state.bank, tau=self.tau))
         return Reading.frozen(best.log_odds, best.label)
 
     def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:

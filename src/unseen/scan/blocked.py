@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.odds import Top, in_cache, top
+from unseen.odds import Top, in_cache, logits, top
 from unseen.scan.base import Scan, joined
 
 ROWS = 512  # samples whose reads share one product
@@ -41,10 +41,10 @@ def scan(
     for block in blocks(step, kappa):
         teachers = step[block].nonzero().squeeze(1)
         if not len(teachers):
-            reads.append(top(z[block] / tau @ bank.T))
+            reads.append(top(logits(z[block], bank, tau=tau)))
             continue
         taught, target = z[block][teachers], torch.softmax(teacher[block][teachers], dim=1)
-        cosine, gram = z[block] @ bank.T, z[block] @ taught.T
+        cosine, gram = logits(z[block], bank, tau=1), z[block] @ taught.T
         coef, scale = learn(cosine[teachers], gram[teachers], target, step[block][teachers] / kappa, kappa)
         lesson = Lesson(taught, coef, scale)
         reads.append(read(cosine, gram, lesson, teachers, tau))
@@ -123,9 +123,9 @@ def read(
     """Return how each sample of a block reads the bank after the teachers up to and including itself."""
     before = torch.searchsorted(teachers, torch.arange(len(cosine), device=cosine.device), right=True)
     past = gram * (torch.arange(len(teachers), device=cosine.device) < before.unsqueeze(1))
-    logits = cosine.addmm_(past, lesson.coef, alpha=-1)
+    unscaled = cosine.addmm_(past, lesson.coef, alpha=-1)
     scale = lesson.scale / tau
-    return joined([top(logits[rows].mul_(scale[before[rows]])) for rows in in_cache(logits)])
+    return joined([top(unscaled[rows].mul_(scale[before[rows]])) for rows in in_cache(unscaled)])
 
 
 def rewritten(bank: Float[Tensor, "C d"], lesson: Lesson) -> Float[Tensor, "C d"]:
