@@ -89,7 +89,7 @@ def shares(known: Tensor, negative: Tensor, members: Tensor, tau: float) -> Tens
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[LabelSpace, Tensor]:
-    known, negative, dim = draw(st.integers(2, 12)), draw(st.integers(4, 50)), draw(st.integers(8, 40))
+    known, negative, dim = draw(st.integers(2, 20)), draw(st.integers(4, 200)), draw(st.integers(8, 64))
     labels = space(known, negative, dim)
     return labels, stream(labels, draw(st.integers(1, 30)), seed=draw(st.integers(0, 1000)), noise=0.3)
 

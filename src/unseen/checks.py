@@ -180,8 +180,8 @@ def check_bad_input(detector: Detector[Any], z: Tensor) -> None:
 
 ALL_CHECKS: tuple[Check, ...] = (
     check_no_label_parameter,
-    check_bad_input,
     check_finite_scores,
+    check_bad_input,
     check_score_is_pure,
     check_score_order_free,
     check_causal,
