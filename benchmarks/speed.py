@@ -95,8 +95,8 @@ def measured(arguments: argparse.Namespace) -> Iterator[Row]:
     started = time.perf_counter()
     reading, _ = online.observe(online.start(), z)
     total = time.perf_counter() - started
-    shares = f"{float((reading.route > 0).float().mean()):.0%} taught known, {float((reading.route < 0).float().mean()):.0%} unknown"
-    yield row("blocked", len(z), total, shares)
+    known, unknown = (float((sign * reading.route > 0).float().mean()) for sign in (1, -1))
+    yield row("blocked", len(z), total, f"{known:.0%} taught known, {unknown:.0%} unknown")
     yield row("one by one", len(slow), seconds(lambda: one_by_one(online, slow)), "observe() per sample")
     adaneg = AdaNeg(labels)
     some = z[:1024]
@@ -210,7 +210,7 @@ def show(rows: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("case", "samples", "µs per sample", "× naive", "÷ floor", "note")
+    table = Table("case", "samples", "µs per sample", "times naive", "of floor", "note")
     for row in rows:
         each = f"{1e6 * row.seconds / row.samples:,.1f}"
         ratios = (f"{r:.2f}" if r is not None else "" for r in (row.ratio_to_naive, row.ratio_to_floor))

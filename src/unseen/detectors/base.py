@@ -48,11 +48,17 @@ class Detector(ABC, Generic[S]):
     labels: LabelSpace
 
     name: ClassVar[str]
+    needs_names: ClassVar[int] = 1  # 2 where names compete: a softmax over one is always 1
     needs_negatives: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on."""
+        if len(self.labels.names) < self.needs_names:
+            raise LabelError(
+                f"expected at least {self.needs_names} known names for {self.name!r}, got {len(self.labels.names)}; "
+                "add a name or choose a detector that weighs names against negatives (neglabel)"
+            )
         if self.needs_negatives and not self.labels.negatives:
             raise LabelError(
                 f"expected a label space with negatives for {self.name!r}, got none; mine some with `unseen mine` "
@@ -112,16 +118,14 @@ def unit(z: Tensor, *, like: Tensor) -> Tensor:
 
 
 def _not_unit(z: Tensor, norm: Tensor) -> str:
-    bad = ~((norm - 1).abs() <= UNIT_TOLERANCE).flatten(1).all(1)
-    row = int(bad.nonzero()[0])
-    if not bool(z[row].isfinite().all()):
-        return f"expected finite features, got NaN or infinity in row {row}; drop the images that failed to encode"
-    worst = float(norm[row].flatten()[0])
+    row, *patch = (~((norm - 1).abs() <= UNIT_TOLERANCE)).squeeze(-1).nonzero()[0].tolist()
+    where = f"row {row}" + (f", patch {patch[0]}" if patch else "")
+    worst = float(norm[row, *patch])
+    if not bool(z[row, *patch].isfinite().all()):
+        return f"expected finite features, got NaN or infinity in {where}; drop the images that failed to encode"
     if worst == 0:
-        return f"expected unit features, got a zero vector in row {row}; drop the images that failed to encode"
-    return (
-        f"expected unit features, got a norm of {worst:.4g} in row {row}; use torch.nn.functional.normalize(z, dim=-1)"
-    )
+        return f"expected unit features, got a zero vector in {where}; drop the images that failed to encode"
+    return f"expected unit features, got a norm of {worst:.4g} in {where}; use torch.nn.functional.normalize(z, dim=-1)"
 
 
 def in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:

@@ -20,6 +20,7 @@ class Entropy(Frozen):
     tau: float = 1.0
 
     name: ClassVar[str] = "entropy"
+    needs_names: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the temperature."""

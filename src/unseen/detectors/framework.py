@@ -30,6 +30,7 @@ class Framework(Detector[Bank]):
     targets: Targets | None = None
 
     name: ClassVar[str] = "framework"
+    needs_names: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the settings."""

@@ -27,6 +27,7 @@ class GLMCM(Frozen):
     lam: float = 0.5  # the authors' ImageNet script; 1 elsewhere
 
     name: ClassVar[str] = "gl-mcm"
+    needs_names: ClassVar[int] = 2
     needs_patches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

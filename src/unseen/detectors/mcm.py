@@ -20,6 +20,7 @@ class MCM(Frozen):
     tau: float = 1.0  # on raw cosines, as published; not the 0.01 of the other methods
 
     name: ClassVar[str] = "mcm"
+    needs_names: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the temperature."""

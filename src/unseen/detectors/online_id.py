@@ -34,6 +34,7 @@ class OnlineID(Detector[Bank]):
     beta: float = 0.95
 
     name: ClassVar[str] = "online-id"
+    needs_names: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         """Check the settings."""
