@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from torch.nn.functional import normalize
 
 from unseen import LabelSpace
 
+hypothesis.settings.register_profile("unseen", deadline=None, derandomize=True)  # CI machines stall; seeds must not
+hypothesis.settings.load_profile("unseen")
 torch.set_num_threads(1)  # the tensors here are too small to share
 
 REPO = Path(__file__).parents[1]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from conftest import space, stream
+from unseen import LabelSpace, Session, detectors
+from unseen.detectors import MCM, Framework, Online
+from unseen.errors import SettingError, StateError
+from unseen.files import load_tensors, save_tensors
+from unseen.threshold import Adaptive, Fixed
+
+
+@pytest.fixture
+def session(labels: LabelSpace) -> Session:
+    return Session(Online(labels), Adaptive(warmup=16, every=8, window=64))
+
+
+def test_verdicts_name_the_known_and_not_the_unknown(labels):
+    session = Session(Online(labels), Fixed(0.0))
+    known, unknown = session.score(torch.stack([labels.id_anchors[2], labels.ood_anchors[0]]))
+    assert known.name == "name 2"
+    assert known.known
+    assert unknown.name is None
+    assert not unknown.known
+    assert known.confidence == pytest.approx(1 / (1 + 2.718281828459045**-known.score))
+
+
+def test_verdicts_are_a_sequence(session, labels):
+    verdicts = session.observe(stream(labels, 20))
+    assert len(verdicts) == 20
+    assert verdicts[-1] == list(verdicts)[19]
+    assert verdicts[2:4] == [verdicts[2], verdicts[3]]
+    with pytest.raises(IndexError):
+        verdicts[20]
+
+
+def test_observing_learns_and_scoring_does_not(session, labels):
+    z = stream(labels)
+    before = session.snapshot
+    session.score(z)
+    assert session.snapshot is before
+    session.observe(z)
+    assert int(session.snapshot.tally.seen) == len(z)
+    assert int(session.snapshot.tally.taught_known) + int(session.snapshot.tally.taught_unknown) > 0
+    assert not torch.equal(session.snapshot.detector.ood_bank, before.detector.ood_bank)
+    assert int(before.tally.seen) == 0  # an old snapshot is never written to
+
+
+@pytest.mark.parametrize("name", sorted(set(detectors.REGISTRY) - {"gl-mcm"}))
+def test_a_saved_session_goes_on_where_it_stopped(name, labels, tmp_path):
+    z = stream(labels)
+    session, whole = (Session(detectors.make(name, labels)) for _ in range(2))
+    session.observe(z[:40])
+    session.save(tmp_path / "state.safetensors")
+    resumed = Session.load(tmp_path / "state.safetensors", labels)
+    expected = whole.observe(z).reading.score[40:]
+    torch.testing.assert_close(resumed.observe(z[40:]).reading.score, expected)
+    assert int(resumed.snapshot.tally.seen) == len(z)
+    assert resumed.line == pytest.approx(whole.line)
+
+
+def test_a_state_from_another_label_space_is_refused(session, tmp_path):
+    session.save(tmp_path / "s")
+    with pytest.raises(StateError, match="load the label space this state was learned with"):
+        Session.load(tmp_path / "s", space(known=7))
+
+
+def test_a_state_of_another_detector_is_refused(session, labels, tmp_path):
+    session.save(tmp_path / "s")
+    with pytest.raises(StateError, match="expected a state of detector mcm, got one of online"):
+        Session.load(tmp_path / "s", labels, detector=MCM(labels))
+    with pytest.raises(StateError, match="settings"):
+        Session.load(tmp_path / "s", labels, detector=Online(labels, rho=0.2))
+
+
+def test_ones_own_detector_is_passed_when_loading(labels, tmp_path):
+    def uniform(z):
+        return torch.full((len(z), len(labels.names)), 1 / len(labels.names))
+
+    mine = Framework(labels, targets=uniform)
+    session = Session(mine)
+    session.observe(stream(labels))
+    session.save(tmp_path / "s")
+    again = Session.load(tmp_path / "s", labels, detector=mine)
+    assert torch.equal(again.snapshot.detector.bank, session.snapshot.detector.bank)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, -1])
+def test_a_truncated_checkpoint_is_refused(session, labels, tmp_path, keep):
+    path = tmp_path / "s"
+    session.save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(StateError, match="restore a copy"):
+        Session.load(path, labels)
+
+
+def test_a_flipped_bit_is_refused(session, labels, tmp_path):
+    path = tmp_path / "s"
+    session.save(path)
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StateError, match="altered bytes"):
+        Session.load(path, labels)
+
+
+def test_a_file_of_another_kind_is_refused(labels, tmp_path):
+    labels.save(tmp_path / "space")
+    with pytest.raises(StateError, match=r"expected a state file at .*, got label-space"):
+        Session.load(tmp_path / "space", labels)
+    save_file({"x": torch.zeros(1)}, tmp_path / "alien")
+    with pytest.raises(StateError, match="something unseen did not write"):
+        Session.load(tmp_path / "alien", labels)
+    with pytest.raises(StateError, match="got no file"):
+        Session.load(tmp_path / "nothing", labels)
+
+
+def test_a_checkpoint_with_other_tensors_is_refused(session, labels, tmp_path):
+    path = tmp_path / "s"
+    session.save(path)
+    tensors, header = load_tensors(path, kind="state")
+    tensors["detector.id_bank"] = tensors["detector.id_bank"][:-1].clone()
+    save_tensors(path, tensors, kind="state", header=header)
+    with pytest.raises(StateError, match="difference in \\['id_bank'\\]"):
+        Session.load(path, labels)
+    save_tensors(path, {**tensors, "more.x": torch.zeros(1)}, kind="state", header=header)
+    with pytest.raises(StateError, match="got \\['more'\\] besides"):
+        Session.load(path, labels)
+
+
+def test_a_failed_save_keeps_the_last_checkpoint(session, labels, tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    session.observe(stream(labels, 10))
+    session.save(path)
+    kept = path.read_bytes()
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unseen.files.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        session.save(path)
+    assert path.read_bytes() == kept
+    assert [file.name for file in tmp_path.iterdir()] == ["s"]
+
+
+def test_an_unknown_detector_is_refused(labels):
+    with pytest.raises(SettingError, match=r"expected a detector out of .*mcm.*, got 'mmc'"):
+        detectors.make("mmc", labels)
+    with pytest.raises(SettingError, match="expected settings of 'online', got \\['betta'\\]"):
+        detectors.make("online", labels, betta=0.9)
+
+
+def test_the_state_is_readable_without_unseen(session, tmp_path):
+    session.save(tmp_path / "s")
+    with safe_open(tmp_path / "s", framework="pt") as file:
+        assert json.loads(file.metadata()["header"])["detector"] == "online"
+        assert "detector.id_bank" in file.keys()  # noqa: SIM118

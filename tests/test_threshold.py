@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unseen.errors import SettingError
+from unseen.threshold import Adaptive, Fixed, calibrated
+
+
+def two_modes(count: int, *, seed: int = 0, gap: float = 8.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    is_id = torch.rand(count, generator=generator) < 0.6
+    return torch.randn(count, generator=generator) + torch.where(is_id, gap / 2, -gap / 2), is_id
+
+
+def test_fixed_is_fixed():
+    cuts, state = Fixed(1.5).learn(None, torch.zeros(3))
+    assert cuts.cut.tolist() == [1.5] * 3
+    assert not cuts.warming.any()
+    assert state is None
+
+
+def test_calibration_keeps_its_promise_on_average_at_small_n():
+    # over many draws of 39 known scores a new known image passes with probability at least 0.95: exactly 38/40
+    generator = torch.Generator().manual_seed(0)
+    passed = []
+    for _ in range(4000):
+        scores = torch.rand(40, generator=generator)
+        passed.append(float(scores[0]) >= calibrated(scores[1:], recall=0.95).cut)
+    assert sum(passed) / len(passed) == pytest.approx(0.95, abs=0.012)
+
+
+def test_calibration_takes_the_conformal_rank():
+    assert calibrated(torch.arange(1.0, 20.0), recall=0.95).cut == 1.0
+    assert calibrated(torch.arange(1.0, 100.0), recall=0.9).cut == 10.0
+
+
+def test_calibration_says_how_many_scores_it_needs():
+    with pytest.raises(SettingError, match=r"expected at least 19 known scores for a recall of 0\.95, got 18"):
+        calibrated(torch.arange(18.0), recall=0.95)
+
+
+@pytest.mark.parametrize("recall", [0.0, 1.0, 1.5])
+def test_a_recall_outside_its_range_is_refused(recall):
+    with pytest.raises(SettingError, match="expected a recall between 0 and 1"):
+        Adaptive(recall)
+
+
+def test_a_window_shorter_than_its_steps_is_refused():
+    with pytest.raises(SettingError, match="expected 1 <= every <= window"):
+        Adaptive(every=64, window=32)
+
+
+@pytest.mark.parametrize("recall", [0.9, 0.95])
+def test_adaptive_keeps_the_wanted_share_of_the_upper_mode(recall):
+    score, is_id = two_modes(4000)
+    cuts, _ = Adaptive(recall).learn(Adaptive(recall).start(), score)
+    late = torch.arange(4000) >= 1000
+    accepted = score >= cuts.cut
+    assert float(accepted[late & is_id].double().mean()) == pytest.approx(recall, abs=0.03)
+    assert float(accepted[late & ~is_id].double().mean()) < 0.02
+
+
+def test_adaptive_warms_up_at_even_odds():
+    rule = Adaptive(warmup=100, every=10)
+    score, _ = two_modes(150)
+    cuts, _ = rule.learn(rule.start(), score)
+    assert cuts.warming.tolist() == [True] * 100 + [False] * 50
+    assert set(cuts.cut[:100].tolist()) == {0.0}
+    assert cuts.cut[100] != 0.0
+
+
+@pytest.mark.parametrize("pieces", [[1] * 500, [499, 1], [63, 1, 64, 372], [7, 0, 493]])
+def test_cutting_the_stream_changes_no_line(pieces):
+    rule = Adaptive(window=256)
+    score, _ = two_modes(500)
+    whole, end = rule.learn(rule.start(), score)
+    state, parts = rule.start(), []
+    for piece in score.split(pieces):
+        cuts, state = rule.learn(state, piece)
+        parts.append(cuts.cut)
+    assert torch.equal(torch.cat(parts), whole.cut)
+    assert all(torch.equal(a, b) for a, b in zip(state, end, strict=True))
+
+
+def test_the_line_is_drawn_before_the_sample_meets_it():
+    rule = Adaptive(warmup=64, every=64)
+    score, _ = two_modes(200)
+    other = score.clone()
+    other[150:] += 100
+    first, second = (rule.learn(rule.start(), s)[0].cut for s in (score, other))
+    assert torch.equal(first[:151], second[:151])
+
+
+def test_memory_is_the_window():
+    rule = Adaptive(window=128)
+    _, state = rule.learn(rule.start(), two_modes(1000)[0])
+    assert state.ring.shape == (128,)
+    assert int(state.seen) == 1000
