@@ -112,9 +112,9 @@ def measure(
     kappa: float = 0.05,
     rho: float = 0.1,
     tol: float = 1e-2,
-    steps: int = 150,
+    steps: int = 100,
 ) -> Gap:
-    """Return all of Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels."""
+    """Return Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels."""
     positive(tau=tau, kappa=kappa, rho=rho, tol=tol)
     anchors = labels.id_anchors
     z = _checked(anchors, z)
@@ -166,7 +166,7 @@ def hard_targets(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], label: 
 
 
 def optimal_prototypes(
-    z: Float[Tensor, "T d"], targets: Float[Tensor, "T C"], *, kappa: float, tol: float = 1e-2, steps: int = 150
+    z: Float[Tensor, "T d"], targets: Float[Tensor, "T C"], *, kappa: float, tol: float = 1e-2, steps: int = 100
 ) -> Prototypes:
     """Return the unit rows that minimise Eq. 4 (one-hot targets) or Eq. 7 (soft ones) over all samples (Theorem 1).
 
@@ -195,7 +195,7 @@ def optimal_prototypes(
     found = _prototypes(z, targets, start, kappa, iterations)
     while iterations < steps and bool((found.residual > tol).any()):
         with torch.no_grad():
-            optimiser.step(closure)  # type: ignore[no-untyped-call]
+            optimiser.step(closure)
         iterations += ROUND
         found = _prototypes(z, targets, normalize(free.detach(), dim=1), kappa, iterations)
     return found
@@ -229,7 +229,7 @@ def regret(
     kappa: float,
     rho: float,
 ) -> Regret:
-    """Return the loss of each sample before the bank learns from it (Eq. 8), beside that of a fixed bank (Theorem 3)."""
+    """Return each sample's loss before the bank learns from it (Eq. 8), beside that of a fixed bank (Theorem 3)."""
     positive(kappa=kappa, rho=rho)
     if not len(z):
         raise FeatureError("expected at least one sample to measure regret on, got none; pass the features of a stream")
