@@ -138,7 +138,9 @@ def test_regret_agrees_with_the_equations_one_sample_at_a_time():
         free = bank.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(free, z[i : i + 1], targets[i : i + 1], 0.05), free)
         assert float(measured.gradient[i]) == pytest.approx(float(gradient.norm()))
-        bank = naive.update(bank, z[i], targets[i], torch.tensor(0.1 / math.sqrt(i + 1), dtype=torch.float64), kappa=0.05)
+        bank = naive.update(
+            bank, z[i], targets[i], torch.tensor(0.1 / math.sqrt(i + 1), dtype=torch.float64), kappa=0.05
+        )
     torch.testing.assert_close(measured.bank, bank)
 
 

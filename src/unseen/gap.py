@@ -24,7 +24,7 @@ from unseen.detectors.base import in_range, positive, unit
 from unseen.errors import FeatureError
 from unseen.gate import decaying_steps
 from unseen.labels import LabelSpace
-from unseen.scan.blocked import blocks, learn
+from unseen.scan.blocked import Lesson, blocks, learn, rewritten
 
 ROUND = 10  # optimiser iterations between two looks at the stopping test
 
@@ -236,14 +236,14 @@ def regret(
     everyone = torch.ones(len(z), dtype=torch.bool, device=z.device)
     step, _ = decaying_steps(everyone, torch.zeros((), dtype=torch.int64, device=z.device), rho=rho, dtype=z.dtype)
     bank, losses, gradients = start, [], []
-    for first, last in blocks(step, kappa):
-        here, target = z[first:last], targets[first:last]
-        cosine, gram = here @ bank.T, here @ here.T
-        coef, scale = learn(cosine, gram, target, step[first:last] / kappa, kappa)
-        before = (cosine + gram.tril(-1) @ coef) * scale[:-1] / kappa
+    for block in blocks(step, kappa):
+        target = targets[block]
+        cosine, gram = z[block] @ bank.T, z[block] @ z[block].T
+        coef, scale = learn(cosine, gram, target, step[block] / kappa, kappa)
+        before = (cosine - gram.tril(-1) @ coef) * scale[:-1] / kappa
         losses.append(_loss(before, target))
         gradients.append(torch.linalg.vector_norm(torch.softmax(before, dim=1) - target, dim=1) / kappa)
-        bank = (bank + coef.T @ here) * scale[-1].unsqueeze(1)
+        bank = rewritten(bank, Lesson(z[block], coef, scale))
     fixed = _loss(z @ best.T / kappa, targets)
     return Regret(torch.cat(losses).double(), fixed.double(), torch.cat(gradients).double(), bank, rho)
 
