@@ -1,6 +1,4 @@
 import json
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +6,6 @@ from safetensors.torch import save_file
 
 from unseen.errors import DataError
 from unseen.suites import FeatureSet
-
-SHARED = Path(os.environ.get("UNSEEN_FEATURES", Path(__file__).parents[2] / "shared" / "clip-b16"))
 
 
 @pytest.fixture
@@ -75,10 +71,9 @@ def test_missing_and_damaged_files_are_refused(tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared CLIP features are not here")
-def test_reads_the_shared_features():
-    images = FeatureSet.load(SHARED / "images-textures10.safetensors")
+def test_reads_the_shared_features(features):
+    images = FeatureSet.load(features / "images-textures10.safetensors")
     assert images.z.shape == (1200, 512)
     assert len(images.classes) == 10
     assert images.encoder.startswith("openai/clip-vit-base-patch16")
-    assert len(FeatureSet.load(SHARED / "text-imagenet1k.safetensors").classes) == 1000
+    assert len(FeatureSet.load(features / "text-imagenet1k.safetensors").classes) == 1000
