@@ -12,7 +12,7 @@ import unseen
 from unseen.cli import terminal
 from unseen.errors import UnseenError
 
-COMMANDS = ("score", "bench")
+COMMANDS = ("score", "bench", "gap")
 
 app = typer.Typer(
     help="Know which images belong to none of your classes. No training, no labels.",
