@@ -34,7 +34,7 @@ TOWER = WheelFile(
     wheel_bytes=78_462_149,
 )
 HEADS = 12
-BATCH = 8  # fits the caches of two cores; larger batches are no faster on a CPU
+BATCH = 8  # bounds the memory of activations on a CPU
 
 
 class OfflineEncoder:
