@@ -1,0 +1,86 @@
+"""One protocol for every model, and one table of where models come from."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.encode.images import Image
+from unseen.errors import SettingError
+
+
+class Encoder(Protocol):
+    """Images and texts in, unit float32 vectors of one space out.
+
+    `fingerprint` is the identity of that space: weights and preprocessing, not the arithmetic they run in.
+    """
+
+    name: str
+    dim: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash that two encoders share only if their vectors can be compared."""
+
+    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """Return one vector per image."""
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return one vector per text."""
+
+
+@runtime_checkable
+class PatchEncoder(Protocol):
+    """An encoder that can also say what is where in an image (GL-MCM)."""
+
+    def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
+        """Return one vector per image patch."""
+
+
+SHORT_NAMES: Mapping[str, str] = {
+    "ViT-B/16": "openai/clip-vit-base-patch16",
+    "ViT-B/32": "openai/clip-vit-base-patch32",
+    "ViT-L/14": "openai/clip-vit-large-patch14",
+    "ViT-L/14@336": "openai/clip-vit-large-patch14-336",
+}
+
+# prefix -> module and class; each takes (what follows the prefix, device=, dtype=) and is imported only when named
+SOURCES: Mapping[str, tuple[str, str]] = {
+    "offline": ("unseen.encode.offline", "OfflineEncoder"),
+    "hub": ("unseen.encode.hub", "HubEncoder"),
+    "open_clip": ("unseen.encode.open_clip", "OpenClipEncoder"),
+    "onnx": ("unseen.encode.onnx", "OnnxEncoder"),
+}
+
+
+def load_encoder(
+    name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> Encoder:
+    """Return the encoder called `name`.
+
+    `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
+    ONNX file written by `unseen export`.
+    """
+    source, rest = resolve(name)
+    module, cls = SOURCES[source]
+    make: Callable[..., Encoder] = getattr(importlib.import_module(module), cls)
+    return make(rest, device=device, dtype=dtype)
+
+
+def resolve(name: str | Path) -> tuple[str, str]:
+    """Return which source knows `name`, and what that source calls it."""
+    text = str(name)
+    prefix, colon, rest = text.partition(":")
+    if text == "offline" or (colon and prefix in SOURCES):
+        return prefix, rest
+    if text.endswith(".onnx"):
+        return "onnx", text
+    if not text.strip():
+        raise SettingError(f"expected the name of an encoder, got an empty one; try offline or {next(iter(SHORT_NAMES))}")
+    return "hub", SHORT_NAMES.get(text, text)

@@ -1,0 +1,157 @@
+"""CLIP's vision transformer with the same numbers and less work than the textbook form.
+
+Four savings, none of which changes the function: one product for query, key and value; QuickGELU as the fused `silu`,
+its factor folded into the weights around it; only the class token in the last block, because nobody reads the others;
+and, when asked, bfloat16 products around a float32 residual stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+QUICK_GELU = 1.702  # x * sigmoid(1.702 x) == silu(1.702 x) / 1.702
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A matrix and a bias: a projection or, with a vector as matrix, the end of a layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def project(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
+        """Return `weight @ x + bias` in the weights' own dtype."""
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+    def norm(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        """Return the layer norm of `x`."""
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, EPSILON)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One pre-norm transformer block."""
+
+    norm1: Affine
+    qkv: Affine
+    out: Affine
+    norm2: Affine
+    fc1: Affine
+    fc2: Affine
+    heads: int
+
+    def tokens(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
+        """Return all tokens after this block."""
+        query, key, value = self.qkv.project(self.norm1.norm(x)).chunk(3, dim=-1)
+        return self._mlp(x + self._attend(query, key, value))
+
+    def summary(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n d"]:
+        """Return the class token alone: the others matter only as keys and values."""
+        normed = self.norm1.norm(x)
+        width = x.shape[-1]
+        query = Affine(self.qkv.weight[:width], self.qkv.bias[:width]).project(normed[:, :1])
+        key, value = Affine(self.qkv.weight[width:], self.qkv.bias[width:]).project(normed).chunk(2, dim=-1)
+        return self._mlp(x[:, :1] + self._attend(query, key, value))[:, 0]
+
+    def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
+        """Return tokens that attend to themselves only, so that each keeps its place (GL-MCM)."""
+        width = x.shape[-1]
+        value = Affine(self.qkv.weight[2 * width :], self.qkv.bias[2 * width :]).project(self.norm1.norm(x))
+        return self._mlp(x + self.out.project(value))
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value)]
+        return self.out.project(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return x + self.fc2.project(F.silu(self.fc1.project(self.norm2.norm(x)), inplace=True))
+
+
+@dataclass(frozen=True)
+class VisionTower:
+    """CLIP's image side: pixels in, vectors out, neither normalised."""
+
+    patch: Affine
+    class_token: Float[Tensor, " d"]
+    positions: Float[Tensor, "t d"]
+    pre_norm: Affine
+    blocks: tuple[Block, ...]
+    post_norm: Affine
+    projection: Float[Tensor, "o d"]
+    patch_size: int
+
+    @classmethod
+    def build(
+        cls,
+        weights: Mapping[str, Tensor],
+        *,
+        heads: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> VisionTower:
+        """Return the tower for a state dict with transformers' names; `dtype` is that of the large products."""
+        weights = {name: tensor.to(device, torch.float32) for name, tensor in weights.items()}
+        depth = sum(name.endswith(".layer_norm1.weight") for name in weights)
+        kernel = weights["vision_model.embeddings.patch_embedding.weight"]
+        return cls(
+            patch=Affine(kernel.flatten(1), torch.zeros_like(kernel[:, 0, 0, 0])),
+            class_token=weights["vision_model.embeddings.class_embedding"],
+            positions=weights["vision_model.embeddings.position_embedding.weight"],
+            pre_norm=_affine(weights, "vision_model.pre_layrnorm"),
+            blocks=tuple(_block(weights, f"vision_model.encoder.layers.{i}", heads, dtype) for i in range(depth)),
+            post_norm=_affine(weights, "vision_model.post_layernorm"),
+            projection=weights["visual_projection.weight"],
+            patch_size=kernel.shape[-1],
+        )
+
+    @torch.inference_mode()
+    def images(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n o"]:
+        """Return one vector per image."""
+        return self._project(self.blocks[-1].summary(self._before_last(pixels)))
+
+    @torch.inference_mode()
+    def patches(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n p o"]:
+        """Return one vector per patch (GL-MCM)."""
+        return self._project(self.blocks[-1].values(self._before_last(pixels))[:, 1:])
+
+    def _before_last(self, pixels: Tensor) -> Tensor:
+        x = self._embed(pixels)
+        for block in self.blocks[:-1]:
+            x = block.tokens(x)
+        return x
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        # non-overlapping patches: the convolution is one matrix product, kept in float32 because pixels feel rounding
+        size = self.patch_size
+        grid = pixels.unflatten(3, (-1, size)).unflatten(2, (-1, size)).permute(0, 2, 4, 1, 3, 5)
+        patches = self.patch.project(grid.flatten(3).flatten(1, 2))
+        tokens = torch.cat([self.class_token.expand(len(pixels), 1, -1), patches], dim=1)
+        return self.pre_norm.norm(tokens + self.positions)
+
+    def _project(self, x: Tensor) -> Tensor:
+        return F.linear(self.post_norm.norm(x), self.projection)
+
+
+def _affine(weights: Mapping[str, Tensor], name: str, dtype: torch.dtype = torch.float32, gain: float = 1.0) -> Affine:
+    return Affine((weights[f"{name}.weight"] * gain).to(dtype), (weights[f"{name}.bias"] * gain).to(dtype))
+
+
+def _block(weights: Mapping[str, Tensor], name: str, heads: int, dtype: torch.dtype) -> Block:
+    parts = [_affine(weights, f"{name}.self_attn.{part}_proj", dtype) for part in "qkv"]
+    last = _affine(weights, f"{name}.mlp.fc2", dtype)
+    return Block(
+        norm1=_affine(weights, f"{name}.layer_norm1"),
+        qkv=Affine(torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])),
+        out=_affine(weights, f"{name}.self_attn.out_proj", dtype),
+        norm2=_affine(weights, f"{name}.layer_norm2"),
+        fc1=_affine(weights, f"{name}.mlp.fc1", dtype, gain=QUICK_GELU),
+        fc2=Affine((weights[f"{name}.mlp.fc2.weight"] / QUICK_GELU).to(dtype), last.bias),
+        heads=heads,
+    )
