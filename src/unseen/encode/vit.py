@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention, silu
 
 QUICK_GELU = 1.702  # x * sigmoid(1.702 x) == silu(1.702 x) / 1.702
 EPSILON = 1e-5
@@ -28,11 +28,11 @@ class Affine:
 
     def project(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
         """Return `weight @ x + bias` in the weights' own dtype."""
-        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+        return linear(x.to(self.weight.dtype), self.weight, self.bias)
 
     def norm(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         """Return the layer norm of `x`."""
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, EPSILON)
+        return layer_norm(x, x.shape[-1:], self.weight, self.bias, EPSILON)
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Block:
         return self._mlp(x + self.out.project(value))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value)]
-        return self.out.project(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
+        return self.out.project(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return x + self.fc2.project(F.silu(self.fc1.project(self.norm2.norm(x)), inplace=True))
+        return x + self.fc2.project(silu(self.fc1.project(self.norm2.norm(x)), inplace=True))
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,14 @@ class VisionTower:
     def _embed(self, pixels: Tensor) -> Tensor:
         # non-overlapping patches: the convolution is one matrix product, kept in float32 because pixels feel rounding
         size = self.patch_size
-        grid = pixels.unflatten(3, (-1, size)).unflatten(2, (-1, size)).permute(0, 2, 4, 1, 3, 5)
-        patches = self.patch.project(grid.flatten(3).flatten(1, 2))
-        tokens = torch.cat([self.class_token.expand(len(pixels), 1, -1), patches], dim=1)
+        n, channels, height, width = pixels.shape
+        grid = pixels.reshape(n, channels, height // size, size, width // size, size).permute(0, 2, 4, 1, 3, 5)
+        patches = self.patch.project(grid.reshape(n, -1, channels * size * size))
+        tokens = torch.cat([self.class_token.expand(n, 1, -1), patches], dim=1)
         return self.pre_norm.norm(tokens + self.positions)
 
     def _project(self, x: Tensor) -> Tensor:
-        return F.linear(self.post_norm.norm(x), self.projection)
+        return linear(self.post_norm.norm(x), self.projection)
 
 
 def _affine(weights: Mapping[str, Tensor], name: str, dtype: torch.dtype = torch.float32, gain: float = 1.0) -> Affine:

@@ -1,0 +1,83 @@
+"""Models of open_clip (ResNet-50, LAION, DataComp ...), as `open_clip:ARCHITECTURE/PRETRAINED`; an extra."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.encode.device import gpu_dtype, pick_device
+from unseen.encode.images import Image
+from unseen.errors import EncoderError, LabelError, MissingExtra
+
+
+class OpenClipEncoder:
+    """One architecture with one set of weights; preprocessing and tokenizer are those open_clip lists for it."""
+
+    def __init__(
+        self, source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        self.name = f"open_clip:{source}"
+        self.device = pick_device(device)
+        self.dtype = dtype or gpu_dtype(self.device)
+        self.model, self.preprocess, self.tokenizer = _load(source)
+        self.fingerprint = self._fingerprint()  # before the weights are rounded to another precision
+        self.model.to(self.device, self.dtype)
+
+    @cached_property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self.texts(["a"]).shape[1]
+
+    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image."""
+        if not batch:
+            return torch.empty(0, self.dim, device=self.device)
+        pixels = torch.stack([self.preprocess(image.pixels) for image in batch])
+        with torch.inference_mode():
+            return normalize(self.model.encode_image(pixels.to(self.device, self.dtype)).float(), dim=-1)
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per text; a text that does not fit the context is an error, not cut."""
+        if not prompts:
+            return torch.empty(0, self.dim, device=self.device)
+        limit = self.tokenizer.context_length
+        if long := [prompt for prompt in prompts if self._length(prompt) > limit]:
+            raise LabelError(f"expected texts of at most {limit} tokens, got {long[0][:60]!r}...; shorten the text")
+        with torch.inference_mode():
+            tokens = self.tokenizer(list(prompts)).to(self.device)
+            return normalize(self.model.encode_text(tokens).float(), dim=-1)
+
+    def _length(self, prompt: str) -> int:
+        inner = getattr(self.tokenizer, "tokenizer", None)  # a wrapped transformers tokenizer counts its own ends
+        return len(inner(prompt).input_ids) if inner else len(self.tokenizer.encode(prompt)) + 2
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{self.name} {self.preprocess}".encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.float().contiguous().flatten().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _load(source: str) -> tuple[Any, Any, Any]:
+    try:
+        import open_clip
+    except ImportError as error:
+        raise MissingExtra("open_clip_torch", "open-clip") from error
+    architecture, slash, weights = source.partition("/")
+    if not slash or (architecture, weights) not in open_clip.list_pretrained():
+        known = ", ".join(f"{name}/{tag}" for name, tag in open_clip.list_pretrained()[:5])
+        raise EncoderError(f"expected open_clip:ARCHITECTURE/PRETRAINED, got {source!r}; for example {known}")
+    model, _, preprocess = open_clip.create_model_and_transforms(
+        architecture,
+        pretrained=weights,
+        force_quick_gelu=weights == "openai",  # plain GELU would silently lose accuracy
+    )
+    return model.eval(), preprocess, open_clip.get_tokenizer(architecture)
