@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image as Pillow
 from safetensors.torch import save_file
-from tiny_models import ColourEncoder
 
+from tiny_models import ColourEncoder
 from unseen.encode.cache import FeatureCache, encode_images, load_features
 from unseen.encode.images import find_images
 from unseen.errors import DataError, EncoderError

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 import torch
-from tiny_models import CONTEXT, pictures, save_clip, save_siglip
 from transformers import CLIPModel
 
+from tiny_models import CONTEXT, pictures, save_clip, save_siglip
 from unseen.encode.base import SHORT_NAMES, load_encoder, resolve
 from unseen.encode.hub import HubEncoder
 from unseen.encode.vit import VisionTower

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from PIL import Image as Pillow
-from tiny_models import VISION, pictures
 from transformers import CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModelWithProjection
 
+from tiny_models import VISION, pictures
 from unseen.encode import preprocess
 from unseen.encode.images import Image
 from unseen.encode.preprocess import Preprocess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -63,7 +64,7 @@ def export(encoder: HubEncoder, path: str | Path) -> Path:
     pixels = torch.zeros(2, 3, preprocess.crop, preprocess.crop)
     with replacing(path) as temporary, redirect_stdout(StringIO()):  # the exporter prints its own progress
         torch.onnx.export(
-            _ImageTower(encoder.model.float().cpu()),
+            _ImageTower(copy.deepcopy(encoder.model).float().cpu()).eval(),
             (pixels,),
             temporary,
             input_names=["pixel_values"],
