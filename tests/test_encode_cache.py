@@ -10,6 +10,7 @@ from PIL import Image as Pillow
 from safetensors.torch import save_file
 
 from tiny_models import ColourEncoder
+from unseen.encode import cache
 from unseen.encode.cache import FeatureCache, encode_images, load_features
 from unseen.encode.images import find_images
 from unseen.errors import DataError, EncoderError
@@ -75,6 +76,12 @@ def test_two_writers_lose_nothing(photos, tmp_path):
     features = load_features(tmp_path / "f")
     assert sorted(features.keys) == sorted(str(photos / f"{i}.png") for i in range(10))
     assert not [path for path in (tmp_path / "f").iterdir() if path.name.startswith(".")]
+
+
+def test_two_shards_of_the_same_instant_are_both_kept(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache.time, "time_ns", lambda: 1)
+    encode(photos, tmp_path / "f", size=1)
+    assert len(load_features(tmp_path / "f")) == 10
 
 
 def test_a_cache_of_another_model_is_refused(photos, tmp_path):
