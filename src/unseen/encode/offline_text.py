@@ -97,7 +97,7 @@ class Sentences:
             from transformers import BertConfig, BertModel
         except ImportError as error:
             raise MissingExtra("transformers", "encode") from error
-        model = BertModel(BertConfig.from_json_file(config), add_pooling_layer=False)
+        model: Any = BertModel(BertConfig.from_json_file(config), add_pooling_layer=False)  # type: ignore[no-untyped-call]
         missing, _ = model.load_state_dict(load_file(weights), strict=False)
         if missing:
             raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")
@@ -185,7 +185,10 @@ class TextTower:
             raise EncoderError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:
             return torch.empty(0, self.dim)
-        return self.head(self.sentence([bare(prompt) for prompt in prompts]))
+        names = [bare(prompt) for prompt in prompts]
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}  # an ensemble repeats its names
+        vectors = self.head(self.sentence(list(places)))
+        return vectors[torch.tensor([places[name] for name in names])]
 
     def sentence(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
         """Return the mean sentence vector of each name over the head's views."""
