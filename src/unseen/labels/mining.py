@@ -12,7 +12,17 @@ from torch import Tensor
 
 from unseen.errors import LabelError, SettingError
 from unseen.labels.corpus import Corpus, key, wordnet
-from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, NICE_ADJECTIVE, Prompt, TextEncoder, Wording, as_wording
+from unseen.labels.prompts import (
+    CSP,
+    CSP_ADJECTIVES,
+    NICE,
+    NICE_ADJECTIVE,
+    Prompt,
+    TextEncoder,
+    Wording,
+    as_wording,
+    text_identity,
+)
 from unseen.labels.space import LabelSpace
 from unseen.labels.vectors import Block, Report, encode_corpus
 
@@ -210,4 +220,5 @@ def _manifest(
         "noun_prompt": nouns.label,
         "adjective_prompt": miner.adjectives.label,
         "encoder_fingerprint": encoder.fingerprint,
+        "text_fingerprint": text_identity(encoder),
     }

@@ -37,6 +37,11 @@ class TextEncoder(Protocol):
         """Return one unit vector per text."""
 
 
+def text_identity(encoder: TextEncoder) -> str:
+    """Return a hash that changes when the encoder's text vectors do, even where its image space stays the same."""
+    return str(getattr(encoder, "text_fingerprint", encoder.fingerprint))
+
+
 class Wording(Protocol):
     """A way to word names: a Prompt, or Learned vectors."""
 

@@ -17,7 +17,7 @@ from unseen.encode.fetch import cache_dir
 from unseen.errors import StateError
 from unseen.files import load_tensors, save_tensors
 from unseen.labels.corpus import Corpus, distinct
-from unseen.labels.prompts import TextEncoder, Wording
+from unseen.labels.prompts import TextEncoder, Wording, text_identity
 
 BLOCK = 4096
 Report = Callable[[int, int], None]  # words so far, words in all
@@ -42,7 +42,7 @@ def encode_corpus(
     report: Report = lambda done, total: None,
 ) -> list[Block]:
     """Return the corpus in blocks, each word once; what an earlier run encoded is read, not encoded again."""
-    folder = (cache or cache_dir()) / "texts" / encoder.fingerprint[:32]
+    folder = (cache or cache_dir()) / "texts" / text_identity(encoder)[:32]
     total, done = sum(map(len, corpus.lists.values())), 0
     taken: set[str] = set()
     blocks = []
@@ -62,7 +62,7 @@ def _chunks(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
 
 
 def _ensure(folder: Path, words: Sequence[str], encoder: TextEncoder, wording: Wording) -> Path:
-    header = json.dumps([encoder.name, encoder.fingerprint, wording.label, list(words)], ensure_ascii=False)
+    header = json.dumps([encoder.name, text_identity(encoder), wording.label, list(words)], ensure_ascii=False)
     path = folder / f"{hashlib.sha256(header.encode()).hexdigest()[:32]}.safetensors"
     if not _is_whole(path):
         vectors = wording.encode(words, encoder)
