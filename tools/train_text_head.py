@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 
 from unseen.encode.offline_text import HEAD, Head, TextTower, bare, fetch_text_tower, load_sentences
 
-VIEWS = ("{}", "a photo of a {}.", "The nice {}.")
+VIEWS = ("a photo of a {}.",)
 WIDTH, RIDGE, FOLDS = 0.5, 0.03, 5
 IMAGE_SETS = ("cifar10", "cifar100", "intel_scenes", "textures10", "flowers102")
 FLOWERS = Path(__file__).with_name("flowers102.txt")
