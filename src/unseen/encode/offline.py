@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,11 @@ class OfflineEncoder:
         """Return the identity of the space the vectors live in; the text head may improve without leaving it."""
         return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}".encode()).hexdigest()
 
+    @property
+    def text_fingerprint(self) -> str:
+        """Return the identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
+        return str(self.text_tower.fingerprint)
+
     def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
         """Return one unit vector per image."""
         parts = [self.tower.images(pixels) for pixels in self._pixels(batch)]
@@ -71,7 +76,7 @@ class OfflineEncoder:
         return self.text_tower(prompts)
 
     @cached_property
-    def text_tower(self) -> Callable[[Sequence[str]], Tensor]:
+    def text_tower(self) -> Any:
         """Load the text side when it is first needed: encoding images does without it."""
         return _text_module().load_text_tower()
 

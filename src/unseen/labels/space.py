@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,11 @@ from torch import Tensor
 from unseen.errors import LabelError
 from unseen.files import load_tensors, save_tensors
 
+if TYPE_CHECKING:
+    from unseen.labels.corpus import Corpus
+    from unseen.labels.prompts import TextEncoder, Wording
+
+NO_NAMES = "expected at least one known name, got none; pass the classes you want to recognise"
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 
 
@@ -37,7 +43,7 @@ class LabelSpace:
         object.__setattr__(self, "names", _checked_names("names", self.names))
         object.__setattr__(self, "negatives", _checked_names("negatives", self.negatives))
         if not self.names:
-            raise LabelError("expected at least one known name, got none; pass the classes you want to recognise")
+            raise LabelError(NO_NAMES)
         if shared := set(self.names) & set(self.negatives):
             raise LabelError(
                 f"expected negatives that are not known names, got {sorted(shared)[:3]} on both sides; "
@@ -46,6 +52,34 @@ class LabelSpace:
         width = self.id_anchors.shape[-1]
         object.__setattr__(self, "id_anchors", _unit_rows("id_anchors", self.id_anchors, len(self.names), width))
         object.__setattr__(self, "ood_anchors", _unit_rows("ood_anchors", self.ood_anchors, len(self.negatives), width))
+
+    @classmethod
+    def build(
+        cls,
+        names: Sequence[str],
+        encoder: TextEncoder,
+        *,
+        negatives: int | None = 10_000,
+        miner: str = "neglabel",
+        prompt: str | Sequence[str] | Wording | None = None,
+        corpus: Corpus | None = None,
+        excluded: Iterable[str] | None = None,
+        cache: Path | None = None,
+        report: Callable[[int, int], None] = lambda done, total: None,
+    ) -> LabelSpace:
+        """Return `names` with at most `negatives` negatives mined from `corpus` (WordNet), deterministically.
+
+        `negatives=None` keeps the share the miner's paper keeps; `prompt` and `excluded` (lists of the corpus) default
+        to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds;
+        `report(done, total)` is called while words are encoded.
+        """
+        from unseen.labels.mining import mine  # it makes LabelSpaces, so it imports this module
+
+        names = _checked_names("names", names)
+        if not names:
+            raise LabelError(NO_NAMES)
+        options = {"prompt": prompt, "corpus": corpus, "excluded": excluded, "cache": cache, "report": report}
+        return mine(names, encoder, negatives=negatives, miner=miner, **options)  # type: ignore[arg-type]
 
     @property
     def dim(self) -> int:
@@ -129,4 +163,6 @@ def _unit_rows(which: str, anchors: Tensor, rows: int, width: int) -> Tensor:
             f"expected unit rows in {which}, got a norm of {float(worst):.4g}; "
             "use torch.nn.functional.normalize(anchors, dim=-1)"
         )
-    return anchors / norms
+    # rows that are unit to rounding stay as they are: else a saved space would load with another fingerprint
+    is_exact = (norms - 1).abs() <= 8 * torch.finfo(anchors.dtype).eps
+    return anchors / torch.where(is_exact, torch.ones_like(norms), norms)

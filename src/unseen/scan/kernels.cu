@@ -54,10 +54,12 @@ __device__ void store(unsigned remote, double x) {
 }
 
 struct Sum {
+    static constexpr float nothing = 0;
     template <typename T> static __device__ T join(T a, T b) { return a + b; }
 };
 
 struct Max {
+    static constexpr float nothing = -3; // below every cosine
     template <typename T> static __device__ T join(T a, T b) { return a > b ? a : b; }
 };
 
@@ -85,9 +87,7 @@ template <typename Op, typename T> __device__ T over_cluster(T x, Mailbox<T>& ma
         return all;
     }
     if (warp == 0) {
-        T mine = mail.warps[turn][lane < warps ? lane : 0];
-        if (lane >= warps) mine = sizeof(Op) && Op::join(T(0), T(1)) == T(1) && Op::join(T(1), T(1)) == T(2) ? T(0) : mine;
-        mine = over_warp<Op>(mine);
+        const T mine = over_warp<Op>(lane < warps ? mail.warps[turn][lane] : T(Op::nothing));
         if (lane < blocks) store(in_block(&mail.blocks[turn][cluster_rank()], lane), mine);
     }
     cluster_sync();
@@ -111,7 +111,7 @@ template <typename T> struct Lesson {
     T* scale;         // [S, N + 1, C]: the rows' scales after 0, 1, ... N teachers
     long per_cosine, per_gram, per_aim, per_rate, per_count, per_coef, per_scale; // from stream to stream
     int teachers, classes, width, rows; // rows of the bank per thread block
-    float kappa;
+    double kappa;
 };
 
 // `ROWS` rows of the bank per thread.
@@ -124,8 +124,8 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
     const T* rates = job.rate + stream * job.per_rate;
     T* scales = job.scale + stream * job.per_scale;
     const int count = job.count[stream * job.per_count];
-    const T slope = T(1.4426950408889634) / T(job.kappa);
-    const bool steep = job.kappa < 0.025f; // exp((u - 1) / kappa) could underflow for every row
+    const T slope = T(1.4426950408889634 / job.kappa);
+    const bool steep = job.kappa < 0.025; // exp((u - 1) / kappa) could underflow for every row
 
     int row[ROWS];
     bool real[ROWS];
@@ -179,11 +179,12 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
                     for (int r = 0; r < ROWS; r++) left[r][k] = 0;
                     continue;
                 }
+                const T rate = rates[i];
                 T u[ROWS], mass[ROWS], sum = 0, shift = 1;
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) u[r] = scale[r] * left[r][k];
                 if (steep) {
-                    shift = -3;
+                    shift = Max::nothing;
 #pragma unroll
                     for (int r = 0; r < ROWS; r++)
                         if (real[r]) shift = Max::join(shift, u[r]);
@@ -197,7 +198,7 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
                 }
                 sum = over_cluster<Sum>(sum, mail, turn);
                 turn ^= 1;
-                const T part = rates[i] / sum;
+                const T part = rate / sum;
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const T move = mass[r] * part - aim[r][k];
@@ -229,8 +230,7 @@ template <typename T> int launch_learn(const Lesson<T>* job, int streams, int cl
     int rows = 1;
     if (copy.rows > 384) kernel = learn<T, 2>, rows = 2;
     if (copy.rows > 2 * 512) kernel = learn<T, 4>, rows = 4;
-    if (copy.rows > 4 * 512) kernel = learn<T, 8>, rows = 8;
-    if (copy.rows > 8 * 512 || copy.teachers > TEACHERS || copy.teachers % PANEL) return cudaErrorInvalidValue;
+    if (copy.rows > 4 * 512 || copy.teachers > TEACHERS || copy.teachers % PANEL) return cudaErrorInvalidValue;
     const int threads = ((copy.rows + rows - 1) / rows + 31) / 32 * 32;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     cudaLaunchAttribute size;
@@ -288,7 +288,7 @@ template <typename T> struct Best {
 
 constexpr float NOTHING = -1e30f; // below every logit, and its exponential is zero beside any of them
 
-template <typename T> __device__ Best<T> over_warp(Best<T> best) {
+template <typename T> __device__ Best<T> best_of_warp(Best<T> best) {
     for (int mask = 16; mask; mask >>= 1)
         best.join({__shfl_xor_sync(~0u, best.peak, mask), __shfl_xor_sync(~0u, best.rest, mask),
                    __shfl_xor_sync(~0u, best.sum, mask), __shfl_xor_sync(~0u, best.label, mask)});
@@ -310,7 +310,7 @@ __global__ void top(const T* logits, const T* scale, const int* before, long* la
     const T sharp = T(1 / tau);
     Best<T> best = {T(NOTHING), T(NOTHING), T(0), 0x7fffffff};
     for (int c = threadIdx.x; c < classes; c += blockDim.x) best.add(row[c] * (factor ? factor[c] * sharp : sharp), c);
-    best = over_warp(best);
+    best = best_of_warp(best);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
     __syncthreads();
     if (threadIdx.x) return;

@@ -1,0 +1,135 @@
+"""unseen mine: known names in, a label space with negatives out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen.cli import terminal
+from unseen.encode.base import load_encoder
+from unseen.errors import LabelError
+from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, read_names, word_list
+from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives
+from unseen.labels.prompts import Wording
+from unseen.labels.vectors import Report
+
+SHOWN = 20
+
+
+def mine(
+    labels: Annotated[Path | None, typer.Option(help="Text file with one known name per line; # comments.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")] = None,
+    encoder: Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, or a model folder.")] = "offline",
+    miner: Annotated[str, typer.Option(help=f"Rule that picks negatives: {', '.join(MINERS)}.")] = "neglabel",
+    negatives: Annotated[
+        int, typer.Option(help="How many negatives; -1 keeps the share the rule's paper keeps.")
+    ] = 10_000,
+    prompt: Annotated[
+        str | None, typer.Option(help=f"Template such as 'The nice {{}}.', or one of: {', '.join(PROMPTS)}.")
+    ] = None,
+    learned: Annotated[Path | None, typer.Option(help="Learned vectors of the known names, .safetensors.")] = None,
+    words: Annotated[Path | None, typer.Option(help="Your own word list to mine, instead of WordNet.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="WordNet list to leave out, such as noun.plant; replaces the rule's own.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Label space file to write.")] = Path(
+        "space.safetensors"
+    ),
+    show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Pick the negative labels for your classes and write a label space.
+
+    Example: `unseen mine --labels classes.txt --encoder offline -o space.safetensors --show`
+
+    The first run with an encoder computes vectors for the whole corpus (minutes); later runs read them (seconds).
+    """
+    names = _names(labels, label)
+    with _words_bar() as report:
+        space = LabelSpace.build(
+            names,
+            load_encoder(encoder),
+            negatives=None if negatives == -1 else negatives,
+            miner=miner,
+            prompt=_wording(prompt, learned),
+            corpus=word_list(words) if words else None,
+            excluded=exclude or None,
+            report=report,
+        )
+    space.save(output)
+    if as_json:
+        terminal.emit(_summary(space, output, show=show))
+        return
+    if show:
+        _show(space)
+    _warn(near_duplicates(space))
+    terminal.err.print(
+        f"{len(space.names):,} names + {len(space.negatives):,} negatives ({space.manifest['corpus']}, {miner} rule, "
+        f"fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · written to {output}"
+    )
+
+
+def _names(path: Path | None, given: list[str] | None) -> list[str]:
+    names = [*(read_names(path) if path else ()), *(given or ())]
+    if not names:
+        raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
+    return names
+
+
+def _wording(prompt: str | None, learned: Path | None) -> str | Wording | None:
+    if prompt and learned:
+        raise LabelError("expected --prompt or --learned, got both; learned vectors need no template")
+    return Learned.load(learned) if learned else prompt
+
+
+@contextmanager
+def _words_bar() -> Iterator[Report]:
+    started = time.perf_counter()
+    with terminal.progress("words") as bar:
+        task = bar.add_task("corpus", total=None, rate="")
+
+        def report(done: int, total: int) -> None:
+            rate = done / max(time.perf_counter() - started, 1e-6)
+            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} per second")
+
+        yield report
+
+
+def _show(space: LabelSpace) -> None:
+    others = nearest_names(space)
+    for name, pairs in list(nearest_negatives(space).items())[:SHOWN]:
+        far = ", ".join(f"{pair.negative} {pair.cosine:.2f}" for pair in pairs)
+        near = "{} {:.2f}".format(*others[name]) if name in others else "—"
+        terminal.out.print(f"{name:<24} nearest name {near:<30} nearest negatives {far}", markup=False, soft_wrap=True)
+    if len(space.names) > SHOWN:
+        terminal.err.print(f"… and {len(space.names) - SHOWN:,} more names: --show --json prints all")
+    terminal.out.print(f"most negative: {', '.join(space.negatives[:SHOWN])}", markup=False, soft_wrap=True)
+
+
+def _warn(pairs: list[Pair]) -> None:
+    if pairs:
+        few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
+        terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
+        terminal.err.print(few, markup=False, soft_wrap=True)
+
+
+def _summary(space: LabelSpace, output: Path, *, show: bool) -> dict[str, object]:
+    summary: dict[str, object] = {
+        "output": str(output),
+        "names": len(space.names),
+        "negatives": len(space.negatives),
+        "encoder": space.encoder,
+        "prompt": space.prompt,
+        "fingerprint": space.fingerprint,
+        "manifest": space.manifest,
+        "near_duplicates": [vars(pair) for pair in near_duplicates(space)],
+    }
+    if show:
+        summary["nearest_names"] = nearest_names(space)
+        summary["nearest_negatives"] = {k: [vars(p) for p in pairs] for k, pairs in nearest_negatives(space).items()}
+    return summary

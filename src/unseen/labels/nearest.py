@@ -1,0 +1,50 @@
+"""Look at a label space as a person would: which names and negatives lie close together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unseen.labels.corpus import key
+from unseen.labels.space import LabelSpace
+
+NEAR = 0.95
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A known name and a negative, with the cosine of their vectors."""
+
+    name: str
+    negative: str
+    cosine: float
+
+
+def nearest_negatives(space: LabelSpace, count: int = 3) -> dict[str, list[Pair]]:
+    """Return for each known name its closest negatives, closest first."""
+    if not space.negatives:
+        return {name: [] for name in space.names}
+    top = (space.id_anchors @ space.ood_anchors.T).topk(min(count, len(space.negatives)))
+    return {
+        name: [Pair(name, space.negatives[i], round(c, 4)) for i, c in zip(places, cosines, strict=True)]
+        for name, places, cosines in zip(space.names, top.indices.tolist(), top.values.tolist(), strict=True)
+    }
+
+
+def nearest_names(space: LabelSpace) -> dict[str, tuple[str, float]]:
+    """Return for each known name the other known name closest to it; names that overlap cannot be told apart."""
+    if len(space.names) < 2:
+        return {}
+    cosines = space.id_anchors @ space.id_anchors.T
+    best = cosines.fill_diagonal_(-2.0).max(1)
+    found = zip(space.names, best.indices.tolist(), best.values.tolist(), strict=True)
+    return {name: (space.names[i], round(cosine, 4)) for name, i, cosine in found}
+
+
+def near_duplicates(space: LabelSpace, above: float = NEAR) -> list[Pair]:
+    """Return names and negatives that say nearly the same: by vector, or as singular and plural of one word."""
+    close = [pair for pairs in nearest_negatives(space).values() for pair in pairs]
+    return sorted((p for p in close if p.cosine > above or _stem(p.name) == _stem(p.negative)), key=lambda p: -p.cosine)
+
+
+def _stem(word: str) -> str:
+    return key(word).removesuffix("s")

@@ -1,0 +1,192 @@
+"""Turn a name into text vectors: one template, several averaged before normalising, or vectors learned elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.errors import LabelError
+
+
+class TextEncoder(Protocol):
+    """What labels need of an encoder: texts in, unit vectors out, and an identity."""
+
+    @property
+    def name(self) -> str:
+        """Return what people call the encoder."""
+
+    @property
+    def dim(self) -> int:
+        """Return the width of its vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash that changes when its vectors do."""
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per text."""
+
+
+def text_identity(encoder: TextEncoder) -> str:
+    """Return a hash that changes when the encoder's text vectors do, even where its image space stays the same."""
+    return str(getattr(encoder, "text_fingerprint", encoder.fingerprint))
+
+
+class Wording(Protocol):
+    """A way to word names: a Prompt, or Learned vectors."""
+
+    @property
+    def label(self) -> str:
+        """Return what manifests call it; two wordings that differ have different labels."""
+
+    def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
+        """Return one unit vector per name."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One or more templates with one `{}` each; vectors are averaged over templates, then normalised."""
+
+    templates: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse templates that would lose the name."""
+        for template in self.templates or ("",):
+            if template.count("{}") != 1 or template.count("{") != 1 or template.count("}") != 1:
+                raise LabelError(
+                    f"expected a template with one {{}}, got {template!r}; write for example 'The nice {{}}.'"
+                )
+
+    @property
+    def label(self) -> str:
+        """Return the templates, joined."""
+        return " | ".join(self.templates)
+
+    def texts(self, name: str) -> list[str]:
+        """Return the name in every template; underscores in class names are spaces."""
+        return [template.replace("{}", name.replace("_", " ")) for template in self.templates]
+
+    def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
+        """Return the normalised mean vector of each name over the templates."""
+        return encode_groups([self.texts(name) for name in names], encoder)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """CSP's wording of adjectives: each is joined to one of several nouns, then put into templates."""
+
+    nouns: tuple[str, ...]
+    prompt: Prompt
+
+    @property
+    def label(self) -> str:
+        """Return nouns and templates, joined."""
+        return f"{self.prompt.label} with {' '.join(self.nouns)}"
+
+    def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
+        """Return the vector of '<adjective> <noun>' for each adjective."""
+        return self.prompt.encode([f"{name} {self._noun(name)}" for name in names], encoder)
+
+    def _noun(self, name: str) -> str:
+        # a hash, not a random stream: the choice for a word must not depend on which words came before it
+        return self.nouns[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(self.nouns)]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Vectors that prompt learning (LAPT and its like) gave for certain names; other names are refused."""
+
+    vectors: Mapping[str, Float[Tensor, " d"]]
+    source: str
+
+    @property
+    def label(self) -> str:
+        """Return where the vectors came from, with a hash of them."""
+        digest = hashlib.sha256()
+        for name in sorted(self.vectors):
+            digest.update(name.encode() + self.vectors[name].float().numpy().tobytes())
+        return f"learned: {self.source} {digest.hexdigest()[:16]}"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Learned:
+        """Read a safetensors file with `features` [n, d] and a JSON list `names` in its metadata."""
+        path = Path(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = json.loads((file.metadata() or {})["names"])
+                features = file.get_tensor("features").float()
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise LabelError(
+                f"expected learned prompts in {path} (tensor 'features', metadata 'names'), got {error}; "
+                "write them with safetensors.torch.save_file"
+            ) from error
+        if features.shape[:1] != (len(names),) or features.ndim != 2:
+            raise LabelError(
+                f"expected one vector per name in {path}, got {list(features.shape)} for {len(names)} names; "
+                "write it again"
+            )
+        return cls(dict(zip(names, normalize(features, dim=-1), strict=True)), path.name)
+
+    def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
+        """Return the learned vector of each name."""
+        if unknown := [name for name in names if name not in self.vectors]:
+            raise LabelError(
+                f"expected names learned in {self.source}, got {unknown[:3]}; learn them too, or leave them out"
+            )
+        rows = torch.stack([self.vectors[name] for name in names])
+        if rows.shape[1] != encoder.dim:
+            raise LabelError(
+                f"expected learned vectors of width {encoder.dim} for {encoder.name}, got {rows.shape[1]}; "
+                "learn them with this encoder"
+            )
+        return rows
+
+
+NICE = Prompt(("The nice {}.",))
+NICE_ADJECTIVE = Prompt(("This is a {} photo.",))
+PHOTO = Prompt(("a photo of a {}.",))
+CSP = Prompt(
+    (
+        "a close-up photo of the nice {}.",
+        "a photo with the nice {}.",
+        "a good photo with the nice {}.",
+        "a photo of the nice {}.",
+        "{}",
+        "the {}",
+        "the good {}",
+        "the nice {}",
+    )
+)
+SUPERCLASSES = "environment space object scene place item area view thing pattern structure landscape vista creature"
+CSP_ADJECTIVES = Paired(
+    tuple(SUPERCLASSES.split()),
+    Prompt(("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")),
+)
+PROMPTS: dict[str, Wording] = {"nice": NICE, "photo": PHOTO, "csp": CSP}
+
+
+def as_wording(prompt: str | Sequence[str] | Wording) -> Wording:
+    """Return a wording from a name in PROMPTS, a template, several templates, or a wording."""
+    if isinstance(prompt, str):
+        return PROMPTS.get(prompt) or Prompt((prompt,))
+    if isinstance(prompt, Sequence):
+        return Prompt(tuple(prompt))
+    return prompt
+
+
+def encode_groups(groups: Sequence[Sequence[str]], encoder: TextEncoder) -> Float[Tensor, "n d"]:
+    """Return the normalised mean vector of each group of equally many texts, through one call of the encoder."""
+    if not groups:
+        return torch.empty(0, encoder.dim)
+    vectors = encoder.texts([text for group in groups for text in group]).float()
+    return normalize(vectors.view(len(groups), -1, vectors.shape[-1]).mean(1), dim=-1)

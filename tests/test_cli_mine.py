@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tiny_text import HashEncoder
+from unseen import LabelSpace
+from unseen.cli import mine as command
+from unseen.errors import LabelError
+
+app = typer.Typer()
+app.command()(command.mine)
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(command, "load_encoder", lambda name: HashEncoder())
+    (tmp_path / "words.txt").write_text("\n".join(["cats", *(f"word {i}" for i in range(50))]))
+    (tmp_path / "classes.txt").write_text("# mine\ncat\ndog\n")
+
+
+def run(*options: str) -> tuple[str, str]:
+    result = CliRunner().invoke(app, [*options, "--words", "words.txt"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_names_come_from_a_file_and_from_options(tmp_path: Path) -> None:
+    run("--labels", "classes.txt", "--label", "fox", "-o", "out.safetensors", "--negatives", "20")
+    space = LabelSpace.load(tmp_path / "out.safetensors")
+    assert space.names == ("cat", "dog", "fox")
+    assert len(space.negatives) == 20
+
+
+def test_json_is_one_object_with_the_manifest() -> None:
+    out, _ = run("--label", "cat", "--json", "--show")
+    row = json.loads(out)
+    assert row["manifest"]["miner"] == "neglabel"
+    assert row["near_duplicates"] == [] or row["near_duplicates"][0]["negative"] == "cats"
+    assert len(row["nearest_negatives"]["cat"]) == 3
+
+
+def test_show_prints_both_sides_and_words_go_to_stderr() -> None:
+    out, err = run("--labels", "classes.txt", "--show")
+    assert "nearest name dog" in out
+    assert "most negative: " in out
+    assert "2 names + 51 negatives" in " ".join(err.split())
+
+
+def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+    from unseen.labels.nearest import Pair
+
+    command._warn([Pair("cat", "cats", 0.97)])
+    assert "nearly repeat a known name: cat ~ cats (0.97)" in capsys.readouterr().err
+
+
+def test_no_names_and_two_wordings_are_refused() -> None:
+    with pytest.raises(LabelError, match="--labels"):
+        CliRunner().invoke(app, [], catch_exceptions=False)
+    with pytest.raises(LabelError, match="got both"):
+        CliRunner().invoke(app, ["--label", "a", "--prompt", "x {}", "--learned", "f"], catch_exceptions=False)

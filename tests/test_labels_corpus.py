@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unseen.errors import LabelError
+from unseen.labels import word_list, wordnet
+from unseen.labels.corpus import distinct
+from unseen.labels.mining import CSP_UNMINED, UNMINED
+
+
+def test_wordnet_has_its_twenty_nine_lists_and_keeps_them_in_order() -> None:
+    corpus = wordnet()
+    assert len(corpus.lists) == 29
+    assert list(corpus.lists) == sorted(corpus.lists)
+    assert "tench" in corpus.lists["noun.animal"]
+    assert "striped" in corpus.lists["adj.all"]
+    assert not any("(" in word[-4:] for word in corpus.lists["adj.all"])  # no (p), (a), (ip)
+
+
+def test_the_corpus_is_the_published_one() -> None:
+    assert wordnet().fingerprint.startswith("7d2e2b4d2931c966")
+
+
+def test_neglabel_reads_twenty_seven_lists_and_csp_fewer() -> None:
+    assert len(wordnet().without(UNMINED).lists) == 27
+    assert len(wordnet().without(CSP_UNMINED).lists) == 23
+
+
+def test_leaving_out_a_list_changes_the_fingerprint_and_an_unknown_list_is_refused() -> None:
+    assert wordnet().without(["noun.plant"]).fingerprint != wordnet().fingerprint
+    with pytest.raises(LabelError, match=r"noun\.dragon"):
+        wordnet().without(["noun.dragon"])
+
+
+def test_the_licence_travels_with_the_words() -> None:
+    import gzip
+
+    from unseen.labels.corpus import WORDNET
+
+    text = gzip.decompress(WORDNET.read_bytes()).decode()
+    assert "WordNet 3.1 Copyright 2011 by Princeton University" in text
+    assert "Princeton" in WORDNET.with_name("WORDNET-LICENSE.txt").read_text()
+
+
+def test_spellings_of_one_word_count_once_and_known_names_never() -> None:
+    assert distinct(["Cat", "cat", "ice-cream", "ice cream", "dog"], set(), {"dog"}) == [0, 2]
+
+
+def test_an_own_list_is_a_corpus_of_nouns(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("a\nb\n")
+    assert word_list(tmp_path / "mine.txt").lists == {"noun.own": ("a", "b")}
+    (tmp_path / "none.txt").write_text("# only this\n")
+    with pytest.raises(LabelError, match="got none"):
+        word_list(tmp_path / "none.txt")

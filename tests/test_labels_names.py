@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unseen.errors import LabelError
+from unseen.labels import read_names
+from unseen.labels.names import read_words
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_comments_blank_lines_and_spaces_are_left_out(tmp_path: Path) -> None:
+    file = write(tmp_path / "names.txt", b"# my classes\n\n  golden retriever \ncat\r\n\n# end\n")
+    assert read_names(file) == ("golden retriever", "cat")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text_that_says_what_it_is_is_read(tmp_path: Path, encoding: str) -> None:
+    assert read_names(write(tmp_path / "n.txt", "œuf\n猫\n".encode(encoding))) == ("œuf", "猫")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("cat\ndog\n".encode("utf-16-le"), "UTF-16"),
+        ("caf\xe9\n".encode("latin1"), "0xe9 at position 3"),
+        (b"cat\ndog\ncat\n", r"'cat' on lines \[1, 3\]"),
+        (b"# nothing\n\n", "got none"),
+        (b"\xff\xfec", "expected UTF-8"),
+    ],
+)
+def test_doubtful_files_are_refused(tmp_path: Path, data: bytes, says: str) -> None:
+    with pytest.raises(LabelError, match=says):
+        read_names(write(tmp_path / "n.txt", data))
+
+
+def test_a_missing_file_is_a_label_error(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="check the path"):
+        read_names(tmp_path / "absent.txt")
+
+
+def test_word_lists_may_repeat_themselves(tmp_path: Path) -> None:
+    assert read_words(write(tmp_path / "w.txt", b"a\nb\na\n")) == ("a", "b")

@@ -1,0 +1,151 @@
+"""Fit the offline text tower's head on name / CLIP-vector pairs, and judge it on names it has not seen.
+
+    python tools/train_text_head.py --features ../shared/clip-b16            # judge, then write the head
+    python tools/train_text_head.py --features ../shared/clip-b16 --judge    # judge only
+
+Real CLIP text vectors alone are fitted; image features are used for judging only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.encode.offline_text import HEAD, Head, TextTower, bare, fetch_text_tower, load_sentences
+
+VIEWS = ("a photo of a {}.",)
+WIDTH, RIDGE, FOLDS = 0.5, 0.03, 5
+IMAGE_SETS = ("cifar10", "cifar100", "intel_scenes", "textures10", "flowers102")
+FLOWERS = Path(__file__).with_name("flowers102.txt")
+
+Fit = Callable[[Int[Tensor, " m"]], Head]
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of one shared feature file."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def read_texts(folder: Path) -> tuple[list[str], Float[Tensor, "n d"], int]:
+    """Return all names with their real CLIP vectors, and how many of them, from the first on, are ImageNet classes."""
+    names: list[str] = []
+    vectors = []
+    for stem in ("text-imagenet1k", "text-other-names"):
+        tensors, metadata = read(folder / f"{stem}.safetensors")
+        names += json.loads(metadata["names"])
+        vectors.append(normalize(tensors["features"].float(), dim=-1))
+    return names, torch.cat(vectors), len(vectors[0])
+
+
+def read_images(folder: Path, stem: str) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], list[str]]:
+    """Return image features, labels and class names of one set."""
+    tensors, metadata = read(folder / f"images-{stem}.safetensors")
+    classes = json.loads(metadata["classes"])
+    if stem == "flowers102":  # the file numbers them as Oxford does
+        species = FLOWERS.read_text().splitlines()
+        classes = [species[int(number) - 1] for number in classes]
+    return normalize(tensors["features"].float(), dim=-1), tensors["labels"].long(), classes
+
+
+def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> Head:
+    """Return the head that solves the ridge problem in float64 on all the given pairs."""
+    centre, mean = sentence.mean(0), target.mean(0)
+    support = normalize(sentence - centre, dim=-1)
+    residual = (target - mean).double()
+    kernel = torch.exp((support.double() @ support.double().T - 1) / WIDTH)
+    coef = torch.linalg.solve(kernel + RIDGE * torch.eye(len(kernel)), residual)
+    radius = float(residual.norm(dim=-1).mean())
+    return Head(support, coef.float(), centre, mean, WIDTH, radius, VIEWS)
+
+
+def accuracy(z: Float[Tensor, "n d"], labels: Int[Tensor, " n"], anchors: Float[Tensor, "K d"]) -> float:
+    """Return the share, in percent, of images whose nearest anchor is their class."""
+    return 100 * float(((z @ anchors.T).argmax(-1) == labels).double().mean())
+
+
+def without(names: list[str], held: list[str]) -> Int[Tensor, " m"]:
+    """Return the indices of the names that are not held out, whatever their case or plural."""
+    gone = {_key(name) for name in held}
+    return torch.tensor([i for i, name in enumerate(names) if _key(name) not in gone])
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("_", " ").removesuffix("s")
+
+
+def judge(folder: Path, tower: TextTower, names: list[str], sentence: Tensor, target: Tensor, imagenet: int) -> None:
+    """Print cross-validated figures: every figure is for names the judged head has not been fitted on."""
+    unseen = torch.empty(imagenet, target.shape[1])
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(imagenet, generator=generator)
+    for fold in range(FOLDS):
+        held = order[fold::FOLDS]
+        kept = without(names, [names[i] for i in held.tolist()])
+        unseen[held] = fit(sentence[kept], target[kept])(sentence[held])
+    z, labels, _ = read_images(folder, "imagenet_val5")
+    real = target[:imagenet]
+    print(f"cosine to the real vector, unseen ImageNet names     {float((unseen * real).sum(-1).mean()):.3f}")
+    print(f"nearest real vector is its own (of {imagenet})              {_own(unseen, real):.1f} %")
+    print(f"imagenet_val5, all {imagenet} names unseen                  {accuracy(z, labels, unseen):.1f} %")
+    within = [_within(z, labels, unseen, order[fold::FOLDS]) for fold in range(FOLDS)]
+    print(f"imagenet_val5, {imagenet // FOLDS}-way among the held-out names      {sum(within) / FOLDS:.1f} %")
+    print(f"imagenet_val5, real CLIP text (the ceiling)          {accuracy(z, labels, real):.1f} %")
+    for stem in IMAGE_SETS:
+        z, labels, classes = read_images(folder, stem)
+        kept = without(names, classes)
+        query = tower.sentence([bare(name) for name in classes])
+        blind = accuracy(z, labels, fit(sentence[kept], target[kept])(query))
+        shipped = accuracy(z, labels, fit(sentence, target)(query))
+        print(f"{stem:14s} {len(classes):4d} names, none fitted {blind:5.1f} %   as shipped {shipped:5.1f} %")
+
+
+def _own(unseen: Tensor, real: Tensor) -> float:
+    return accuracy(unseen, torch.arange(len(real)), real)
+
+
+def _within(z: Tensor, labels: Tensor, anchors: Tensor, held: Tensor) -> float:
+    rank = torch.full((len(anchors),), -1)
+    rank[held] = torch.arange(len(held))
+    mine = rank[labels] >= 0
+    return accuracy(z[mine], rank[labels[mine]], anchors[held])
+
+
+def save(head: Head, path: Path) -> None:
+    """Write the head in half precision; the settings travel in the metadata."""
+    tensors = {name: getattr(head, name).half().contiguous() for name in ("support", "coef", "centre", "mean")}
+    settings = {"width": head.width, "radius": head.radius, "views": head.views}
+    save_file(tensors, path, metadata={"settings": json.dumps(settings)})
+
+
+def main() -> None:
+    """Judge the recipe, fit it on every pair, write the head."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--features", type=Path, required=True, help="folder with text-*.safetensors, images-*.safetensors"
+    )
+    parser.add_argument("--judge", action="store_true", help="judge only, write nothing")
+    parser.add_argument("-o", "--output", type=Path, default=HEAD)
+    args = parser.parse_args()
+    fetch_text_tower()
+    names, target, imagenet = read_texts(args.features)
+    empty = torch.empty(0)
+    tower = TextTower(load_sentences(), Head(empty, empty, empty, empty, WIDTH, 0.0, VIEWS))
+    sentence = tower.sentence([bare(name) for name in names])
+    judge(args.features, tower, names, sentence, target, imagenet)
+    if not args.judge:
+        save(replace(fit(sentence, target)), args.output)
+
+
+if __name__ == "__main__":
+    main()
