@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ def invoke(*arguments: str) -> list[dict]:
 
 def test_score_prints_a_verdict_per_sample_and_a_summary(files):
     *rows, last = invoke("score", files["features"], "--space", files["space"], "--cut", "0")
-    assert [row["index"] for row in rows] == list(range(90))
+    assert [row["key"] for row in rows] == [f"features/{i}" for i in range(90)]
     assert {row["known"] for row in rows} == {True, False}
     assert all((row["name"] is None) != row["known"] for row in rows)
     assert last["summary"]["known"] == sum(row["known"] for row in rows)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from conftest import unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from conftest import unit
 from unseen.scan import blocked, naive
 from unseen.scan.base import Scan
 

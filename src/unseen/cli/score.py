@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +12,17 @@ import typer
 from unseen import LabelSpace, Session, threshold
 from unseen import detectors as registry
 from unseen.cli import terminal
+from unseen.encode.cache import load_features
 from unseen.errors import SettingError
 from unseen.session import Verdict, Verdicts
-from unseen.suites.features import FeatureSet
 
 BATCH = 2048  # samples between two checkpoints
 
 
 def score(
-    features: Annotated[Path, typer.Argument(help="A .safetensors file with a tensor `features` [n, d].")],
+    features: Annotated[
+        Path, typer.Argument(help="A folder from `unseen encode`, or a .safetensors file with `features` [n, d].")
+    ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
     detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "online",
     state: Annotated[
@@ -40,7 +43,7 @@ def score(
     session = _session(LabelSpace.load(space), detector, rule, state)
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
-    samples = FeatureSet.load(features)
+    samples = load_features(features)
     started, known = time.perf_counter(), 0
     with terminal.progress("samples") as bar:
         task = bar.add_task(detector, total=len(samples), rate="")
@@ -49,7 +52,7 @@ def score(
                 z = samples.z[start : start + BATCH]
                 verdicts = session.observe(z) if learn else session.score(z)
                 known += int(verdicts.known.sum())
-                _print(start, verdicts, as_json=as_json)
+                _print(samples.keys[start : start + BATCH], verdicts, as_json=as_json)
                 if learn and state:
                     session.save(state)
                 rate = (start + len(z)) / (time.perf_counter() - started)
@@ -72,12 +75,12 @@ def _session(labels: LabelSpace, detector: str, rule: threshold.Threshold[Any], 
     return session
 
 
-def _print(start: int, verdicts: Verdicts, *, as_json: bool) -> None:
-    for index, verdict in enumerate(verdicts, start):
+def _print(keys: Sequence[str], verdicts: Verdicts, *, as_json: bool) -> None:
+    for key, verdict in zip(keys, verdicts, strict=True):
         if as_json:
-            terminal.emit({"index": index, **verdict._asdict()})
+            terminal.emit({"key": key, **verdict._asdict()})
         else:
-            print(line(str(index), verdict))
+            print(line(key, verdict))
 
 
 def line(what: str, verdict: Verdict) -> str:

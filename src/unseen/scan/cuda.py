@@ -210,7 +210,7 @@ def learn(
         cosine = torch.bmm(taught[:, b], rows[:, b].mT)
         call_learn(cosine, gram[:, b], aim[:, b], rate[:, b], count[:, b], wide[:, b], scale[:, b], kappa)
         learnt = torch.bmm(wide[:, b, :, :n], taught[:, b])
-        call_rewrite(rows[:, b], learnt, rows[:, b + 1] if b + 1 < size else after)
+        call_rewrite(rows[:, b], learnt, rows[:, b + 1] if b + 1 < size else after, count[:, b])
     return wide, scale, after
 
 
@@ -300,13 +300,13 @@ def cluster_for(classes: int) -> int:
     return min(16, 1 << max(0, math.ceil(math.log2(classes / 320))))
 
 
-def call_rewrite(before: Tensor, learnt: Tensor, after: Tensor) -> None:
-    """Write unit(before - learnt) into `after`."""
+def call_rewrite(before: Tensor, learnt: Tensor, after: Tensor, count: Tensor) -> None:
+    """Write unit(before - learnt) into `after`, and `before` as it is where nobody taught."""
     streams, classes, dim = before.shape
     checked(
         kernel("rewrite", before)(
-            *(pointer(x) for x in (before, learnt, after)),
-            *(ctypes.c_long(x.stride(0)) for x in (before, after)),
+            *(pointer(x) for x in (before, learnt, after, count)),
+            *(ctypes.c_long(x.stride(0)) for x in (before, after, count)),
             streams,
             classes,
             dim,

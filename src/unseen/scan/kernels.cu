@@ -242,15 +242,19 @@ template <typename T> int launch_learn(const Lesson<T>* job, int streams, int cl
     return cudaLaunchKernelEx(&config, kernel, copy);
 }
 
-// One warp per row: after = unit(before - learnt).
+// One warp per row: after = unit(before - learnt), or before itself where nobody taught.
 template <typename T>
-__global__ void rewrite(const T* before, const T* learnt, T* after, long per_before, long per_after, int classes, int dim,
-                        int width, int after_width) {
+__global__ void rewrite(const T* before, const T* learnt, T* after, const int* count, long per_before, long per_after,
+                        long per_count, int classes, int dim, int width, int after_width) {
     const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= classes) return;
     before += blockIdx.y * per_before + long(row) * width;
     after += blockIdx.y * per_after + long(row) * after_width;
     learnt += (long(blockIdx.y) * classes + row) * dim;
+    if (!count[blockIdx.y * per_count]) {
+        for (int k = lane; k < dim; k += 32) after[k] = before[k];
+        return;
+    }
     T square = 0;
     for (int k = lane; k < dim; k += 32) {
         const T x = before[k] - learnt[k];
@@ -485,10 +489,11 @@ __global__ void __launch_bounds__(1024, 1) observe(const Resident job) {
     extern "C" int learn_##NAME(const Lesson<T>* job, int streams, int cluster, cudaStream_t queue) {                      \
         return launch_learn(job, streams, cluster, queue);                                                                 \
     }                                                                                                                      \
-    extern "C" int rewrite_##NAME(const T* before, const T* learnt, T* after, long per_before, long per_after,             \
-                                  int streams, int classes, int dim, int width, int after_width, cudaStream_t queue) {     \
-        rewrite<<<dim3((classes + 7) / 8, streams), 256, 0, queue>>>(before, learnt, after, per_before, per_after,         \
-                                                                     classes, dim, width, after_width);                    \
+    extern "C" int rewrite_##NAME(const T* before, const T* learnt, T* after, const int* count, long per_before,           \
+                                  long per_after, long per_count, int streams, int classes, int dim, int width,            \
+                                  int after_width, cudaStream_t queue) {                                                   \
+        rewrite<<<dim3((classes + 7) / 8, streams), 256, 0, queue>>>(before, learnt, after, count, per_before, per_after,  \
+                                                                     per_count, classes, dim, width, after_width);         \
         return cudaGetLastError();                                                                                         \
     }                                                                                                                      \
     extern "C" int top_##NAME(const T* logits, const T* scale, const int* before, long* label, T* peak, T* rest,           \

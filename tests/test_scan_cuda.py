@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import space, stream
+from test_scan import PAPER, case, difference
+from unseen.detectors import Online
+from unseen.odds import logit
+from unseen.scan import cuda, naive
+from unseen.scan.base import Scan
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+
+SHAPES = [  # samples, classes, width, share of teachers: one block and many, one row per thread and four
+    (1, 1, 2, 1.0),
+    (2, 3, 5, 1.0),
+    (150, 40, 33, 0.5),
+    (1500, 7, 6, 0.1),
+    (700, 333, 17, 1.0),
+    (300, 1000, 64, 0.5),
+    (257, 2600, 31, 0.3),
+    (130, 10_000, 48, 0.6),
+    (60, 20_001, 9, 0.9),
+]
+
+
+def on_gpu(*shape: Any, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return anchors, teacher logits, samples and steps on the GPU."""
+    anchors, z, step = (x.cuda() for x in case(*shape, **options))
+    return tuple(x.to(dtype) for x in (anchors, z @ anchors.T / 0.01, z, step))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cuda_gives_naives_numbers(shape):
+    inputs = on_gpu(*shape)
+    got, expected = (backend.scan(*inputs, **PAPER) for backend in (cuda, naive))
+    assert all(error < 1e-9 for error in difference(got, expected).values())
+    assert torch.equal(got.read.label, expected.read.label)
+    torch.testing.assert_close(got.read.rest, expected.read.rest, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES[2:], (2000, 1000, 512, 0.5), (2000, 10_000, 512, 0.25)], ids=str)
+def test_float32_errs_at_most_four_times_as_much_as_naive(shape):
+    exact_inputs = on_gpu(*shape)
+    rough_inputs = [x.float() for x in exact_inputs]
+    exact = naive.scan(*exact_inputs, **PAPER)
+    errors = {b: difference(b.scan(*rough_inputs, **PAPER), exact) for b in (naive, cuda)}
+    print({what: (errors[cuda][what], errors[naive][what]) for what in errors[cuda]})
+    for what, error in errors[cuda].items():
+        assert error < 4 * errors[naive][what] + 1e-7, what
+
+
+@pytest.mark.parametrize("kappa", [0.004, 0.02, 0.03, 1.0])
+def test_sharp_and_soft_temperatures(kappa):
+    inputs = on_gpu(200, 1300, 16, 0.7, rho=0.2 * kappa)
+    got, expected = (backend.scan(*inputs, kappa=kappa, tau=0.003) for backend in (cuda, naive))
+    assert all(error < 1e-8 for error in difference(got, expected).values())
+
+
+def test_huge_steps_do_not_overflow_a_block():
+    anchors, teacher, z, _ = on_gpu(200, 10, 8, 1.0)
+    step = torch.full((200,), 5.0, device="cuda", dtype=torch.float64)
+    exact = naive.scan(anchors, teacher, z, step, **PAPER)
+    inputs = [x.float() for x in (anchors, teacher, z, step)]
+    got, rough = (backend.scan(*inputs, **PAPER) for backend in (cuda, naive))
+    assert bool(got.bank.isfinite().all())
+    assert difference(got, exact)["bank"] < 4 * difference(rough, exact)["bank"] + 1e-6
+
+
+def test_zero_steps_only_read():
+    anchors, teacher, z, step = on_gpu(40, 10, 8, 0.0)
+    got = cuda.scan(anchors, teacher, z, step, **PAPER)
+    assert torch.equal(got.bank, anchors)
+    torch.testing.assert_close(got.read.energy, torch.logsumexp(teacher, 1), rtol=1e-12, atol=0)
+
+
+def test_an_empty_stream_changes_nothing():
+    inputs = on_gpu(0, 10, 8, 1.0)
+    got = cuda.scan(*inputs, **PAPER)
+    assert got.read.label.shape == (0,)
+    assert torch.equal(got.bank, inputs[0])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 37, 119, 120])
+def test_a_scan_resumes_at_any_sample(cut):
+    anchors, teacher, z, step = on_gpu(120, 500, 16, 0.6)
+    whole = cuda.scan(anchors, teacher, z, step, **PAPER)
+    first = cuda.scan(anchors, teacher[:cut], z[:cut], step[:cut], **PAPER)
+    second = cuda.scan(first.bank, teacher[cut:], z[cut:], step[cut:], **PAPER)
+    torch.testing.assert_close(second.bank, whole.bank, rtol=0, atol=1e-12)
+    torch.testing.assert_close(second.read.energy, whole.read.energy[cut:], rtol=0, atol=1e-10)
+
+
+def same_bits(first: Scan, second: Scan) -> bool:
+    pairs = zip((*first.read, first.bank), (*second.read, second.bank), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("shape", [(700, 333, 17, 1.0), (1500, 10_000, 64, 0.4)], ids=str)
+def test_the_same_input_gives_the_same_bits(shape):
+    inputs = on_gpu(*shape, dtype=torch.float32)
+    first, *others = (cuda.scan(*inputs, **PAPER) for _ in range(4))
+    assert all(same_bits(first, other) for other in others)
+
+
+def test_memory_nobody_wrote_is_never_read(monkeypatch):
+    inputs = on_gpu(700, 1000, 33, 0.5, dtype=torch.float32)
+    clean = cuda.scan(*inputs, **PAPER)
+
+    def poisoned(*shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.full(*shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype, device=device)
+
+    monkeypatch.setattr(cuda, "empty", lambda shape, **k: poisoned((shape,) if isinstance(shape, int) else shape, **k))
+    assert same_bits(clean, cuda.scan(*inputs, **PAPER))
+
+
+@pytest.mark.parametrize("memory", [1, 3 << 20])
+def test_reading_fewer_blocks_at_a_time_changes_nothing(monkeypatch, memory):
+    inputs = on_gpu(700, 90, 33, 0.5)
+    whole = cuda.scan(*inputs, **PAPER)
+    monkeypatch.setattr(cuda, "MEMORY", memory)
+    assert all(error < 1e-11 for error in difference(cuda.scan(*inputs, **PAPER), whole).values())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_many_streams_are_the_single_ones(shared):
+    parts = [on_gpu(400, 700, 20, share, seed=seed) for seed, share in enumerate((0.0, 0.2, 0.6, 1.0))]
+    banks = torch.stack([bank for bank, *_ in parts])
+    starts = [parts[0][0]] * 4 if shared else list(banks)
+    teachers, z, steps = (torch.stack(x) for x in list(zip(*parts, strict=True))[1:])
+    many = cuda.scan_many(parts[0][0] if shared else banks, teachers, z, steps, **PAPER)
+    for i, (_, teacher, samples, step) in enumerate(parts):
+        one = naive.scan(starts[i], teacher, samples, step, **PAPER)
+        got = Scan(type(one.read)(*(part[i] for part in many.read)), many.bank[i])
+        assert all(error < 1e-9 for error in difference(got, one).values())
+
+
+def test_a_short_stream_beside_a_long_one_ends_in_zeros():
+    anchors, _, z, step = on_gpu(300, 60, 20, 0.5)
+    both, steps = torch.stack([z, z]), torch.stack([step, step])
+    both[1, 170:], steps[1, 170:] = 0, 0
+    many = cuda.scan_many(anchors, cuda.Anchors(anchors, 0.01), both, steps, **PAPER)
+    short = naive.scan(anchors, z[:170] @ anchors.T / 0.01, z[:170], step[:170], **PAPER)
+    torch.testing.assert_close(many.bank[1], short.bank, rtol=0, atol=1e-10)
+    torch.testing.assert_close(many.read.energy[1, :170], short.read.energy, rtol=0, atol=1e-9)
+
+
+def test_anchors_teach_like_their_logits():
+    anchors, teacher, z, step = on_gpu(300, 200, 20, 0.5)
+    got = cuda.scan(anchors, cuda.Anchors(anchors, 0.01), z, step, **PAPER)
+    assert all(error < 1e-10 for error in difference(got, cuda.scan(anchors, teacher, z, step, **PAPER)).values())
+
+
+def test_arguments_are_not_written_to():
+    inputs = on_gpu(300, 200, 20, 0.5)
+    copies = [x.clone() for x in inputs]
+    cuda.scan(*inputs, **PAPER)
+    assert all(torch.equal(x, copy) for x, copy in zip(inputs, copies, strict=True))
+
+
+def test_tf32_asked_for_elsewhere_does_not_reach_the_scan():
+    inputs = on_gpu(300, 1000, 512, 0.5, dtype=torch.float32)
+    expected = cuda.scan(*inputs, **PAPER)
+    asked = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        assert same_bits(expected, cuda.scan(*inputs, **PAPER))
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = asked
+
+
+def test_fast_reads_are_near_and_teach_the_same():
+    inputs = on_gpu(600, 1000, 512, 0.5, dtype=torch.float32)
+    exact, fast = (cuda.scan(*inputs, **PAPER, fast=fast) for fast in (False, True))
+    assert torch.equal(exact.bank, fast.bank)
+    error = float((exact.read.energy - fast.read.energy).abs().max())
+    assert 0 < error < 0.2
+
+
+@pytest.mark.parametrize(("known", "negative", "dim"), [(6, 30, 16), (37, 1201, 30), (1000, 10_000, 512)])
+def test_a_resident_state_observes_like_the_detector(known, negative, dim):
+    cpu = space(known, negative, dim, dtype=torch.float32)
+    labels = type(cpu)(cpu.names, cpu.negatives, cpu.id_anchors.cuda(), cpu.ood_anchors.cuda())
+    z = stream(cpu, 120, noise=0.1 if dim < 100 else 0.15).cuda()
+    online = Online(labels)
+    resident = cuda.Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
+    state, worst, routes = online.start(), 0.0, set()
+    for sample in z:
+        sample = sample / sample.norm()
+        text = [sample @ anchors.T / 0.01 for anchors in (labels.id_anchors, labels.ood_anchors)]
+        trust = torch.logsumexp(text[0].double(), 0) - torch.logsumexp(text[1].double(), 0)
+        route = int(trust >= logit(0.95)) - int(trust <= -logit(0.95))
+        steps = [
+            0.1 / (int(seen) + 1) ** 0.5 * (route == sign) for seen, sign in ((state.id_seen, 1), (state.ood_seen, -1))
+        ]
+        known_side, unknown_side = (
+            naive.scan(bank, logits[None], sample[None], torch.tensor([step], device="cuda"), **PAPER)
+            for bank, logits, step in zip(state[:2], text, steps, strict=True)
+        )
+        seen = (state.id_seen + (route == 1), state.ood_seen + (route == -1))
+        state = type(state)(known_side.bank, unknown_side.bank, *seen)
+        score = resident.observe(sample)
+        worst = max(worst, abs(score - float(known_side.read.energy - unknown_side.read.energy)))
+        assert int(resident.route) == route
+        assert int(resident.label) == int(known_side.read.label)
+        routes.add(route)
+    assert len(routes) > 1
+    assert worst < 2e-3
+    torch.testing.assert_close(resident.bank[:, :dim], torch.cat(state[:2]), rtol=0, atol=2e-6)
+
+
+def test_float16_is_refused():
+    inputs = on_gpu(3, 4, 5, 1.0)
+    with pytest.raises(ValueError, match=r"expected float32 or float64 on the GPU, got torch\.float16; convert"):
+        cuda.scan(*(x.half() for x in inputs), **PAPER)
