@@ -204,7 +204,7 @@ class LearnsFromNothing(Honest):
 BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (TakesLabels, checks.check_no_label_parameter, r"evaluate\(\) without a parameter for the truth, got \['labels'\]"),
     (NotFinite, checks.check_finite_scores, "expected finite scores, got NaN or infinity"),
-    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels and routes, got shapes"),
+    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels, routes and even scores, got shapes"),
     (NoSuchName, checks.check_finite_scores, "expected labels from 0 to 7"),
     (OddRoute, checks.check_finite_scores, "expected routes -1, 0 and 1"),
     (LongRoute, checks.check_finite_scores, "expected routes as int8, got torch.int64"),

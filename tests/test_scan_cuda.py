@@ -168,13 +168,9 @@ def test_arguments_are_not_written_to():
 def test_tf32_asked_for_elsewhere_does_not_reach_the_scan():
     inputs = on_gpu(300, 1000, 512, 0.5, dtype=torch.float32)
     expected = cuda.scan(*inputs, **PAPER)
-    asked = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
+    with cuda.products("high"):
         assert same_bits(expected, cuda.scan(*inputs, **PAPER))
-        assert torch.backends.cuda.matmul.allow_tf32
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = asked
+        assert torch.get_float32_matmul_precision() == "high"
 
 
 def test_fast_reads_are_near_and_teach_the_same():

@@ -62,7 +62,9 @@ def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
     learned, state = detector.observe(detector.start(), z)
     for reading in (learned, detector.score(state, z)):
         shapes = [tuple(part.shape) for part in reading]
-        _claim(shapes == [(len(z),)] * 3, f"{len(z)} scores, labels and routes", f"shapes {shapes}")
+        _claim(
+            shapes == [(len(z),)] * len(reading), f"{len(z)} scores, labels, routes and even scores", f"shapes {shapes}"
+        )
         _claim(reading.score.is_floating_point(), "floating-point scores", str(reading.score.dtype))
         _claim(bool(reading.score.isfinite().all()), "finite scores", "NaN or infinity")
         known = (reading.label >= 0) & (reading.label < len(detector.labels.names))

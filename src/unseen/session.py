@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
     name: str | None
     known: bool
     score: float
-    confidence: float  # sigmoid of the score: a probability where the detector's score is log-odds
+    confidence: float  # sigmoid of the score's distance from even odds
     warming: bool = False  # too little seen for the threshold to mean what it says
 
 
@@ -37,14 +37,19 @@ class Verdicts(Sequence[Verdict]):
     cuts: Cuts
 
     @property
+    def margin(self) -> Float[Tensor, " T"]:
+        """Return each score's distance from even odds: what lines are drawn on."""
+        return margin(self.reading)
+
+    @property
     def known(self) -> Bool[Tensor, " T"]:
         """Return which samples are at or above the line."""
-        return self.reading.score >= self.cuts.cut
+        return self.margin >= self.cuts.cut
 
     @property
     def confidence(self) -> Float[Tensor, " T"]:
-        """Return the sigmoid of each score."""
-        return torch.sigmoid(self.reading.score)
+        """Return the sigmoid of each margin."""
+        return torch.sigmoid(self.margin)
 
     def __len__(self) -> int:
         return len(self.reading.score)
@@ -94,7 +99,7 @@ class Session:
         """Learn from features in arrival order and return a verdict for each."""
         before = self.snapshot
         reading, state = self.detector.observe(before.detector, z)
-        cuts, line = self.threshold.learn(before.threshold, reading.score)
+        cuts, line = self.threshold.learn(before.threshold, margin(reading))
         verdicts = Verdicts(self.detector.labels.names, reading, cuts)
         self.snapshot = Snapshot(state, line, _added(before.tally, verdicts))
         return verdicts
@@ -103,11 +108,11 @@ class Session:
         """Return verdicts without learning anything."""
         snapshot = self.snapshot
         reading = self.detector.score(snapshot.detector, z)
-        return Verdicts(self.detector.labels.names, reading, self.threshold.read(snapshot.threshold, reading.score))
+        return Verdicts(self.detector.labels.names, reading, self.threshold.read(snapshot.threshold, margin(reading)))
 
     @property
     def line(self) -> float:
-        """Return the score at and above which a sample is now called known."""
+        """Return the margin at and above which a sample is now called known."""
         return self.threshold.line(self.snapshot.threshold)
 
     def save(self, path: str | Path) -> None:
@@ -148,6 +153,11 @@ class Session:
             "threshold": self.threshold.name,
             "threshold_settings": self.threshold.settings,
         }
+
+
+def margin(reading: Reading) -> Float[Tensor, " T"]:
+    """Return how far each score is above that of a sample of which nothing is known."""
+    return reading.score - reading.even
 
 
 def _added(tally: Tally, verdicts: Verdicts) -> Tally:

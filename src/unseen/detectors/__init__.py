@@ -7,6 +7,7 @@ from typing import Any
 from unseen.detectors.adaneg import AdaNeg
 from unseen.detectors.base import Detector, Reading
 from unseen.detectors.csp import CSP
+from unseen.detectors.default import Default
 from unseen.detectors.dnm import DNM
 from unseen.detectors.energy import Energy
 from unseen.detectors.entropy import Entropy
@@ -25,6 +26,7 @@ from unseen.labels import LabelSpace
 REGISTRY: dict[str, type[Detector[Any]]] = {
     kind.name: kind
     for kind in (
+        Default,
         Online,
         OnlineID,
         Framework,
@@ -64,6 +66,7 @@ __all__ = [
     "REGISTRY",
     "TANL",
     "AdaNeg",
+    "Default",
     "Detector",
     "Energy",
     "Entropy",

@@ -163,7 +163,7 @@ class AdaNeg(Detector[Memory]):
         weight = math.log(self.lam) if self.lam else -math.inf
         accept = torch.logaddexp(logsigmoid(moved), logsigmoid(frozen) + weight)
         reject = torch.logaddexp(logsigmoid(-moved), logsigmoid(-frozen) + weight)
-        return Reading(accept - reject, adapted[:, :known].argmax(dim=1), route)
+        return Reading.of(accept - reject, adapted[:, :known].argmax(dim=1), route)
 
 
 def _slot(memory: Memory, label: Tensor, entropy: Tensor) -> int | None:

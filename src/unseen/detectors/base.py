@@ -25,11 +25,18 @@ class Reading(NamedTuple):
     score: Float[Tensor, " T"]  # log-odds where the method has odds; higher = more likely one of the known names
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
+    even: Float[Tensor, " T"]  # the score of a sample of which nothing is known: 0 where scores are log-odds
 
     @classmethod
-    def frozen(cls, score: Tensor, label: Tensor) -> Reading:
+    def of(cls, score: Tensor, label: Tensor, route: Tensor) -> Reading:
+        """Return a reading whose scores are log-odds."""
+        return cls(score, label, route.to(torch.int8), torch.zeros_like(score))
+
+    @classmethod
+    def frozen(cls, score: Tensor, label: Tensor, even: Tensor | None = None) -> Reading:
         """Return a reading of samples that taught nothing."""
-        return cls(score, label, torch.zeros_like(label, dtype=torch.int8))
+        even = torch.zeros_like(score) if even is None else even
+        return cls(score, label, torch.zeros_like(label, dtype=torch.int8), even)
 
     @classmethod
     def joined(cls, parts: list[Reading]) -> Reading:

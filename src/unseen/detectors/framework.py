@@ -53,7 +53,7 @@ class Framework(Detector[Bank]):
         taught = torch.ones(len(z), dtype=torch.bool, device=z.device)
         step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
         best, bank = scan(state.bank, self._teacher(z), z, step, kappa=self.kappa, tau=self.tau)
-        return Reading(best.log_odds, best.label, taught.to(torch.int8)), Bank(bank, seen)
+        return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)
 
     def _teacher(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
         if self.targets is None:

@@ -71,6 +71,6 @@ class Online(Detector[Banks]):
         ood_read, ood_bank = scan(state.ood_bank, text.negative, z, ood_step, kappa=self.kappa, tau=self.tau)
         route = known.to(torch.int8) - unknown.to(torch.int8)
         return (
-            Reading(id_read.energy - ood_read.energy, id_read.label, route),
+            Reading.of(id_read.energy - ood_read.energy, id_read.label, route),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
         )

@@ -65,4 +65,4 @@ class OnlineID(Detector[Bank]):
         known = settled(mcm, text, self.names_only, z, tau=self.tau, bound=bound) >= bound
         step, seen = decaying_steps(known, state.seen, rho=self.rho, dtype=z.dtype)
         best, bank = scan(state.bank, text.known, z, step, kappa=self.kappa, tau=self.tau)
-        return Reading(best.log_odds, best.label, known.to(torch.int8)), Bank(bank, seen)
+        return Reading.of(best.log_odds, best.label, known), Bank(bank, seen)

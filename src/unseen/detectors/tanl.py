@@ -94,7 +94,7 @@ class TANL(Detector[Queues]):
                 self._push(queues, side, activation[t])
                 score[t] = self._score(queues, mass[t : t + 1], negative[t : t + 1])[0]
                 route[t] = 1 if side == KNOWN else -1
-        return Reading(score, known.argmax(dim=1), route), queues
+        return Reading.of(score, known.argmax(dim=1), route), queues
 
     def _activate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits of the known and of the negative names, and the probability of each negative among all."""

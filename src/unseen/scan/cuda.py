@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -38,6 +39,7 @@ ROWS = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4,
 LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
 MEMORY = 6 << 30  # bytes for the banks and logits of the blocks read together
 SOURCE = Path(__file__).with_name("kernels.cu")
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 empty = torch.empty  # tests put one in its place that fills memory with NaN
 
 
@@ -102,7 +104,7 @@ def scan_many(
     read = Top(*(z.new_empty(streams, samples, dtype=kind) for kind in (torch.int64, z.dtype, z.dtype)))
     if not samples or not streams:
         return Scan(read, bank.clone())
-    with exact_products():
+    with products("highest"):
         plan = planned(step, kappa)
         width = 4 * -(-(plan.teachers + dim) // 4)  # rows start at multiples of 16 bytes
         bytes_per_block = z.element_size() * streams * classes * (width + 2 * plan.teachers + plan.rows)
@@ -123,30 +125,38 @@ def scan_many(
 
 
 @contextmanager
-def exact_products() -> Iterator[None]:
-    """Keep float32 products in float32 whatever the process has asked torch for."""
-    asked = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+def products(precision: str) -> Iterator[None]:
+    """Take float32 products in this precision, whatever the process has asked torch for."""
+    asked = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = asked
+        torch.set_float32_matmul_precision(asked)
 
 
 def planned(step: Float[Tensor, "S T"], kappa: float) -> Plan:
     """Return the widest cut in which no block has too many teachers. The only time the host waits for the GPU."""
-    samples = step.shape[1]
-    is_taught = step > 0
-    total = pad(is_taught.cumsum(1, dtype=torch.int32), (1, 0))
-    starts = [torch.arange(0, samples, rows, device=step.device) for rows in ROWS]
-    most = [
-        (total[:, (at + rows).clamp(max=samples)] - total[:, at]).amax() for rows, at in zip(ROWS, starts, strict=True)
-    ]
-    *counts, largest = torch.stack([*most, step.amax()]).tolist()
+    rates = (step / kappa).cpu().numpy()
+    taught = summed(rates > 0)
     # one update divides a row's scale by at most 1 + step / kappa
-    limit = max(1, min(TEACHERS, 1 + int(LOG_RANGE / math.log1p(largest / kappa + 1e-9))))
-    rows, count = next((rows, int(count)) for rows, count in zip(ROWS, counts, strict=True) if count <= limit)
-    return placed(is_taught, step / kappa, rows, max(PANEL, PANEL * -(-count // PANEL)))
+    shrunk = summed(np.log1p(rates))
+    for rows in ROWS:
+        count = int(within(taught, rows).max())
+        if rows == 1 or (count <= TEACHERS and within(shrunk, rows).max() <= LOG_RANGE):
+            break
+    return placed(step > 0, step / kappa, rows, max(PANEL, PANEL * -(-count // PANEL)))
+
+
+def summed(values: Array) -> Array:
+    """Return the sum of the first 0, 1, ... T values of each stream."""
+    return np.pad(values.cumsum(axis=1, dtype=np.float64), ((0, 0), (1, 0)))
+
+
+def within(total: Array, rows: int) -> Array:
+    """Return the sums inside consecutive blocks, given those from the start."""
+    ends = np.append(np.arange(0, total.shape[1] - 1, rows), total.shape[1] - 1)
+    return np.diff(total[:, ends], axis=1)
 
 
 def placed(is_taught: Bool[Tensor, "S T"], rate: Float[Tensor, "S T"], rows: int, teachers: int) -> Plan:
@@ -202,15 +212,29 @@ def learn(
     wide = empty((streams, size, classes, width), dtype=bank.dtype, device=bank.device)
     scale = empty((streams, size, n + 1, classes), dtype=bank.dtype, device=bank.device)
     after = empty((streams, classes, dim), dtype=bank.dtype, device=bank.device)
-    rows = wide[..., n : n + dim]
-    rows[:, 0] = bank
-    gram = taught @ taught.mT
-    rate, count = plan.rate[:, blocks], plan.counts[:, blocks]
-    for b in range(size):
-        cosine = torch.bmm(taught[:, b], rows[:, b].mT)
-        call_learn(cosine, gram[:, b], aim[:, b], rate[:, b], count[:, b], wide[:, b], scale[:, b], kappa)
-        learnt = torch.bmm(wide[:, b, :, :n], taught[:, b])
-        call_rewrite(rows[:, b], learnt, rows[:, b + 1] if b + 1 < size else after, count[:, b])
+    wide[:, 0, :, n : n + dim] = bank
+    inner = [empty((streams, *shape), dtype=bank.dtype, device=bank.device) for shape in ((n, classes), (classes, dim))]
+    cosine, learnt = inner
+    parts = (taught @ taught.mT, aim, plan.rate[:, blocks], plan.counts[:, blocks], wide, scale)
+    sizes = (n, classes, width, 0)
+    lesson = [x.data_ptr() for x in (cosine, *parts)], [x.stride(0) for x in (cosine, *parts)], sizes, [kappa]
+    steps = [x.stride(1) for x in (taught, *parts)]
+    checked(
+        kernel("chain", bank)(
+            ctypes.byref(
+                Chain(
+                    product(bank.dtype),
+                    torch.cuda.current_blas_handle(),
+                    *(x.data_ptr() for x in (taught, learnt, after)),
+                    Lesson(*(value for values in lesson for value in values)),
+                    *steps,
+                    taught.stride(0),
+                    *(streams, size, dim, cluster_for(classes)),
+                )
+            ),
+            queue(bank),
+        )
+    )
     return wide, scale, after
 
 
@@ -233,9 +257,8 @@ def reads(
     sides = empty((*z.shape[:2], n + dim), dtype=z.dtype, device=z.device)
     sides[..., n:] = z
     sides[..., :n] = torch.bmm(z, taught.view(-1, n, dim).mT).neg_().mul_(past)
-    torch.backends.cuda.matmul.allow_tf32 = fast
-    unscaled = torch.bmm(sides, wide.view(streams * size, -1, wide.shape[-1])[..., : n + dim].mT)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    with products("high" if fast else "highest"):
+        unscaled = torch.bmm(sides, wide.view(streams * size, -1, wide.shape[-1])[..., : n + dim].mT)
     got = top(unscaled.view(-1, unscaled.shape[-1]), tau=tau, scale=scale, before=before, rows=plan.rows)
     return Top(*(part.view(streams, -1) for part in got))
 
@@ -278,21 +301,23 @@ class Lesson(ctypes.Structure):
     )
 
 
-def call_learn(
-    cosine: Tensor,
-    gram: Tensor,
-    aim: Tensor,
-    rate: Tensor,
-    count: Tensor,
-    wide: Tensor,
-    scale: Tensor,
-    kappa: float,
-) -> None:
-    """Write the lesson of one block into the first columns of `wide`, and the scales."""
-    streams, n, classes = cosine.shape
-    arrays = (cosine, gram, aim, rate, count, wide, scale)
-    job = Lesson(*(x.data_ptr() for x in arrays), *(x.stride(0) for x in arrays), n, classes, wide.stride(1), 0, kappa)
-    checked(kernel("learn", cosine)(ctypes.byref(job), streams, cluster_for(classes), queue(cosine)))
+class Chain(ctypes.Structure):
+    """The arguments of `chain`, as kernels.cu declares them."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("product", "handle", "taught", "learnt", "last")),
+        ("lesson", Lesson),
+        *((f"next_{name}", ctypes.c_long) for name in ("taught", "gram", "aim", "rate", "count", "coef", "scale")),
+        ("per_taught", ctypes.c_long),
+        *((name, ctypes.c_int) for name in ("streams", "blocks", "dim", "cluster")),
+    )
+
+
+def product(dtype: torch.dtype) -> int | None:
+    """Return where cuBLAS keeps its batched matrix product, in the library that torch has loaded."""
+    letter = "S" if dtype == torch.float32 else "D"
+    name = f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"
+    return ctypes.cast(getattr(ctypes.CDLL(name), f"cublas{letter}gemmStridedBatched"), ctypes.c_void_p).value
 
 
 def cluster_for(classes: int) -> int:
@@ -300,29 +325,12 @@ def cluster_for(classes: int) -> int:
     return min(16, 1 << max(0, math.ceil(math.log2(classes / 320))))
 
 
-def call_rewrite(before: Tensor, learnt: Tensor, after: Tensor, count: Tensor) -> None:
-    """Write unit(before - learnt) into `after`, and `before` as it is where nobody taught."""
-    streams, classes, dim = before.shape
-    checked(
-        kernel("rewrite", before)(
-            *(pointer(x) for x in (before, learnt, after, count)),
-            *(ctypes.c_long(x.stride(0)) for x in (before, after, count)),
-            streams,
-            classes,
-            dim,
-            before.stride(1),
-            after.stride(1),
-            queue(before),
-        )
-    )
-
-
 class Job(ctypes.Structure):
     """The arguments of the kernel `observe`, as kernels.cu declares them."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("anchors", "bank", "z", "partial", "seen", "score", "label", "route")),
-        ("barrier", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("anchors", "bank", "z", "partial", "peak", "where")),
+        *((name, ctypes.c_void_p) for name in ("seen", "score", "label", "route", "barrier")),
         *((name, ctypes.c_int) for name in ("known", "classes", "dim")),
         *((name, ctypes.c_double) for name in ("tau", "kappa", "rho", "bound")),
     )
@@ -357,13 +365,16 @@ class Resident:
         self.label = torch.zeros((), dtype=torch.int64, device=device)
         self.route = torch.zeros((), dtype=torch.int32, device=device)
         self.blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        self.scratch = torch.zeros(16 * self.blocks, dtype=torch.float64, device=device)
-        self.barrier = torch.zeros(2, dtype=torch.int32, device=device)
+        sums = torch.zeros(8 * self.blocks, dtype=torch.float64, device=device)
+        peak, where = (torch.zeros(self.blocks, dtype=kind, device=device) for kind in (torch.float32, torch.int32))
+        barrier = torch.zeros(2, dtype=torch.int32, device=device)
         if len(anchors) > 1024 * self.blocks:
             raise SettingError(f"expected at most {1024 * self.blocks} anchors on this GPU, got {len(anchors)}")
-        arrays = (self.anchors, self.bank, self.z, self.scratch, self.seen, self.score, self.label, self.route)
+        self.scratch = (sums, peak, where, barrier)  # the kernel only has their addresses
+        arrays = (self.anchors, self.bank, self.z, sums, peak, where)
+        results = (self.seen, self.score, self.label, self.route, barrier)
         sizes = (self.known, *self.anchors.shape)
-        self.job = Job(*(x.data_ptr() for x in (*arrays, self.barrier)), *sizes, tau, kappa, rho, bound)
+        self.job = Job(*(x.data_ptr() for x in (*arrays, *results)), *sizes, tau, kappa, rho, bound)
         self.kernel = kernel("observe", self.z)
 
     def launch(self) -> None:

@@ -10,7 +10,7 @@
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
-namespace {
+namespace unseen {
 
 constexpr int PANEL = 8;      // teachers whose pairwise work stays in registers
 constexpr int TEACHERS = 128; // most teachers of a block
@@ -69,37 +69,51 @@ template <typename Op, typename T> __device__ T over_warp(T x) {
     return x;
 }
 
-// Two buffers by turns: whoever writes the next value cannot disturb a reader of this one.
-template <typename T> struct Mailbox {
-    T warps[2][THREADS / 32];
-    T blocks[2][CLUSTER];
-};
-
-template <typename Op, typename T> __device__ T over_cluster(T x, Mailbox<T>& mail, int turn) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    x = over_warp<Op>(x);
-    if (lane == 0) mail.warps[turn][warp] = x;
-    __syncthreads();
-    const int blocks = cluster_size();
-    if (blocks == 1) {
-        T all = mail.warps[turn][0];
-        for (int i = 1; i < warps; i++) all = Op::join(all, mail.warps[turn][i]);
-        return all;
-    }
-    if (warp == 0) {
-        const T mine = over_warp<Op>(lane < warps ? mail.warps[turn][lane] : T(Op::nothing));
-        if (lane < blocks) store(in_block(&mail.blocks[turn][cluster_rank()], lane), mine);
-    }
-    cluster_sync();
-    T all = mail.blocks[turn][0];
-    for (int i = 1; i < blocks; i++) all = Op::join(all, mail.blocks[turn][i]);
-    return all;
-}
-
 __device__ float power(float x) { return exp2f(x); }
 __device__ double power(double x) { return exp2(x); }
 __device__ float root(float x) { return sqrtf(x); }
 __device__ double root(double x) { return sqrt(x); }
+
+// Good to two roundings, for quantities that correct something larger.
+__device__ float quick_root(float x) {
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ double quick_root(double x) { return sqrt(x); }
+__device__ float quick_ratio(float x, float y) { return __fdividef(x, y); }
+__device__ double quick_ratio(double x, double y) { return x / y; }
+
+// One number from every thread of a cluster to all of them. Between `post` and `collect` there is time to do other work.
+// Two boxes by turns: whoever posts the next number cannot disturb a reader of this one.
+template <typename T> struct Mail {
+    const T* box;
+    unsigned remote; // this warp's place in the box of the block that this lane writes to
+    int letters;     // warps of the cluster
+    bool sends;
+    int turn;
+
+    __device__ Mail(T (&boxes)[2][CLUSTER * THREADS / 32]) : box(boxes[0]), turn(0) {
+        const int lane = threadIdx.x % 32, warps = blockDim.x / 32, blocks = cluster_size();
+        sends = lane < blocks, letters = blocks * warps;
+        remote = in_block(boxes[0], sends ? lane : 0) + (cluster_rank() * warps + threadIdx.x / 32) * sizeof(T);
+    }
+
+    template <typename Op> __device__ void post(T x) {
+        x = over_warp<Op>(x);
+        if (sends) store(remote + turn * sizeof(T) * CLUSTER * THREADS / 32, x);
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    }
+
+    template <typename Op> __device__ T collect() {
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+        const T* letter = box + turn * CLUSTER * THREADS / 32;
+        T all = Op::nothing;
+        for (int i = threadIdx.x % 32; i < letters; i += 32) all = Op::join(all, letter[i]);
+        turn ^= 1;
+        return over_warp<Op>(all);
+    }
+};
 
 template <typename T> struct Lesson {
     const T* cosine;  // [S, N, C] of the teachers with the bank before the block
@@ -114,132 +128,172 @@ template <typename T> struct Lesson {
     double kappa;
 };
 
-// `ROWS` rows of the bank per thread.
+// left -= gram[k, from...] . coef for the PANEL teachers `k` whose rows of the Gram matrix start at `gram`
+template <typename T> __device__ void correct(T (&left)[PANEL], const T* gram, int teachers, const T (&coef)[PANEL]) {
+#pragma unroll
+    for (int k = 0; k < PANEL; k++) {
+        const Four<T>* g = reinterpret_cast<const Four<T>*>(gram + k * teachers);
+        left[k] -= g[0].x * coef[0] + g[0].y * coef[1] + (g[0].z * coef[2] + g[0].w * coef[3]);
+        left[k] -= g[1].x * coef[4] + g[1].y * coef[5] + (g[1].z * coef[6] + g[1].w * coef[7]);
+    }
+}
+
+template <typename T> __device__ void load(T (&panel)[PANEL], const T* from) {
+    const Four<T> a = reinterpret_cast<const Four<T>*>(from)[0], b = reinterpret_cast<const Four<T>*>(from)[1];
+    panel[0] = a.x, panel[1] = a.y, panel[2] = a.z, panel[3] = a.w;
+    panel[4] = b.x, panel[5] = b.y, panel[6] = b.z, panel[7] = b.w;
+}
+
+template <typename T> __device__ void save(const T (&panel)[PANEL], T* to) {
+    reinterpret_cast<Four<T>*>(to)[0] = {panel[0], panel[1], panel[2], panel[3]};
+    reinterpret_cast<Four<T>*>(to)[1] = {panel[4], panel[5], panel[6], panel[7]};
+}
+
+// A row's scale as a sum of two: many small factors then cost one rounding, not one each.
+template <typename T> struct Scale {
+    T high, low;
+
+    // Divide by |w - move z|, which needs no pass over w: its square is 1 + excess, because |w| = 1.
+    __device__ void shrink(T excess) {
+        if (excess > T(-0.5) && excess < T(0.5)) {
+            const T norm = quick_root(1 + excess), less = quick_ratio(excess, norm * (1 + norm)); // 1 - 1 / norm
+            const T change = -high * less + (low - low * less), sum = high + change;
+            low = change - (sum - high), high = sum;
+        } else {
+            const T norm = root(1 + excess > T(1e-24) ? 1 + excess : T(1e-24));
+            high /= norm, low /= norm;
+        }
+    }
+};
+
+// `ROWS` rows of the bank per thread. Of a panel's cosines, what earlier panels take off is done ahead, while the
+// cluster adds up the masses of the panel before.
 template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) learn(const Lesson<T> job) {
-    __shared__ Mailbox<T> mail;
-    __shared__ Four<T> gram[PANEL][TEACHERS / 4];
-    const int blocks = cluster_size(), stream = blockIdx.x / blocks, n = job.teachers, classes = job.classes;
-    const T* cosine = job.cosine + stream * job.per_cosine;
-    const T* aims = job.aim + stream * job.per_aim;
-    const T* rates = job.rate + stream * job.per_rate;
-    T* scales = job.scale + stream * job.per_scale;
+    extern __shared__ __align__(32) char memory[];
+    __shared__ T boxes[2][CLUSTER * THREADS / 32];
+    T* const gram = reinterpret_cast<T*>(memory);
+    Mail<T> mail(boxes);
+    const int stream = blockIdx.x / cluster_size(), n = job.teachers, classes = job.classes;
+    const T* const cosine = job.cosine + stream * job.per_cosine;
+    const T* const aims = job.aim + stream * job.per_aim;
+    const T* const rates = job.rate + stream * job.per_rate;
+    T* const scales = job.scale + stream * job.per_scale;
     const int count = job.count[stream * job.per_count];
     const T slope = T(1.4426950408889634 / job.kappa);
     const bool steep = job.kappa < 0.025; // exp((u - 1) / kappa) could underflow for every row
 
     int row[ROWS];
     bool real[ROWS];
-    T scale[ROWS];
+    Scale<T> scale[ROWS];
     T* coef[ROWS];
+    T left[ROWS][PANEL], aim[ROWS][PANEL], after[ROWS][PANEL], ahead[ROWS][PANEL], ahead_aim[ROWS][PANEL];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int local = threadIdx.x + r * blockDim.x, mine = cluster_rank() * job.rows + local;
         real[r] = local < job.rows && mine < classes;
         row[r] = real[r] ? mine : 0;
         coef[r] = job.coef + stream * job.per_coef + long(row[r]) * job.width;
-        scale[r] = 1;
+        scale[r] = {1, 0};
         if (real[r]) scales[row[r]] = 1;
+#pragma unroll
+        for (int k = 0; k < PANEL; k++) {
+            left[r][k] = 0;
+            ahead[r][k] = cosine[long(k) * classes + row[r]];
+            ahead_aim[r][k] = aims[long(k) * classes + row[r]];
+        }
     }
-    if (blocks > 1) cluster_sync(); // nobody writes to a block that has not started
+    for (int i = threadIdx.x; i < n * n; i += blockDim.x) gram[i] = job.gram[stream * job.per_gram + i];
+    cluster_sync(); // the Gram matrix is there, and nobody writes to a block that has not started
 
-    int turn = 0;
-    for (int first = 0; first < n; first += PANEL) {
-        T left[ROWS][PANEL], aim[ROWS][PANEL];
+    int first = 0;
+    for (; first < count; first += PANEL) {
+        const int next = first + PANEL < n ? first + PANEL : first;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-#pragma unroll
-            for (int k = 0; k < PANEL; k++) left[r][k] = 0;
-        if (first < count) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int k = 0; k < PANEL; k++) {
-                    left[r][k] = cosine[long(first + k) * classes + row[r]];
-                    aim[r][k] = aims[long(first + k) * classes + row[r]];
-                }
-            __syncthreads();
-            for (int i = threadIdx.x; i < PANEL * n; i += blockDim.x)
-                reinterpret_cast<T*>(gram[i / n])[i % n] = job.gram[stream * job.per_gram + long(first + i / n) * n + i % n];
-            __syncthreads();
-            for (int j = 0; j < first; j += 4)
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    const Four<T> c = *reinterpret_cast<Four<T>*>(coef[r] + j);
-#pragma unroll
-                    for (int k = 0; k < PANEL; k++) {
-                        const Four<T> g = gram[k][j / 4];
-                        left[r][k] -= g.x * c.x + g.y * c.y + (g.z * c.z + g.w * c.w);
-                    }
-                }
+        for (int r = 0; r < ROWS; r++) {
+            if (first) correct(ahead[r], gram + first * n + first - PANEL, n, left[r]);
 #pragma unroll
             for (int k = 0; k < PANEL; k++) {
-                const int i = first + k;
-                if (i >= count) {
+                left[r][k] = ahead[r][k], aim[r][k] = ahead_aim[r][k];
+                ahead[r][k] = cosine[long(next + k) * classes + row[r]];
+                ahead_aim[r][k] = aims[long(next + k) * classes + row[r]];
+            }
+        }
 #pragma unroll
-                    for (int r = 0; r < ROWS; r++) left[r][k] = 0;
-                    continue;
-                }
-                const T rate = rates[i];
-                T u[ROWS], mass[ROWS], sum = 0, shift = 1;
+        for (int k = 0; k < PANEL; k++) {
+            const int i = first + k;
+            if (i >= count) {
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) u[r] = scale[r] * left[r][k];
-                if (steep) {
-                    shift = Max::nothing;
+                for (int r = 0; r < ROWS; r++) left[r][k] = 0, after[r][k] = scale[r].high;
+                continue;
+            }
+            const T rate = rates[i];
+            T u[ROWS], mass[ROWS], sum = 0, shift = 1;
 #pragma unroll
-                    for (int r = 0; r < ROWS; r++)
-                        if (real[r]) shift = Max::join(shift, u[r]);
-                    shift = over_cluster<Max>(shift, mail, turn);
-                    turn ^= 1;
-                }
+            for (int r = 0; r < ROWS; r++) u[r] = scale[r].high * left[r][k] + scale[r].low * left[r][k];
+            if (steep) {
+                shift = Max::nothing;
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    if (real[r]) shift = Max::join(shift, u[r]);
+                mail.template post<Max>(shift);
+                shift = mail.template collect<Max>();
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                mass[r] = real[r] ? power((u[r] - shift) * slope) : T(0);
+                sum += mass[r];
+            }
+            mail.template post<Sum>(sum);
+            for (int past = k * PANEL; past < first; past += PANEL * PANEL)
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
-                    mass[r] = real[r] ? power((u[r] - shift) * slope) : T(0);
-                    sum += mass[r];
+                    T earlier[PANEL];
+                    load(earlier, coef[r] + past);
+                    correct(ahead[r], gram + next * n + past, n, earlier);
                 }
-                sum = over_cluster<Sum>(sum, mail, turn);
-                turn ^= 1;
-                const T part = rate / sum;
+            const T part = quick_ratio(rate, mail.template collect<Sum>());
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    const T move = mass[r] * part - aim[r][k];
-                    left[r][k] = move / scale[r];
-                    // |w - move z|^2 needs no pass over w, because |w| = 1 and w.z is u
-                    const T square = 1 + move * (move - 2 * u[r]);
-                    scale[r] = scale[r] / root(square > T(1e-24) ? square : T(1e-24));
-                    if (real[r]) scales[long(i + 1) * classes + row[r]] = scale[r];
+            for (int r = 0; r < ROWS; r++) {
+                const T move = mass[r] * part - aim[r][k];
+                left[r][k] = quick_ratio(move, scale[r].high);
+                scale[r].shrink(move * (move - 2 * u[r]));
+                after[r][k] = scale[r].high;
 #pragma unroll
-                    for (int later = k + 1; later < PANEL; later++)
-                        left[r][later] -= reinterpret_cast<const T*>(gram[later])[i] * left[r][k];
-                }
+                for (int later = k + 1; later < PANEL; later++) left[r][later] -= gram[(first + later) * n + i] * left[r][k];
             }
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             if (real[r]) {
-                Four<T>* out = reinterpret_cast<Four<T>*>(coef[r] + first);
-                out[0] = {left[r][0], left[r][1], left[r][2], left[r][3]};
-                out[1] = {left[r][4], left[r][5], left[r][6], left[r][7]};
+                save(left[r], coef[r] + first);
+#pragma unroll
+                for (int k = 0; k < PANEL; k++) scales[long(first + k + 1) * classes + row[r]] = after[r][k];
             }
     }
+    for (; first < n; first += PANEL)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (real[r]) save<T>({0, 0, 0, 0, 0, 0, 0, 0}, coef[r] + first);
 }
 
-template <typename T> int launch_learn(const Lesson<T>* job, int streams, int cluster, cudaStream_t queue) {
-    Lesson<T> copy = *job;
-    copy.rows = (copy.classes + cluster - 1) / cluster;
+template <typename T> int launch_learn(Lesson<T> job, int streams, int cluster, cudaStream_t queue) {
+    job.rows = (job.classes + cluster - 1) / cluster;
     void (*kernel)(Lesson<T>) = learn<T, 1>;
     int rows = 1;
-    if (copy.rows > 384) kernel = learn<T, 2>, rows = 2;
-    if (copy.rows > 2 * 512) kernel = learn<T, 4>, rows = 4;
-    if (copy.rows > 4 * 512 || copy.teachers > TEACHERS || copy.teachers % PANEL) return cudaErrorInvalidValue;
-    const int threads = ((copy.rows + rows - 1) / rows + 31) / 32 * 32;
+    if (job.rows > 384) kernel = learn<T, 2>, rows = 2;
+    if (job.rows > 2 * THREADS) kernel = learn<T, 4>, rows = 4;
+    if (job.rows > 4 * THREADS || job.teachers > TEACHERS || job.teachers % PANEL) return cudaErrorInvalidValue;
+    const int threads = ((job.rows + rows - 1) / rows + 31) / 32 * 32;
+    const size_t memory = sizeof(T) * job.teachers * job.teachers;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory);
     cudaLaunchAttribute size;
     size.id = cudaLaunchAttributeClusterDimension;
     size.val.clusterDim.x = cluster, size.val.clusterDim.y = 1, size.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(streams * cluster), config.blockDim = dim3(threads), config.stream = queue;
-    config.attrs = &size, config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, copy);
+    config.dynamicSmemBytes = memory, config.attrs = &size, config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, job);
 }
 
 // One warp per row: after = unit(before - learnt), or before itself where nobody taught.
@@ -327,7 +381,9 @@ struct Resident {
     const float* anchors; // [K + L, d]
     float* bank;          // [K + L, d], written in place
     const float* z;       // [d]
-    double* partial;      // [blocks, 8]
+    double* partial;      // [blocks, 8]: four sums of each of two rounds
+    float* peak;          // [blocks]: the best known cosine of each thread block, and where it is
+    int* where;           // [blocks]
     long* seen;           // [2]: samples that taught known, unknown
     double* score;        // log-odds
     long* label;
@@ -338,6 +394,7 @@ struct Resident {
 };
 
 constexpr int MOST = 1024; // rows of the bank per thread block in observe
+constexpr int TOGETHER = 3; // rows a warp reads at once
 
 __device__ void grid_sync(unsigned* barrier) {
     __syncthreads();
@@ -374,6 +431,7 @@ __device__ void over_grid(double (&x)[4], const Resident& job, int slot) {
     grid_sync(job.barrier);
     if (warp < 4) {
         double all = 0;
+#pragma unroll 8
         for (int i = lane; i < gridDim.x; i += 32) all += __ldcg(job.partial + i * 8 + slot + warp);
         all = over_warp<Sum>(all);
         if (lane == 0) warps[warp][0] = all;
@@ -384,55 +442,71 @@ __device__ void over_grid(double (&x)[4], const Resident& job, int slot) {
     __syncthreads();
 }
 
-// The gate in float64: products of float32 are exact there, so a route depends on nothing but the sample.
-__global__ void __launch_bounds__(1024, 1) observe(const Resident job) {
+__device__ void best_of_warp(float& peak, int& where) {
+    for (int mask = 16; mask; mask >>= 1) {
+        const float other = __shfl_xor_sync(~0u, peak, mask);
+        const int place = __shfl_xor_sync(~0u, where, mask);
+        if (other > peak || (other == peak && place < where)) peak = other, where = place;
+    }
+}
+
+// Rows go round the thread blocks, so that each has its part of both banks. The gate is in float64: products of float32
+// are exact there, so a route depends on nothing but the sample.
+__global__ void __launch_bounds__(512, 1) observe(const Resident job) {
     __shared__ double text[MOST];
     __shared__ float cosine[MOST], moves[MOST];
-    const int rows = (job.classes + gridDim.x - 1) / gridDim.x, start = blockIdx.x * rows;
-    const int mine = min(rows, job.classes - start), quads = job.dim / 4;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const float4* z = reinterpret_cast<const float4*>(job.z);
+    const int start = blockIdx.x, stride = gridDim.x, mine = (job.classes - start + stride - 1) / stride;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, quads = job.dim / 4;
+    const float4* const z = reinterpret_cast<const float4*>(job.z);
+    const double sharp = 1 / job.tau, soft = 1 / job.kappa;
+    auto row_of = [&](float* from, int i) { return reinterpret_cast<float4*>(from + long(start + i * stride) * job.dim); };
 
-    for (int i = warp; i < mine; i += warps) {
-        const float4* anchor = reinterpret_cast<const float4*>(job.anchors + long(start + i) * job.dim);
-        const float4* row = reinterpret_cast<const float4*>(job.bank + long(start + i) * job.dim);
-        double t = 0;
-        float u = 0;
-#pragma unroll 4
-        for (int k = lane; k < quads; k += 32) {
-            const float4 a = anchor[k], w = row[k], x = z[k];
-            t += double(a.x) * x.x + double(a.y) * x.y + (double(a.z) * x.z + double(a.w) * x.w);
-            u += w.x * x.x + w.y * x.y + (w.z * x.z + w.w * x.w);
+    for (int i = warp; i < mine; i += TOGETHER * warps) {
+        const float4 *anchor[TOGETHER], *row[TOGETHER];
+        double t[TOGETHER] = {};
+        float u[TOGETHER] = {};
+#pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+            const int at = min(i + r * warps, mine - 1);
+            anchor[r] = row_of(const_cast<float*>(job.anchors), at), row[r] = row_of(job.bank, at);
         }
-        t = over_warp<Sum>(t), u = over_warp<Sum>(u);
-        if (lane == 0) text[i] = t, cosine[i] = u;
+#pragma unroll 2
+        for (int k = lane; k < quads; k += 32) {
+            const float4 x = z[k];
+#pragma unroll
+            for (int r = 0; r < TOGETHER; r++) {
+                const float4 a = __ldcg(anchor[r] + k), w = __ldcg(row[r] + k);
+                t[r] += double(a.x) * double(x.x) + double(a.y) * double(x.y) +
+                        (double(a.z) * double(x.z) + double(a.w) * double(x.w));
+                u[r] += w.x * x.x + w.y * x.y + (w.z * x.z + w.w * x.w);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+            t[r] = over_warp<Sum>(t[r]), u[r] = over_warp<Sum>(u[r]);
+            if (lane == 0 && i + r * warps < mine) text[i + r * warps] = t[r], cosine[i + r * warps] = u[r];
+        }
     }
     __syncthreads();
 
     double sums[4] = {0, 0, 0, 0}; // text and bank, known and unknown
     for (int i = threadIdx.x; i < mine; i += blockDim.x) {
-        const bool unknown = start + i >= job.known;
-        text[i] = exp((text[i] - 1) / job.tau);
-        const double mass = exp((double(cosine[i]) - 1) / job.kappa);
+        const bool unknown = start + i * stride >= job.known;
+        text[i] = exp((text[i] - 1) * sharp);
+        const double mass = exp((double(cosine[i]) - 1) * soft);
         moves[i] = mass;
-        sums[unknown] += text[i];
-        sums[2 + unknown] += mass;
+        sums[unknown] += text[i], sums[2 + unknown] += mass;
     }
     over_grid(sums, job, 0);
-    const double trust = log(sums[0]) - log(sums[1]);
+    const double trust = log(sums[0] / sums[1]);
     const int route = trust >= job.bound ? 1 : trust <= -job.bound ? -1 : 0, side = route < 0;
-    const double rate = job.rho / sqrt(double(job.seen[side] + 1)) / job.kappa;
-    for (int i = threadIdx.x; i < mine; i += blockDim.x) {
-        const bool taught = route && (start + i >= job.known) == side;
-        const double move = rate * (moves[i] / sums[2 + side] - text[i] / sums[side]);
-        moves[i] = taught ? float(move) : 0.f;
-    }
-    __syncthreads();
+    const double rate = job.rho / sqrt(double(job.seen[side] + 1)) * soft;
+    const double pulled = rate / sums[2 + side], aimed = rate / sums[side];
 
     for (int i = warp; i < mine; i += warps) {
-        if (!route || (start + i >= job.known) != side) continue;
-        float4* row = reinterpret_cast<float4*>(job.bank + long(start + i) * job.dim);
-        const float move = moves[i];
+        if (!route || (start + i * stride >= job.known) != side) continue;
+        float4* const row = row_of(job.bank, i);
+        const float move = float(moves[i] * pulled - text[i] * aimed);
         float square = 0, u = 0;
         auto moved = [&](int k) {
             const float4 w = row[k], x = z[k];
@@ -455,47 +529,91 @@ __global__ void __launch_bounds__(1024, 1) observe(const Resident job) {
     }
     __syncthreads();
 
-    // the largest known logit rides along as two numbers: each block's peak and where it is
     double masses[4] = {0, 0, 0, 0};
     for (int i = threadIdx.x; i < mine; i += blockDim.x)
-        masses[start + i >= job.known] += exp((double(cosine[i]) - 1) / job.tau);
+        masses[start + i * stride >= job.known] += exp((double(cosine[i]) - 1) * sharp);
     if (warp == 0) {
-        Best<float> best = {NOTHING, NOTHING, 0, 0x7fffffff};
-        for (int i = lane; i < mine && start + i < job.known; i += 32)
-            if (cosine[i] > best.peak) best.peak = cosine[i], best.label = start + i;
-        for (int mask = 16; mask; mask >>= 1) {
-            const float peak = __shfl_xor_sync(~0u, best.peak, mask);
-            const int label = __shfl_xor_sync(~0u, best.label, mask);
-            if (peak > best.peak || (peak == best.peak && label < best.label)) best.peak = peak, best.label = label;
-        }
-        if (lane == 0) job.partial[(gridDim.x + blockIdx.x) * 8] = best.peak;
-        if (lane == 0) job.partial[(gridDim.x + blockIdx.x) * 8 + 1] = best.label;
+        float peak = NOTHING;
+        int where = job.known;
+        for (int i = lane; i < mine && start + i * stride < job.known; i += 32)
+            if (cosine[i] > peak) peak = cosine[i], where = start + i * stride;
+        best_of_warp(peak, where);
+        if (lane == 0) job.peak[blockIdx.x] = peak, job.where[blockIdx.x] = where;
     }
     over_grid(masses, job, 4);
-    if (blockIdx.x || threadIdx.x) return;
-    double peak = NOTHING, label = 0;
-    for (int i = 0; i < gridDim.x; i++) {
-        const double other = __ldcg(job.partial + (gridDim.x + i) * 8);
-        if (other > peak) peak = other, label = __ldcg(job.partial + (gridDim.x + i) * 8 + 1);
+    if (blockIdx.x || warp) return;
+    float peak = NOTHING;
+    int where = job.known;
+    for (int i = lane; i < gridDim.x; i += 32) {
+        const float other = __ldcg(job.peak + i);
+        const int place = __ldcg(job.where + i);
+        if (other > peak || (other == peak && place < where)) peak = other, where = place;
     }
-    *job.score = log(masses[0]) - log(masses[1]);
-    *job.label = long(label), *job.route = route;
+    best_of_warp(peak, where);
+    if (lane) return;
+    *job.score = log(masses[0] / masses[1]), *job.label = where, *job.route = route;
     if (route) job.seen[side] += 1;
 }
 
-} // namespace
+template <typename T>
+int launch_rewrite(const T* before, const T* learnt, T* after, const int* count, long per_before, long per_after,
+                   long per_count, int streams, int classes, int dim, int width, int after_width, cudaStream_t queue) {
+    rewrite<<<dim3((classes + 7) / 8, streams), 256, 0, queue>>>(before, learnt, after, count, per_before, per_after,
+                                                                 per_count, classes, dim, width, after_width);
+    return cudaGetLastError();
+}
+
+// cublas<t>gemmStridedBatched, found by the caller in the library that torch has loaded
+template <typename T>
+using Product = int (*)(void*, int, int, int, int, int, const T*, const T*, int, long long, const T*, int, long long, const T*,
+                        T*, int, long long, int);
+
+template <typename T> struct Chain {
+    Product<T> product;
+    void* handle;
+    const T* taught; // [S, blocks, N, d]
+    T* learnt;       // [S, C, d] for use inside
+    T* last;         // [S, C, d]: the bank after the last block
+    Lesson<T> lesson; // of the first block
+    long next_taught, next_gram, next_aim, next_rate, next_count, next_coef, next_scale; // from block to block
+    long per_taught; // from stream to stream
+    int streams, blocks, dim, cluster;
+};
+
+// The whole chain of blocks, enqueued from here because a launch costs far less than one from Python.
+template <typename T> int launch_chain(const Chain<T>& job, cudaStream_t queue) {
+    const T one = 1, zero = 0;
+    Lesson<T> lesson = job.lesson;
+    const int n = lesson.teachers, classes = lesson.classes, dim = job.dim, width = lesson.width;
+    const T* taught = job.taught;
+    for (int b = 0; b < job.blocks; b++) {
+        const T* bank = lesson.coef + n; // lesson and bank lie side by side
+        int error = job.product(job.handle, 1, 0, classes, n, dim, &one, bank, width, lesson.per_coef, taught, dim,
+                                job.per_taught, &zero, const_cast<T*>(lesson.cosine), classes, lesson.per_cosine, job.streams);
+        if (error) return 1000 + error;
+        if ((error = launch_learn(lesson, job.streams, job.cluster, queue))) return error;
+        error = job.product(job.handle, 0, 0, dim, classes, n, &one, taught, dim, job.per_taught, lesson.coef, width,
+                            lesson.per_coef, &zero, job.learnt, dim, long(classes) * dim, job.streams);
+        if (error) return 1000 + error;
+        const bool last = b + 1 == job.blocks;
+        T* after = last ? job.last : lesson.coef + job.next_coef + n;
+        error = launch_rewrite(bank, static_cast<const T*>(job.learnt), after, lesson.count, lesson.per_coef,
+                               last ? long(classes) * dim : lesson.per_coef, lesson.per_count, job.streams, classes, dim, width,
+                               last ? dim : width, queue);
+        if (error) return error;
+        taught += job.next_taught;
+        lesson.gram += job.next_gram, lesson.aim += job.next_aim, lesson.rate += job.next_rate;
+        lesson.count += job.next_count, lesson.coef += job.next_coef, lesson.scale += job.next_scale;
+    }
+    return 0;
+}
+
+} // namespace unseen
+
+using namespace unseen;
 
 #define EXPORT(T, NAME)                                                                                                    \
-    extern "C" int learn_##NAME(const Lesson<T>* job, int streams, int cluster, cudaStream_t queue) {                      \
-        return launch_learn(job, streams, cluster, queue);                                                                 \
-    }                                                                                                                      \
-    extern "C" int rewrite_##NAME(const T* before, const T* learnt, T* after, const int* count, long per_before,           \
-                                  long per_after, long per_count, int streams, int classes, int dim, int width,            \
-                                  int after_width, cudaStream_t queue) {                                                   \
-        rewrite<<<dim3((classes + 7) / 8, streams), 256, 0, queue>>>(before, learnt, after, count, per_before, per_after,  \
-                                                                     per_count, classes, dim, width, after_width);         \
-        return cudaGetLastError();                                                                                         \
-    }                                                                                                                      \
+    extern "C" int chain_##NAME(const Chain<T>* job, cudaStream_t queue) { return launch_chain(*job, queue); }             \
     extern "C" int top_##NAME(const T* logits, const T* scale, const int* before, long* label, T* peak, T* rest,           \
                               long samples, int classes, int rows, int teachers, double tau, cudaStream_t queue) {         \
         top<<<samples, classes > 2048 ? 256 : 128, 0, queue>>>(logits, scale, before, label, peak, rest, classes, rows,    \
@@ -506,13 +624,7 @@ __global__ void __launch_bounds__(1024, 1) observe(const Resident job) {
 EXPORT(float, float32)
 EXPORT(double, float64)
 
-extern "C" int observe_blocks(int* blocks) {
-    int device;
-    cudaGetDevice(&device);
-    return cudaDeviceGetAttribute(blocks, cudaDevAttrMultiProcessorCount, device);
-}
-
 extern "C" int observe_float32(const Resident* job, int blocks, cudaStream_t queue) {
     void* arguments[] = {const_cast<Resident*>(job)};
-    return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(observe), dim3(blocks), dim3(1024), arguments, 0, queue);
+    return cudaLaunchCooperativeKernel(reinterpret_cast<void*>(observe), dim3(blocks), dim3(512), arguments, 0, queue);
 }

@@ -1,0 +1,213 @@
+"""The default: pool the frozen evidence of images that look alike. docs/method.md derives and measures it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.gate import Text, neglabel, read_text
+from unseen.odds import in_cache
+
+LEVEL_VARIANCE = 1e4  # prior of the intercept: the level of the evidence is free
+
+
+class Pool(NamedTuple):
+    """A linear regression of the evidence on the image, what each name was voted, and how large leverages have been."""
+
+    weight: Float[Tensor, " d1"]  # posterior mean, the intercept last
+    cov: Float[Tensor, "d1 d1"]  # posterior covariance in units of the noise
+    votes: Float[Tensor, " K"]
+    seen: Int[Tensor, ""]
+    spread: Float[Tensor, ""]  # sum of squared log leverage ratios
+    deviation: Float[Tensor, ""]  # sum of the standard deviations of the text's logits
+
+
+class Evidence(NamedTuple):
+    """What the frozen text says of each sample, in nats."""
+
+    known: Float[Tensor, " T"]
+    deviation: Float[Tensor, " T"]  # standard deviation of the logits over all names, known and negative
+
+
+class Lesson(NamedTuple):
+    """What a block teaches, as if its samples had come one by one: each row is computed before its own sample."""
+
+    predicted: Float[Tensor, " T"]  # pooled evidence at the sample
+    leverage: Float[Tensor, " T"]  # how far the pool is from being settled there
+    white: Float[Tensor, "T d1"]  # what the sample takes from the covariance: its row times itself
+    innovation: Float[Tensor, " T"]
+
+
+@dataclass(frozen=True, eq=False)
+class Default(Detector[Pool]):
+    """Score by half a sample's own evidence and half that of its likes, learned online by Bayesian linear regression.
+
+    Nothing is routed and no mode is looked for, so there is no gate to set wrong: a stream that holds one kind only, or
+    begins so, is no special case. Where the pool would have to extrapolate, a sample keeps its own evidence.
+    """
+
+    tau: float = 0.01
+    share: float = 0.5  # the say of the pooled evidence
+    reach: float = 2.0  # standard deviations of leverage within which it may speak
+    balance: float = 0.25  # how much of a name's popularity is divided out when naming
+
+    name: ClassVar[str] = "default"
+    needs_negatives: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau, reach=self.reach)
+        in_range("share", self.share, 0, 1)
+        in_range("balance", self.balance, 0, 1)
+
+    def start(self) -> Pool:
+        """Return a pool that knows nothing."""
+        variance = torch.full((self.labels.dim + 1,), 1 / self.ridge, dtype=torch.float64)
+        variance[-1] = LEVEL_VARIANCE
+        zero = torch.zeros((), dtype=torch.float64)
+        votes = torch.zeros(len(self.labels.names), dtype=torch.float64)
+        fresh = Pool(torch.zeros_like(variance), variance.diag(), votes, zero.long(), zero, zero)
+        return Pool(*(part.to(self.labels.id_anchors.device) for part in fresh))
+
+    def read(self, state: Pool, z: Float[Tensor, "T d"]) -> Reading:
+        """Score each sample of a block as if it came next."""
+        text = read_text(self.labels, z, tau=self.tau)
+        frozen, x = evidence(text), with_level(z)
+        predicted, leverage = x @ state.weight, ((x @ state.cov) * x).sum(1)
+        ratio = self._ratio(leverage, state.seen, slopes(state.cov))
+        score = self._combined(frozen, predicted, leverage, self._open(ratio, state.spread, state.seen))
+        even = self._even(state.deviation + frozen.deviation, state.seen + 1)
+        return Reading.frozen(score.to(z.dtype), self._named(text, state.votes), even.to(z.dtype))
+
+    def learn(self, state: Pool, z: Float[Tensor, "T d"]) -> tuple[Reading, Pool]:
+        """Score each sample of a block before the pool learns from it, in arrival order."""
+        text = read_text(self.labels, z, tau=self.tau)
+        frozen, x, ballot = evidence(text), with_level(z), votes(text)
+        lesson = one_by_one(x, frozen.known, state)
+        seen = state.seen + torch.arange(len(z), device=z.device)
+        ratio = self._ratio(lesson.leverage, seen, slopes(state.cov) - earlier(lesson.white[:, :-1].square().sum(1)))
+        is_open = self._open(ratio, state.spread + earlier(ratio.square()), seen)
+        score = self._combined(frozen, lesson.predicted, lesson.leverage, is_open)
+        even = self._even(state.deviation + frozen.deviation.cumsum(0), seen + 1)
+        reading = Reading(
+            score.to(z.dtype),
+            self._named(text, state.votes + earlier(ballot)),
+            lesson.innovation.sign().to(torch.int8),
+            even.to(z.dtype),
+        )
+        return reading, Pool(
+            state.weight + lesson.white.T @ lesson.innovation,
+            state.cov - lesson.white.T @ lesson.white,
+            state.votes + ballot.sum(0),
+            state.seen + len(z),
+            state.spread + ratio.square().sum(),
+            state.deviation + frozen.deviation.sum(),
+        )
+
+    @property
+    def ridge(self) -> float:
+        """Return the prior precision of the slopes: worth sqrt(d) samples."""
+        return math.sqrt(self.labels.dim)
+
+    @cached_property
+    def best_of_names(self) -> float:
+        """Return the expected maximum of K standard normals: how far a best name stands out by chance."""
+        return expected_maximum(len(self.labels.names))
+
+    def _even(self, deviation: Tensor, count: Tensor) -> Tensor:
+        """Return the evidence of an image whose logits are K + L draws from one normal: related to no name at all."""
+        share = math.log(len(self.labels.names) / len(self.labels.negatives))
+        return share + self.best_of_names * deviation / count + self.best_of_names**2 / 4
+
+    def _ratio(self, leverage: Tensor, seen: Tensor, trace: Tensor) -> Tensor:
+        """Return log(leverage / mean leverage); the mean is p / n, with p the parameters in use."""
+        used = 1 + self.labels.dim - self.ridge * trace
+        return torch.where(seen > 0, torch.log(leverage * seen / used), 0.0)
+
+    def _open(self, ratio: Tensor, spread: Tensor, seen: Tensor) -> Tensor:
+        """Return how far the pool may speak, from 0 to 1: a normal tail beyond `reach` deviations of the log ratio."""
+        prior = math.log(2) / self.reach  # the rule of thumb that twice the mean leverage is far
+        variance = (prior**2 + spread) / (1 + seen)
+        return torch.exp(-0.5 * (ratio.clamp(min=0).square() / variance - self.reach**2).clamp(min=0))
+
+    def _combined(self, frozen: Evidence, predicted: Tensor, leverage: Tensor, is_open: Tensor) -> Tensor:
+        return frozen.known + self.share * is_open * (predicted - frozen.known) / (1 + leverage)
+
+    def _named(self, text: Text, votes: Tensor) -> Tensor:
+        return (text.known - self.balance * torch.log1p(votes)).argmax(1)
+
+
+def evidence(text: Text) -> Evidence:
+    """Return NegLabel's log-odds plus MCM's contrast plus half the surprise of a name standing out so far by chance."""
+    (known_mean, known_var), (far_mean, far_var) = (mean_and_variance(part) for part in text)
+    known = text.known.shape[1] / (text.known.shape[1] + text.negative.shape[1])
+    far = 1 - known
+    mean = known * known_mean + far * far_mean
+    variance = known * known_var + far * far_var + known * far * (known_mean - far_mean).square()
+    peak = text.known.amax(1)
+    surprise = (peak - mean).square() / (2 * variance)
+    return Evidence((neglabel(text) + (peak - known_mean) + surprise / 2).double(), variance.sqrt().double())
+
+
+def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+    """Return both for each row, a cacheful of rows at a time."""
+    mean, variance = (logits.new_empty(len(logits)) for _ in range(2))
+    for rows in in_cache(logits):
+        mean[rows] = logits[rows].mean(1)
+        variance[rows] = (logits[rows] - mean[rows].unsqueeze(1)).square_().mean(1)
+    return mean, variance
+
+
+def votes(text: Text) -> Float[Tensor, "T K"]:
+    """Return each sample's vote: the posterior of the known name that has more than half of it, else nothing."""
+    posterior = text.known.softmax(1)
+    return (posterior * (posterior > 0.5)).double()
+
+
+def one_by_one(x: Float[Tensor, "T d1"], f: Float[Tensor, " T"], state: Pool) -> Lesson:
+    """Return exactly what a Kalman filter computes sample by sample, from one Cholesky factor of the block.
+
+    The block's evidence has covariance I + x cov x' = C C'; solving with C subtracts from each sample what the earlier
+    ones of the block have already told.
+    """
+    gain = x @ state.cov
+    factor = torch.linalg.cholesky(gain @ x.T + torch.eye(len(x), dtype=x.dtype, device=x.device))
+    known = torch.cat([gain, (f - x @ state.weight).unsqueeze(1)], dim=1)
+    white = torch.linalg.solve_triangular(factor, known, upper=False)
+    deviation = factor.diagonal()
+    return Lesson(f - white[:, -1] * deviation, deviation.square() - 1, white[:, :-1], white[:, -1])
+
+
+def expected_maximum(count: int) -> float:
+    """Return the mean of the largest of `count` standard normals, by quadrature.
+
+    >>> round(expected_maximum(1), 6), round(expected_maximum(2), 6)
+    (0.0, 0.56419)
+    """
+    x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
+    below = torch.special.log_ndtr(x) * (count - 1)
+    density = count * torch.exp(below - x.square() / 2) / math.sqrt(2 * math.pi)
+    return float(torch.trapezoid(x * density, x))
+
+
+def with_level(z: Float[Tensor, "T d"]) -> Float[Tensor, "T d1"]:
+    """Return samples with a one for the intercept, in the float64 the regression needs."""
+    return torch.cat([z, z.new_ones(len(z), 1)], dim=1).double()
+
+
+def slopes(cov: Float[Tensor, "d1 d1"]) -> Float[Tensor, ""]:
+    """Return the summed variance of the slopes, the intercept left out."""
+    return cov.diagonal()[:-1].sum()
+
+
+def earlier(values: Tensor) -> Tensor:
+    """Return the running sum over the earlier rows only."""
+    return values.cumsum(0) - values
