@@ -104,7 +104,7 @@ def test_a_state_of_another_detector_is_named(files):
     arguments = ["score", files["features"], "--space", files["space"], "--state", files["state"]]
     runner.invoke(app, arguments)
     result = runner.invoke(app, [*arguments, "--detector", "mcm"])
-    assert "expected --detector online" in str(result.exception)
+    assert "expected --detector default" in str(result.exception)
 
 
 def test_help_teaches_and_version_is_said():

@@ -24,7 +24,7 @@ def score(
         Path, typer.Argument(help="A folder from `unseen encode`, or a .safetensors file with `features` [n, d].")
     ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "online",
+    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "default",
     state: Annotated[
         Path | None, typer.Option(help="Go on from this file if it is there, and keep the state in it.")
     ] = None,
