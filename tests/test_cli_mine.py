@@ -56,7 +56,7 @@ def test_show_prints_both_sides_and_words_go_to_stderr() -> None:
 def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
     from unseen.labels.nearest import Pair
 
-    command._warn([Pair("cat", "cats", 0.97)])
+    command.warn([Pair("cat", "cats", 0.97)])
     assert "nearly repeat a known name: cat ~ cats (0.97)" in capsys.readouterr().err
 
 

@@ -25,11 +25,15 @@ class Trial:
         """Return which samples belong to a known name."""
         return self.label >= 0
 
-    def ordered(self, kind: str, seed: int, **options: object) -> Trial:
-        """Return the trial in the arrival order named `kind` (see stream.ORDERS)."""
+    def order(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
+        """Return the arrival order named `kind` (see stream.ORDERS) as places in this trial."""
         # a long tail is over known classes, a temporal shift over unknown sets
         source = torch.where(self.is_id, self.label, self.source)
-        return self[stream.order(self.is_id, source, kind=kind, seed=seed, **options)]
+        return stream.order(self.is_id, source, kind=kind, seed=seed, **options)
+
+    def ordered(self, kind: str, seed: int, **options: object) -> Trial:
+        """Return the trial in the arrival order named `kind`."""
+        return self[self.order(kind, seed, **options)]
 
     def __getitem__(self, order: Int[Tensor, " S"]) -> Trial:
         return Trial(self.z[order], self.label[order], self.source[order], self.sources)

@@ -12,7 +12,7 @@ import unseen
 from unseen.cli import terminal
 from unseen.errors import UnseenError
 
-COMMANDS = ("encode", "mine", "score", "bench", "gap", "export")
+COMMANDS = ("demo", "detect", "encode", "mine", "score", "bench", "gap", "export")
 GROUPS = ("models",)
 
 app = typer.Typer(

@@ -13,8 +13,8 @@ import typer
 from unseen.cli import terminal
 from unseen.encode.base import load_encoder
 from unseen.errors import LabelError
-from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, read_names, word_list
-from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives
+from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, word_list
+from unseen.labels.nearest import Pair, near_duplicates, nearest_negatives
 from unseen.labels.prompts import Wording
 from unseen.labels.vectors import Report
 
@@ -49,8 +49,8 @@ def mine(
 
     The first run with an encoder computes vectors for the whole corpus (minutes); later runs read them (seconds).
     """
-    names = _names(labels, label)
-    with _words_bar() as report:
+    names = given_names(labels, label)
+    with words_bar() as report:
         space = LabelSpace.build(
             names,
             load_encoder(encoder),
@@ -67,14 +67,15 @@ def mine(
         return
     if show:
         _show(space)
-    _warn(near_duplicates(space))
+    warn(near_duplicates(space))
     terminal.err.print(
         f"{len(space.names):,} names + {len(space.negatives):,} negatives ({space.manifest['corpus']}, {miner} rule, "
         f"fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · written to {output}"
     )
 
 
-def _names(path: Path | None, given: list[str] | None) -> list[str]:
+def given_names(path: Path | None, given: list[str] | None) -> list[str]:
+    """Return the names of a file and of the command line, in that order."""
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
         raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
@@ -88,7 +89,8 @@ def _wording(prompt: str | None, learned: Path | None) -> str | Wording | None:
 
 
 @contextmanager
-def _words_bar() -> Iterator[Report]:
+def words_bar() -> Iterator[Report]:
+    """Show how many words of the corpus have been encoded; yield what to call with the count."""
     started = time.perf_counter()
     with terminal.progress("words") as bar:
         task = bar.add_task("corpus", total=None, rate="")
@@ -111,7 +113,8 @@ def _show(space: LabelSpace) -> None:
     terminal.out.print(f"most negative: {', '.join(space.negatives[:SHOWN])}", markup=False, soft_wrap=True)
 
 
-def _warn(pairs: list[Pair]) -> None:
+def warn(pairs: list[Pair]) -> None:
+    """Say which negatives a person would take for a known name."""
     if pairs:
         few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
         terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")

@@ -83,11 +83,11 @@ def _print(keys: Sequence[str], verdicts: Verdicts, *, as_json: bool) -> None:
             print(line(key, verdict))
 
 
-def line(what: str, verdict: Verdict) -> str:
+def line(what: str, verdict: Verdict, *, width: int = 24) -> str:
     """Return one verdict as one line of text."""
     word = "known" if verdict.known else "unknown"
     note = "  (warming up)" if verdict.warming else ""
-    return f"{what:<24} {verdict.name or '—':<28} {word:<8} {verdict.confidence:.2f}{note}"
+    return f"{what:<{width}} {verdict.name or '—':<28} {word:<8} {verdict.confidence:.2f}{note}"
 
 
 def _summary(session: Session, count: int, known: int, state: Path | None, *, as_json: bool) -> None:

@@ -35,4 +35,5 @@ def progress(unit: str) -> Progress:
         TimeRemainingColumn(),
         console=err,
         transient=True,
+        redirect_stdout=out.is_terminal,  # else a bar on the terminal would swallow data on its way into a pipe
     )

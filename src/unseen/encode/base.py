@@ -59,6 +59,9 @@ SOURCES: Mapping[str, tuple[str, str]] = {
 }
 
 
+OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
+
+
 def load_encoder(
     name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Encoder:
@@ -77,7 +80,9 @@ def resolve(name: str | Path) -> tuple[str, str]:
     """Return which source knows `name`, and what that source calls it."""
     text = str(name)
     prefix, colon, rest = text.partition(":")
-    if text == "offline" or (colon and prefix in SOURCES):
+    if text in OFFLINE:
+        return "offline", ""
+    if colon and prefix in SOURCES:
         return prefix, rest
     if text.endswith(".onnx"):
         return "onnx", text

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,33 @@ class FeatureCache:
         name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.safetensors"
         save_tensors(self.folder / name, {"z": z.cpu().contiguous()}, kind=KIND, header=header)
         self.done |= {(row["key"], row["identity"]) for row in rows}
+
+    def vectors(self, images: Sequence[Image], encoder: Encoder) -> Float[Tensor, "n d"]:
+        """Return one vector per image: read where it is here, else computed and kept."""
+        missing = [image for image in images if (image.path, image.identity) not in self._stored]
+        if missing:
+            z = encoder.images(missing).cpu()
+            self.add(missing, z)
+            self._stored.update(((image.path, image.identity), row) for image, row in zip(missing, z, strict=True))
+        return torch.stack([self._stored[image.path, image.identity] for image in images])
+
+    @cached_property
+    def _stored(self) -> dict[tuple[str, str], Tensor]:
+        shards = _shards(self.folder)
+        return {(row["key"], row["identity"]): z for part, rows in shards for row, z in zip(rows, part, strict=True)}
+
+
+def stream_images(
+    entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache | None = None, *, size: int = 64
+) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
+    """Yield batches in order with one vector per readable image; what the cache holds is not encoded again."""
+    for batch in read_entries(entries, size=size):
+        if not batch:
+            yield batch, torch.empty(0, encoder.dim)
+        elif cache is None:
+            yield batch, encoder.images(batch.images).cpu()
+        else:
+            yield batch, cache.vectors(batch.images, encoder)
 
 
 def encode_images(

@@ -1,0 +1,150 @@
+"""unseen demo: the main job on a small real stream inside the package."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from unseen import Session, detectors
+from unseen import demo as embedded
+from unseen.cli import terminal
+from unseen.cli.score import line
+from unseen.evaluate import Report, judged, over_time
+from unseen.report import charts, stream
+from unseen.session import Verdicts
+from unseen.stream import ORDERS
+
+SHOWN = 6  # verdicts printed from either end of the stream
+SLICES = 12
+BARS = "▁▂▃▄▅▆▇█"
+METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
+
+
+def demo(
+    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))}.")] = "default",
+    order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
+    seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
+    report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Watch unseen work on real images it carries with it: no download, no GPU, a few seconds.
+
+    Example: `unseen demo --order ood_first --report demo.html`
+
+    Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
+    """
+    pack = embedded.load()
+    pack = pack[pack.trial.order(order, seed)]
+    session = Session(detectors.make(detector, pack.space))
+    verdicts = session.observe(pack.trial.z)
+    learning = judged(session.detector, verdicts.reading, pack.trial)
+    # the same detector as it was before the first sample: what learning adds is the difference
+    before = session.detector.score(session.detector.start(), pack.trial.z)
+    frozen = judged(session.detector, before, pack.trial)
+    log = stream.Log()
+    log.add(pack.keys, verdicts, pack.thumbnails)
+    stream.write(report, log, session, title="unseen demo", tables=[_truth_table(frozen, learning)])
+    if as_json:
+        metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_kept(verdicts, learning)}
+        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "cut": session.line}
+        terminal.emit({"detector": detector, "order": order, "seed": seed, **counts, **metrics, "report": str(report)})
+        return
+    _say(pack, session, verdicts)
+    _judge(verdicts, frozen, learning)
+    terminal.out.print(f"\nreport with the pictures: {report}", soft_wrap=True)
+
+
+def _say(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
+    counts = Counter(pack.trial.sources[i] for i in pack.trial.source.tolist())
+    kinds = ", ".join(f"{count:,} {source}" for source, count in sorted(counts.items()))
+    terminal.out.print(f"{len(verdicts):,} real images ({kinds}), encoded beforehand; nothing is downloaded")
+    terminal.out.print(f"{stream.about(session)}\n", soft_wrap=True)
+    for key, verdict in zip(pack.keys[:SHOWN], verdicts[:SHOWN], strict=True):
+        print(line(key, verdict))
+    print("…")
+    for key, verdict in zip(pack.keys[-SHOWN:], verdicts[-SHOWN:], strict=True):
+        print(line(key, verdict))
+    known, tally = int(verdicts.known.sum()), session.snapshot.tally
+    terminal.out.print(
+        f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
+        f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
+        f"line at {session.line:.2f} (adaptive, aims at 95 % of known)"
+    )
+    called = Counter(verdict.name for verdict in verdicts if verdict.known)
+    terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
+
+
+def _judge(verdicts: Verdicts, frozen: Report, learning: Report) -> None:
+    terminal.out.print("\nagainst the truth, which the detector never saw, in percent:")
+    table = Table("", "frozen", "learning", box=None, padding=(0, 2))
+    for what, before, after in _compared(frozen, learning):
+        table.add_row(what, before, after)
+    terminal.out.print(table)
+    kept = _kept(verdicts, learning)
+    terminal.out.print(
+        f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
+        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
+    )
+    terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
+    shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
+    cuts = [float(part[-1]) for part in verdicts.cuts.cut.chunk(SLICES)]
+    for what, values in {
+        "called known": [100 * share for share in shares],
+        "line": cuts,
+        "AUROC, frozen": _aurocs(frozen),
+        "AUROC, learning": _aurocs(learning),
+    }.items():
+        terminal.out.print(f"{what:<16} {sparkline(values)}  {values[0]:.1f} → {values[-1]:.1f}")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return values as bars of text from the lowest to the highest; one that is undefined is a blank.
+
+    >>> sparkline([1, 2, float("nan"), 8])
+    '▁▂ █'
+    """
+    real = [value for value in values if not math.isnan(value)]
+    low, high = min(real, default=0.0), max(real, default=1.0)
+    room = (high - low) or 1.0
+    return "".join(" " if math.isnan(v) else BARS[round((v - low) / room * (len(BARS) - 1))] for v in values)
+
+
+def _compared(frozen: Report, learning: Report) -> list[tuple[str, str, str]]:
+    rows = [(title, frozen.metrics[name], learning.metrics[name]) for name, title in METRICS.items()]
+    for source in learning.by_source:
+        rows.append((f"AUROC, {source}", frozen.by_source[source]["auroc"], learning.by_source[source]["auroc"]))
+    return [(what, f"{100 * before:.1f}", f"{100 * after:.1f}") for what, before, after in rows]
+
+
+def _kept(verdicts: Verdicts, report: Report) -> dict[str, float]:
+    """Return how many of either side were called rightly once the line meant what it says."""
+    is_id, ready = report.trial.is_id, ~verdicts.cuts.warming
+    accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
+    return {
+        "known_accepted": float(accepted.double().mean()),
+        "unknown_rejected": float(rejected.double().mean()),
+    }
+
+
+def _aurocs(report: Report) -> list[float]:
+    return [100 * row["auroc"] for row in over_time(report, points=SLICES)]
+
+
+def _truth_table(frozen: Report, learning: Report) -> stream.Table:
+    series = {
+        kind: [(row["samples"], row["auroc"]) for row in over_time(report, points=SLICES)]
+        for kind, report in (("frozen", frozen), ("online", learning))
+    }
+    drawable = any(not math.isnan(value) for line in series.values() for _, value in line)
+    note = (
+        "The truth was used only here, after every verdict. Frozen: the same detector before its first image. "
+        "In percent: AUROC and right names, more is better; FPR95, less. The curves are AUROC by slice of the stream."
+    )
+    chart = stream.keys("frozen", "online") + charts.curves(series) if drawable else ""
+    return stream.Table("Against the truth", note, ("", "frozen", "learning"), _compared(frozen, learning), chart)

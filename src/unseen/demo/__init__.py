@@ -1,0 +1,62 @@
+"""A small real stream inside the package: images, their features, names and the truth, so that nothing is downloaded.
+
+`tools/build_demo.py` makes it. Known are the six animals of CIFAR-10; its vehicles, handwritten digits and clothes are
+not. Features and text vectors come from the offline encoder; nothing about the truth goes into a detector.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.files import load_tensors
+from unseen.labels import LabelSpace
+from unseen.trial import Trial
+
+KIND = "demo-pack"
+PACK = Path(__file__).with_name("pack.safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """A label space, a trial over it, and a name and a JPEG for each sample."""
+
+    space: LabelSpace
+    trial: Trial
+    keys: tuple[str, ...]
+    thumbnails: tuple[bytes, ...]
+    about: dict[str, str]
+
+    def __getitem__(self, order: Int[Tensor, " S"]) -> Pack:
+        places = order.tolist()
+        keys, thumbnails = (tuple(column[i] for i in places) for column in (self.keys, self.thumbnails))
+        return Pack(self.space, self.trial[order], keys, thumbnails, self.about)
+
+
+@cache
+def load() -> Pack:
+    """Return the pack in the order of its classes; shuffle it before use."""
+    tensors, text = load_tensors(PACK, kind=KIND)
+    header = json.loads(text)
+    space = LabelSpace(
+        tuple(header["names"]),
+        tuple(header["negatives"]),
+        tensors["id_anchors"],
+        tensors["ood_anchors"],
+        **{field: header[field] for field in ("prompt", "encoder", "manifest")},
+    )
+    # stored in float16 they are unit to three digits only
+    z = normalize(tensors["z"].float(), dim=-1)
+    trial = Trial(z, tensors["label"], tensors["source"], tuple(header["sources"]))
+    return Pack(space, trial, tuple(header["keys"]), _pictures(tensors), header["about"])
+
+
+def _pictures(tensors: dict[str, Tensor]) -> tuple[bytes, ...]:
+    data, ends = tensors["thumbnails"].numpy().tobytes(), tensors["thumbnail_ends"].tolist()
+    return tuple(data[start:end] for start, end in zip([0, *ends], ends, strict=False))

@@ -1,0 +1,129 @@
+"""Charts as inline SVG: colours come from the page's style, so one drawing suits light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+WIDTH, HEIGHT = 1080, 260
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 30
+BINS = 54
+POINTS = 1500  # dots in a chart: more would only hide each other
+TAIL = 0.002  # share of the scores at either end that may lie outside the frame
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of values and the pixels it is drawn on."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel of a value; what lies outside is drawn on the edge."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, count: int = 6) -> list[float]:
+        """Return round values within the range, about `count` of them."""
+        raw = (self.high - self.low) / count
+        unit = 10 ** math.floor(math.log10(raw))
+        step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw)
+        return [i * step for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+
+
+def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], line: float) -> str:
+    """Return how many images scored what, accepted on top of rejected, with the line as it stands now."""
+    low, high = spread(margin, line)
+    bins = [torch.histc(side.clamp(low, high), BINS, low, high).tolist() for side in (margin[~known], margin[known])]
+    x, y = _across(low, high), Axis(0, max(map(sum, zip(*bins, strict=True))) * 1.05, HEIGHT - BOTTOM, TOP)
+    width = (high - low) / BINS
+    parts = [*_horizontal(y), *_bottom(x)]
+    for i, (unknown, accepted) in enumerate(zip(*bins, strict=True)):
+        left, right = x(low + i * width) + 0.5, x(low + (i + 1) * width) - 0.5
+        for kind, start, count in (("unknown", 0.0, unknown), ("known", unknown, accepted)):
+            if count:
+                top = y(start + count)
+                parts.append(_rect(kind, left, top, right - left, y(start) - top))
+    at = x(line)
+    side = "end" if at > WIDTH * 0.8 else "start"
+    parts.append(f'<path class="cut" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
+    parts.append(_text(f"line {line:.2f}", at + (-6 if side == "end" else 6), TOP + 12, side, "cut"))
+    return _svg(parts, "Histogram of the scores, with the line between known and unknown")
+
+
+def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], cut: Float[Tensor, " n"]) -> str:
+    """Return every image as a dot in order of arrival, and the line as each of them met it."""
+    count = len(margin)
+    low, high = spread(margin, float(cut[-1]))
+    x, y = _across(0, max(count, 2)), Axis(low, high, HEIGHT - BOTTOM, TOP)
+    parts = [*_horizontal(y), *_bottom(x)]
+    for i in _sampled(count, POINTS):
+        kind = "known" if known[i] else "unknown"
+        parts.append(f'<circle class="{kind}" cx="{x(i + 1):.1f}" cy="{y(float(margin[i])):.1f}" r="2.2"/>')
+    steps = [(x(i + 1), y(float(cut[i]))) for i in _sampled(count, 400)]
+    parts.append(_polyline("cut", steps))
+    return _svg(parts, "Scores in order of arrival, with the line as it moved")
+
+
+def curves(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Return lines of (samples, share) between their lowest value and one."""
+    points = [point for line in series.values() for point in line if not math.isnan(point[1])]
+    low = min((value for _, value in points), default=0.0)
+    x, y = _across(0, max(at for at, _ in points)), Axis(max(low - 0.02, 0.0), 1.0, HEIGHT - BOTTOM, TOP)
+    parts = [*_horizontal(y), *_bottom(x)]
+    for kind, line in series.items():
+        parts.append(_polyline(kind, [(x(at), y(value)) for at, value in line if not math.isnan(value)]))
+    return _svg(parts, f"Curves over time: {', '.join(series)}")
+
+
+def spread(values: Float[Tensor, " n"], *also: float) -> tuple[float, float]:
+    """Return a range that holds nearly all values and all of `also`, never empty."""
+    ends = torch.quantile(values.double()[:: max(1, len(values) // 100_000)], torch.tensor([TAIL, 1 - TAIL]).double())
+    low, high = min(float(ends[0]), *also), max(float(ends[1]), *also)
+    room = 0.04 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _sampled(count: int, most: int) -> list[int]:
+    return sorted({round(i) for i in torch.linspace(0, count - 1, min(count, most)).tolist()})
+
+
+def _across(low: float, high: float) -> Axis:
+    return Axis(low, high, LEFT, WIDTH - RIGHT)
+
+
+def _horizontal(y: Axis) -> list[str]:
+    lines = [f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>' for tick in y.ticks(4)]
+    return lines + [_text(f"{tick:g}", LEFT - 8, y(tick) + 4, "end") for tick in map(_rounded, y.ticks(4))]
+
+
+def _bottom(x: Axis) -> list[str]:
+    return [_text(f"{tick:,g}", x(tick), HEIGHT - 8, "middle") for tick in map(_rounded, x.ticks(9))]
+
+
+def _rounded(value: float) -> float:
+    return round(value, 10)
+
+
+def _rect(kind: str, x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+
+
+def _polyline(kind: str, points: Sequence[tuple[float, float]]) -> str:
+    return f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
+
+
+def _text(words: str, x: float, y: float, anchor: str, kind: str = "tick") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+
+def _svg(parts: Sequence[str], title: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
