@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def execute(suite: Suite, run: Run, *, version: str) -> Row:
         "settings": detector.settings,
         "samples": len(trial.z),
         "torch": torch.__version__,
-        **report.metrics,
+        **{name: None if math.isnan(value) else value for name, value in report.metrics.items()},  # JSON has no nan
     }
 
 
@@ -88,14 +89,13 @@ def identity(suite: Suite, run: Run, *, version: str) -> Row:
 
 def resumed(suite: Suite, runs: Iterable[Run], path: Path | None, *, version: str) -> Iterator[Row]:
     """Yield one row per run; rows already in the JSON-lines file are read, new ones are appended as they come."""
-    done = {_key(row): row for row in _read(path)}
+    done = {_key(row): row for row in read(path)} if path and path.exists() else {}
     for run in runs:
         key = _key(identity(suite, run, version=version))
         if key not in done:
             done[key] = execute(suite, run, version=version)
             if path:
-                with path.open("a") as file:
-                    file.write(json.dumps(done[key], sort_keys=True) + "\n")
+                append(path, done[key])
         yield done[key]
 
 
@@ -114,24 +114,30 @@ def summarised(rows: Iterable[Row], *, metrics: Sequence[str]) -> list[Row]:
     ]
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation (0 for one value)."""
-    mean = math.fsum(values) / len(values)
-    spread = math.fsum((value - mean) ** 2 for value in values)
-    return mean, math.sqrt(spread / max(1, len(values) - 1))
+def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float]:
+    """Return the mean and the sample standard deviation (0 for one value); nan if a value is undefined."""
+    numbers = [math.nan if value is None else value for value in values]
+    mean = math.fsum(numbers) / len(numbers)
+    spread = math.fsum((number - mean) ** 2 for number in numbers)
+    return mean, math.sqrt(spread / max(1, len(numbers) - 1))
 
 
-def _read(path: Path | None) -> list[Row]:
-    if path is None or not path.exists():
-        return []
-    lines = path.read_text().splitlines()
+def read(path: Path) -> list[Row]:
+    """Return the rows of a JSON-lines file; half a line, which a kill in the middle of a write leaves, is no row."""
     rows = []
-    for line in lines:
+    for line in path.read_text().splitlines():
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError:  # a kill in the middle of a write leaves half a line: that run is done again
+        except json.JSONDecodeError:
             continue
     return rows
+
+
+def append(path: Path, row: Row) -> None:
+    """Add one row as one line, on a line of its own even after half a line."""
+    with path.open("a+b") as file:
+        torn = file.seek(0, os.SEEK_END) > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
+        file.write(("\n" if torn else "").encode() + json.dumps(row, allow_nan=False).encode() + b"\n")
 
 
 def _key(row: Mapping[str, Any]) -> str:

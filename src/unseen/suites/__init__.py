@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,9 @@ def _listed(reference: str | list[int], folder: Path) -> list[int]:
 
 def _distinct(names: list[str], taken: set[str]) -> list[str]:
     """Return names in which one that stood before gets a number: a label space wants each name once."""
-    seen = dict.fromkeys(taken, 1)
-    result = []
+    result: dict[str, None] = {}
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return result
+        numbered = (f"{name} ({n})" for n in count(2))
+        free = next(each for each in chain([name], numbered) if each not in result and each not in taken)
+        result[free] = None
+    return list(result)
