@@ -1,145 +1,143 @@
-"""Run a suite: every unknown set, order, seed and detector, one row each, resumed where it stopped."""
+"""Which runs a suite has: the cells of a grid, before anything is computed."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import permutations
 from typing import Any
 
-import torch
-
-from unseen import detectors
-from unseen.detectors import Online
+from unseen import detectors, stream
+from unseen.detectors import Detector, Online, posthoc
+from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError
-from unseen.evaluate import evaluate, oracle
+from unseen.labels import LabelSpace
 from unseen.suites import Suite
 
-ORACLE = "oracle-online"  # routes by the truth: an upper bound, in a table of its own
-DETECTORS = ("mcm", "neglabel", "online", ORACLE)
+FREE, FITTED, BOUND = "label-free", "id-images", "oracle"
+KINDS = {
+    FREE: "label-free",
+    FITTED: "needs ID images: fitted on held-out images of the known classes",
+    BOUND: "upper bound: routes by the truth",
+}
+ORACLE = "oracle-online"
+ANY = "any"  # the order of a method that reads every sample by itself
+WHOLE = ("shuffled", "id_first", "ood_first", "temporal", "temporal-all")  # orders in which everyone arrives
+PREFERRED = ("default", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
 
-Row = dict[str, Any]
+
+def default_detectors() -> tuple[str, ...]:
+    """Return the training-free detectors that are registered, and the upper bound."""
+    return tuple(name for name in PREFERRED if name in detectors.REGISTRY or name == ORACLE)
+
+
+DETECTORS = default_detectors()
 
 
 @dataclass(frozen=True)
 class Run:
-    """One cell of the grid."""
+    """One cell of the grid: one stream through one detector."""
 
-    unknown: str
+    sets: tuple[str, ...]  # several only when they follow one another in one stream, in this order
     order: str
     seed: int
     detector: str
+    settings: tuple[tuple[str, Any], ...] = ()  # what differs from the detector's defaults
 
     @property
-    def label_free(self) -> bool:
-        """Say whether the run sees nothing but features."""
-        return self.detector != ORACLE
+    def kind(self) -> str:
+        """Return what the run gets to see."""
+        if self.detector == ORACLE:
+            return BOUND
+        return FITTED if self.detector in posthoc.REGISTRY else FREE
+
+    def build(self, labels: LabelSpace) -> Detector[Any]:
+        """Return the detector; one that needs ID images comes unfitted."""
+        return kind_of(self.detector)(labels, **dict(self.settings))
+
+
+def kind_of(name: str) -> type[Detector[Any]]:
+    """Return the class behind a registered name, or behind `module:Class` for one of your own."""
+    if name == ORACLE:
+        return Online
+    if name in posthoc.REGISTRY:
+        return posthoc.REGISTRY[name]
+    if ":" in name:
+        return _imported(name)
+    if name not in detectors.REGISTRY:
+        known = ", ".join([*sorted(detectors.REGISTRY), *posthoc.REGISTRY, ORACLE])
+        raise SettingError(f"expected detectors out of {known} or module:Class, got {name!r}; check the spelling")
+    return detectors.REGISTRY[name]
 
 
 def grid(suite: Suite, *, chosen: Sequence[str], orders: Sequence[str], seeds: int) -> list[Run]:
-    """Return every run of a suite, refusing detectors nobody registered before anything is computed."""
-    unknown = [name for name in chosen if name not in detectors.REGISTRY and name != ORACLE]
-    if unknown:
-        known = ", ".join([*sorted(detectors.REGISTRY), ORACLE])
-        raise SettingError(f"expected detectors out of {known}, got {unknown}; check the spelling")
-    return [
-        Run(ood, order, seed, name)
-        for ood in suite.sets
-        for order in orders
+    """Return every run of a suite, refusing names nobody registered before anything is computed.
+
+    A method that never learns reads every sample by itself. Where everyone arrives, order and seed cannot change its
+    scores, so that it runs once and its row says `any` for the order instead of pretending to ten measurements.
+    """
+    for kind in orders:
+        if kind not in stream.ORDERS and kind not in WHOLE:
+            raise SettingError(f"expected orders out of {', '.join(stream.ORDERS)}, temporal-all, got {kind!r}")
+    runs = [
+        _settled(Run(sets, "temporal" if kind == "temporal-all" else kind, seed, name))
+        for kind in orders
+        for sets in _streams(suite, kind)
         for seed in range(seeds)
         for name in chosen
     ]
+    return list(dict.fromkeys(run for part in runs for run in part))
 
 
-def execute(suite: Suite, run: Run, *, version: str) -> Row:
-    """Return one row: what ran, on what, and every metric."""
-    trial = suite.against(run.unknown).ordered(run.order, run.seed)
-    if run.label_free:
-        detector = detectors.make(run.detector, suite.labels)
-        report = evaluate(detector, trial)
+def swept(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
+    """Return the runs and, for each value of a sweep `name=value,value,...`, those whose detector has the setting."""
+    result = list(runs)
+    for sweep in sweeps:
+        name, values = _parsed(sweep)
+        having = [run for run in runs if name in {field.name for field in fields(kind_of(run.detector))}]
+        if not having:
+            chosen = ", ".join(dict.fromkeys(run.detector for run in runs))
+            raise SettingError(f"expected a setting of one of {chosen}, got {name!r}; see the detector's class")
+        result += [replace(run, settings=((name, value),)) for value in values for run in having]
+    return list(dict.fromkeys(result))
+
+
+def _settled(run: Run) -> Iterator[Run]:
+    """Yield the run, or the order-free runs that say all it could say."""
+    if run.order in WHOLE and issubclass(kind_of(run.detector), Frozen):
+        for name in run.sets:
+            yield Run((name,), ANY, 0, run.detector, run.settings)
     else:
-        detector = Online(suite.labels)
-        report = oracle(detector, trial)
-    return {
-        **identity(suite, run, version=version),
-        "settings": detector.settings,
-        "samples": len(trial.z),
-        "torch": torch.__version__,
-        **{name: None if math.isnan(value) else value for name, value in report.metrics.items()},  # JSON has no nan
-    }
+        yield run
 
 
-def identity(suite: Suite, run: Run, *, version: str) -> Row:
-    """Return what makes a row this row and no other: rows that agree on it need not be computed again."""
-    return {
-        "suite": suite.name,
-        "set": run.unknown,
-        "order": run.order,
-        "seed": run.seed,
-        "detector": run.detector,
-        "label_free": run.label_free,
-        "labels": suite.labels.fingerprint,
-        "version": version,
-    }
+def _streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
+    """Return which sets make one stream: each alone, or all of them one after another in several orders."""
+    if order == "temporal-all":
+        return list(permutations(suite.sets))
+    if order == "temporal":  # the rotations, as the paper has them
+        return [suite.sets[start:] + suite.sets[:start] for start in range(len(suite.sets))]
+    return [(name,) for name in suite.sets]
 
 
-def resumed(suite: Suite, runs: Iterable[Run], path: Path | None, *, version: str) -> Iterator[Row]:
-    """Yield one row per run; rows already in the JSON-lines file are read, new ones are appended as they come."""
-    done = {_key(row): row for row in read(path)} if path and path.exists() else {}
-    for run in runs:
-        key = _key(identity(suite, run, version=version))
-        if key not in done:
-            done[key] = execute(suite, run, version=version)
-            if path:
-                append(path, done[key])
-        yield done[key]
+def _parsed(sweep: str) -> tuple[str, list[float]]:
+    name, _, values = sweep.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError as error:
+        raise SettingError(f"expected a sweep like kappa=0.01,0.05, got {sweep!r}; write numbers") from error
 
 
-def summarised(rows: Iterable[Row], *, metrics: Sequence[str]) -> list[Row]:
-    """Return mean and standard deviation over seeds of each (set, order, detector)."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["suite"], row["set"], row["order"], row["detector"], row["label_free"]].append(row)
-    return [
-        {
-            **dict(zip(("suite", "set", "order", "detector", "label_free"), key, strict=True)),
-            "seeds": len(group),
-            **{name: mean_and_deviation([row[name] for row in group]) for name in metrics},
-        }
-        for key, group in groups.items()
-    ]
-
-
-def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation (0 for one value); nan if a value is undefined."""
-    numbers = [math.nan if value is None else value for value in values]
-    mean = math.fsum(numbers) / len(numbers)
-    spread = math.fsum((number - mean) ** 2 for number in numbers)
-    return mean, math.sqrt(spread / max(1, len(numbers) - 1))
-
-
-def read(path: Path) -> list[Row]:
-    """Return the rows of a JSON-lines file; half a line, which a kill in the middle of a write leaves, is no row."""
-    rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
-
-
-def append(path: Path, row: Row) -> None:
-    """Add one row as one line, on a line of its own even after half a line."""
-    with path.open("a+b") as file:
-        torn = file.seek(0, os.SEEK_END) > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
-        file.write(("\n" if torn else "").encode() + json.dumps(row, allow_nan=False).encode() + b"\n")
-
-
-def _key(row: Mapping[str, Any]) -> str:
-    names = ("suite", "set", "order", "seed", "detector", "labels", "version")
-    return json.dumps([row.get(name) for name in names])
+def _imported(name: str) -> type[Detector[Any]]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(
+            f"expected a detector class at {name!r}, got {error}; check that it can be imported"
+        ) from error
+    if not (inspect.isclass(found) and issubclass(found, Detector)):
+        raise SettingError(f"expected a subclass of unseen.detectors.Detector at {name!r}, got {found!r}")
+    return found

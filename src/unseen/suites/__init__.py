@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from itertools import chain, count
 from pathlib import Path
@@ -24,13 +26,40 @@ KNOWN = "known"
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where a suite comes from: enough for another process to load it again."""
+
+    name: str
+    folder: Path
+
+    def load(self) -> Suite:
+        """Read the suite."""
+        return load(self.name, self.folder)
+
+
+@dataclass(frozen=True)
 class Suite:
     """One label space, the known images, and the unknown sets they are tested against."""
 
-    name: str
+    source: Source
     about: str
     labels: LabelSpace
     pool: Trial  # all samples: known ones first, then one unknown set after another
+    paper: Mapping[str, Any] = field(default_factory=dict)  # printed figures: method -> set -> [AUROC, FPR95]
+    unclean: tuple[str, ...] = ()  # sets known to contain images of known classes
+
+    @property
+    def name(self) -> str:
+        """Return the suite's name."""
+        return Path(self.source.name).stem
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a hash of every feature and of the truth about it."""
+        digest = hashlib.sha256(repr(self.pool.sources).encode())
+        for part in (self.pool.z, self.pool.label, self.pool.source):
+            digest.update(part.contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -56,7 +85,9 @@ def load(name: str, folder: str | Path) -> Suite:
     labels, matches = _label_space(table, folder)
     known = _samples(table[KNOWN], folder, matches)
     unknown = {name: _samples(row, folder, None) for name, row in table["unknown"].items()}
-    return Suite(Path(name).stem, table["about"], labels, _pool(known, unknown))
+    marked = tuple(name for name, row in table["unknown"].items() if row.get("unclean"))
+    pool = _pool(known, unknown)
+    return Suite(Source(name, folder), table["about"], labels, pool, table.get("paper", {}), marked)
 
 
 def _table(name: str) -> dict[str, Any]:
