@@ -209,7 +209,12 @@ def _panels(count: int, *, height: float) -> Any:
 def _figure(rows: int, columns: int, *, height: float, used: int | None = None) -> Any:
     """Yield a figure, its axes and a function that returns it as SVG text."""
     plt = pyplot()
-    quiet = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True}
+    quiet: dict[str, object] = {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+    }
     inked = dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK
     )
