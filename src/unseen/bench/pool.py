@@ -16,6 +16,7 @@ from unseen.bench.grid import Run
 from unseen.bench.rows import Results, Row, key
 from unseen.bench.run import Outcome, execute, identity
 from unseen.suites import Source, Suite
+from unseen.suites.loading import reload
 
 
 def outcomes(
@@ -77,4 +78,4 @@ def _work(source: Source, run: Run) -> tuple[Row, Any]:
 @cache
 def _loaded(source: Source) -> Suite:
     torch.set_num_threads(1)
-    return source.load()
+    return reload(source)

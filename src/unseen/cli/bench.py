@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
+from rich.progress import TaskID
 from rich.table import Table as Grid
 
 from unseen import bench as harness
@@ -24,14 +25,22 @@ def bench(
     features: Annotated[
         Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of images in OpenOOD's layout; encoded once.", exists=True, file_okay=False),
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Reads --data; the suite's own if not given.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what of --data is there and what is missing.")
+    ] = False,
     detectors: Annotated[
         str,
         typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
     ] = ",".join(harness.DETECTORS),
     seeds: Annotated[int, typer.Option(help="How many random orders.", min=1)] = 3,
     orders: Annotated[
-        str, typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...")
-    ] = "shuffled",
+        str | None, typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...")
+    ] = None,
     sweep: Annotated[
         list[str] | None, typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.")
     ] = None,
@@ -54,14 +63,20 @@ def bench(
     if compare:
         differ(compare, out, suite, as_json=as_json)
         return
-    if suite is None or features is None:
-        raise SettingError("expected a suite and --features, got neither or one; try: unseen bench --help")
+    if suite is None:
+        raise SettingError(f"expected a suite out of {', '.join(suites.names())}, got none; name one")
+    if (features is None) == (data is None):
+        raise SettingError("expected --features or --data, got both or neither; a suite says which it reads")
     if report and not out:
         raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
     if report:
         page.drawable()
-    loaded = suites.load(suite, features)
-    runs = harness.grid(loaded, chosen=detectors.split(","), orders=orders.split(","), seeds=seeds)
+    complete = stock(suite, data) if data else True
+    if check:
+        raise typer.Exit(terminal.DONE if complete else terminal.SKIPPED)
+    loaded = encoded(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
+    kinds = (orders or loaded.table.get("orders", "shuffled")).split(",")
+    runs = harness.grid(loaded, chosen=detectors.split(","), orders=kinds, seeds=seeds)
     runs = harness.swept(runs, sweep or [])
     results = harness.Results(out, loaded.name) if out else None
     rows = follow(loaded, runs, results, workers=workers, as_json=as_json)
@@ -72,6 +87,33 @@ def bench(
             terminal.err.print(f"report written to {report}")
     if not as_json:
         show(loaded, rows)
+    if not complete:
+        raise typer.Exit(terminal.SKIPPED)
+
+
+def stock(suite: str, root: Path) -> bool:
+    """Say of every set what was found and what should be there; return whether nothing is missing."""
+    found = suites.inventory(suite, root)
+    for one in found:
+        expected = f" of {one.expected:,}" if one.expected else ""
+        absent = f", {one.absent:,} listed but absent" if one.absent else ""
+        mark = "" if one.complete else "  ← incomplete" if one.images else "  ← missing, left out"
+        note = "  (known to contain known classes)" if one.unclean else ""
+        terminal.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
+    return all(one.complete for one in found)
+
+
+def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
+    """Return a suite over images, with a bar while they are encoded."""
+    with terminal.progress("images") as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(which: str, done: int, total: int) -> None:
+            if which not in tasks:
+                tasks[which] = bar.add_task(which, total=total, rate="")
+            bar.update(tasks[which], completed=done)
+
+        return suites.load_images(suite, root, encoder=encoder, report=report)
 
 
 def follow(
@@ -95,7 +137,7 @@ def follow(
 
 def write(suite: suites.Suite, rows: list[harness.Row], results: harness.Results) -> None:
     """Write the tables as Markdown and as LaTeX beside the rows."""
-    found = tables.tables(rows, sets=suite.sets, paper=suite.paper)
+    found = tables.tables(rows, suite)
     for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
         note = "% " if suffix == ".tex" else "\n### "
         text = "\n".join(f"{note}{suite.name}: {table.title}\n\n{render(table)}" for table in found)
@@ -106,14 +148,14 @@ def write(suite: suites.Suite, rows: list[harness.Row], results: harness.Results
 def show(suite: suites.Suite, rows: list[harness.Row]) -> None:
     """Print one table per kind and order: what sees more than features never shares a column with what does not."""
     terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
-    terminal.out.print(f"{suite.labels}; AUROC over fpr95_id in percent, deviation over seeds\n")
-    for table in tables.tables(rows, sets=suite.sets, paper=suite.paper):
+    terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
+    for table in tables.tables(rows, suite):
         grid = Grid(title=table.title, title_justify="left")
         grid.add_column("method", no_wrap=True)
         for name in (*table.columns, "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")
         for line in table.lines:
-            cells = (tables.brief(line.cells.get(name), deviation=name == tables.AVERAGE) for name in table.columns)
+            cells = (tables.brief(line.cells.get(name), deviation=name in table.groups) for name in table.columns)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
         terminal.out.print(grid)

@@ -45,7 +45,8 @@ nav a { margin-right: 14px; color: inherit; }
 PROTOCOL = (
     "Each detector gets unit features in arrival order and nothing else. Every run first replaces the later half of a "
     "piece of its own stream and is refused if an earlier score changes. Truth meets scores after the last sample. "
-    "FPR95 is ID positive: the share of unknown images accepted when 95 % of the known ones are."
+    "fpr95_id is the share of unknown images accepted when 95 % of the known ones are; fpr95_ood is the share of known "
+    "images flagged when 95 % of the unknown ones are caught."
 )
 NOTES = {
     "label-free": "These lines may be compared with one another: all of them work from names alone.",
@@ -84,7 +85,7 @@ def html(suite: Suite, rows: Sequence[Row], results: Results) -> str:
 
 def _sections(suite: Suite, rows: Sequence[Row], results: Results) -> Iterator[tuple[str, str, str]]:
     plain = [row for row in rows if not row["varied"]]
-    found = tables.tables(rows, sets=suite.sets, paper=suite.paper)
+    found = tables.tables(rows, suite)
     yield "tables", "Tables", "".join(_table(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
     yield from _from_scores(plain, results)

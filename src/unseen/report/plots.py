@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
 from unseen.errors import MissingExtra
-from unseen.report.tables import AVERAGE, Cell, Table
+from unseen.report.tables import Cell, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
 ID_COLOUR, OOD_COLOUR = "#3b82c4", "#d9622b"
@@ -45,7 +45,7 @@ def bars(table: Table) -> str:
     with _figure(1, 2, height=2.2 + 0.22 * len(lines) * len(table.columns) / 2) as (figure, axes, svg):
         for axis, (title, value, spread) in zip(
             axes.flat,
-            (("AUROC, %", _auroc, _auroc_deviation), ("fpr95_id, %", _fpr, _fpr_deviation)),
+            (("AUROC, %", _auroc, _auroc_deviation), (f"{table.fpr}, %", _fpr, _fpr_deviation)),
             strict=True,
         ):
             _bars(axis, table, [line.cells for line in lines], value, spread)
@@ -131,8 +131,7 @@ def _bars(axis: Any, table: Table, lines: Sequence[Mapping[str, Cell]], value: A
         errors = [spread(cell) or 0 for cell in found]
         style = {"ecolor": INK, "elinewidth": 0.8}
         axis.barh(places, [value(cell) for cell in found], height, xerr=errors, color=_colour(index), error_kw=style)
-    names = [name if name != AVERAGE else "average" for name in table.columns]
-    axis.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], names)
+    axis.set_yticks([row + 0.4 - height / 2 for row in range(len(table.columns))], table.columns)
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
 
@@ -233,9 +232,10 @@ def _figure(rows: int, columns: int, *, height: float, used: int | None = None) 
 def _svg(figure: Any) -> Callable[[], str]:
     def text() -> str:
         file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(file, format="svg", transparent=True)
         body = file.getvalue()
         body = body[body.index("<svg") :].replace(INK, "currentColor")
+        body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
         return re.sub(r'width="[^"]*" height="[^"]*"|height="[^"]*" width="[^"]*"', "", body, count=1)
 
     return text

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 from unseen.bench import KINDS, Row, mean_and_deviation
 from unseen.bench.grid import ANY
-
-AVERAGE = "average"
-FPR = "fpr95_id"
+from unseen.suites import Suite
 
 
 class Cell(NamedTuple):
@@ -55,20 +53,22 @@ class Table:
     kind: str
     order: str
     sets: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]]  # averages: near and far, or one over all sets
+    fpr: str
     lines: list[Line] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """Return what the lines have in common."""
-        return f"{KINDS[self.kind]}; order: {self.order}"
+        return f"{KINDS[self.kind]}; order: {self.order}; FPR95 is {self.fpr}"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the sets, and their average if there are several."""
-        return (*self.sets, AVERAGE) if len(self.sets) > 1 else self.sets
+        """Return the sets and their averages."""
+        return (*self.sets, *self.groups)
 
 
-def tables(rows: Iterable[Row], *, sets: Sequence[str], paper: Mapping[str, Any] | None = None) -> list[Table]:
+def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
     """Return one table per kind and order; runs of a sweep belong to curves and are left out."""
     rows = [row for row in rows if not row["varied"]]
     orders = list(dict.fromkeys(row["order"] for row in rows if row["order"] != ANY)) or [ANY]
@@ -77,7 +77,9 @@ def tables(rows: Iterable[Row], *, sets: Sequence[str], paper: Mapping[str, Any]
         for order in orders:
             mine = [row for row in rows if row["kind"] == kind and row["order"] in (order, ANY)]
             if any(row["order"] == order for row in mine) or (mine and order == orders[0]):
-                found.append(Table(kind, order, tuple(sets), _lines(mine, paper or {})))
+                table = Table(kind, order, suite.sets, suite.groups, suite.fpr)
+                table.lines.extend(_lines(mine, table, suite.paper))
+                found.append(table)
     return found
 
 
@@ -93,7 +95,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return a tabular in the layout of the paper's tables, the best average in bold."""
+    """Return a tabular in the layout of the paper's tables, the best of the last column in bold."""
     columns = table.columns
     best = {id(line) for line in _best(table)}
     lines = [
@@ -127,32 +129,37 @@ def brief(cell: Cell | None, *, deviation: bool) -> str:
     return "\n".join(texts(cell, "{} ±{}" if deviation else "{}"))
 
 
-def _lines(rows: Sequence[Row], paper: Mapping[str, Any]) -> list[Line]:
-    groups: dict[tuple[str, tuple[str, ...]], list[Row]] = defaultdict(list)
+def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[Line]:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        shift = tuple(row["sets"]) if len(row["sets"]) > 1 else ()
-        groups[row["detector"], shift].append(row)
+        groups[row["detector"], initials(row["sets"]) if len(row["sets"]) > 1 else ""].append(row)
     lines = []
     for (detector, shift), group in groups.items():
-        lines.append(_line(detector + (f" {initials(shift)}" if shift else ""), group))
-        printed = paper.get(detector)
-        if printed and not any(line.printed and line.method == detector for line in lines):
-            lines.append(_printed(detector, printed))
+        method = f"{detector} {shift}".strip()
+        lines.append(_line(method, group, table))
+        printed = paper.get(f"{detector} {table.order}", paper.get(method))
+        if printed:
+            lines.append(_printed(method, printed))
     return lines
 
 
-def _line(method: str, rows: Sequence[Row]) -> Line:
-    by_set: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    by_seed: dict[int, list[tuple[float, float]]] = defaultdict(list)
+def _line(method: str, rows: Sequence[Row], table: Table) -> Line:
+    by_set: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for row in rows:
         for name, metrics in row["by_set"].items():
-            pair = _defined(metrics["auroc"]), _defined(metrics[FPR])
-            by_set[name].append(pair)
-            by_seed[row["seed"]].append(pair)
-    averages = [(_mean(a for a, _ in pairs), _mean(f for _, f in pairs)) for pairs in by_seed.values()]
-    cells = {name: Cell.of(pairs) for name, pairs in by_set.items()} | {AVERAGE: Cell.of(averages)}
+            by_set[name][row["seed"]] = _defined(metrics["auroc"]), _defined(metrics[table.fpr])
+    cells = {name: Cell.of(list(pairs.values())) for name, pairs in by_set.items()}
+    for group, sets in table.groups.items():
+        if all(name in by_set for name in sets):
+            cells[group] = Cell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
-    return Line(method, cells, len(by_seed), 1e6 * spent, max(row["state_bytes"] for row in rows))
+    return Line(method, cells, max(map(len, by_set.values())), 1e6 * spent, max(row["state_bytes"] for row in rows))
+
+
+def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return the mean over sets, seed by seed, of the seeds that all of them have."""
+    seeds = [seed for seed in sets[0] if all(seed in one for one in sets)]
+    return [tuple(_mean(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
 
 
 def _printed(method: str, figures: Mapping[str, Any]) -> Line:
@@ -166,8 +173,9 @@ def initials(sets: Sequence[str]) -> str:
 
 
 def _best(table: Table) -> list[Line]:
-    ours = [line for line in table.lines if not line.printed and AVERAGE in line.cells]
-    return [max(ours, key=lambda line: line.cells[AVERAGE].auroc)] if len(ours) > 1 and len(table.sets) > 1 else []
+    last = table.columns[-1]
+    ours = [line for line in table.lines if not line.printed and last in line.cells]
+    return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
 
 
 def texts(cell: Cell | None, with_deviation: str) -> list[str]:
