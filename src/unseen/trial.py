@@ -25,15 +25,23 @@ class Trial:
         """Return which samples belong to a known name."""
         return self.label >= 0
 
-    def order(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
-        """Return the arrival order named `kind` (see stream.ORDERS) as places in this trial."""
+    def arrival(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
+        """Return who arrives when in the order named `kind` (see stream.ORDERS)."""
         # a long tail is over known classes, a temporal shift over unknown sets
         source = torch.where(self.is_id, self.label, self.source)
         return stream.order(self.is_id, source, kind=kind, seed=seed, **options)
 
     def ordered(self, kind: str, seed: int, **options: object) -> Trial:
         """Return the trial in the arrival order named `kind`."""
-        return self[self.order(kind, seed, **options)]
+        return self[self.arrival(kind, seed, **options)]
+
+    def held_out(self) -> tuple[Trial, Trial]:
+        """Return the first half of each known class, to fit what needs ID images, and all the rest."""
+        kept = torch.ones(len(self.z), dtype=torch.bool)
+        for label in self.label[self.is_id].unique():
+            members = (self.label == label).nonzero().squeeze(1)
+            kept[members[: len(members) // 2]] = False
+        return self[(~kept).nonzero().squeeze(1)], self[kept.nonzero().squeeze(1)]
 
     def __getitem__(self, order: Int[Tensor, " S"]) -> Trial:
         return Trial(self.z[order], self.label[order], self.source[order], self.sources)

@@ -1,78 +1,199 @@
-"""unseen bench: run a suite and print its tables."""
+"""unseen bench: run a suite, print its tables, write its report, compare detectors."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
-from rich.table import Table
+from rich.progress import TaskID
+from rich.table import Table as Grid
 
-import unseen
 from unseen import bench as harness
 from unseen import suites
+from unseen.bench.compare import Comparison, compared
 from unseen.cli import terminal
+from unseen.errors import SettingError
+from unseen.files import replacing
+from unseen.report import page, tables
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")],
+    suite: Annotated[
+        str | None, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")
+    ] = None,
     features: Annotated[
-        Path, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
-    ],
+        Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of images in OpenOOD's layout; encoded once.", exists=True, file_okay=False),
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Reads --data; the suite's own if not given.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what of --data is there and what is missing.")
+    ] = False,
     detectors: Annotated[
-        str, typer.Option(help="Comma-separated names; oracle-online is an upper bound that sees the truth.")
+        str,
+        typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
     ] = ",".join(harness.DETECTORS),
     seeds: Annotated[int, typer.Option(help="How many random orders.", min=1)] = 3,
-    orders: Annotated[str, typer.Option(help="Comma-separated: shuffled, id_first, ood_first, ...")] = "shuffled",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the rows; a second run resumes.")] = None,
+    orders: Annotated[
+        str | None, typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1)] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two detectors of the results in -o, or two folders of results.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run instead of tables.")] = False,
 ) -> None:
     """Stream every unknown set of a suite through every detector and judge the scores.
 
-    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/`
+    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
 
-    Detectors see features only. What routes by the truth is called oracle and stands in a table of its own.
+    Detectors see features only, in order, and a run whose early scores follow later samples is refused. What is
+    fitted on ID images or routed by the truth stands in tables of its own. `--compare online neglabel -o results/`
+    says which differences are larger than seeds and samples explain.
     """
-    loaded = suites.load(suite, features)
-    runs = harness.grid(loaded, chosen=detectors.split(","), orders=orders.split(","), seeds=seeds)
-    path = None
-    if out:
-        out.mkdir(parents=True, exist_ok=True)
-        path = out / f"{loaded.name}.jsonl"
-    rows = []
-    with terminal.progress("runs") as bar:
-        task = bar.add_task(loaded.name, total=len(runs), rate="")
-        for row in harness.resumed(loaded, runs, path, version=unseen.__version__):
-            rows.append(row)
-            bar.update(task, advance=1, rate=f"{row['detector']} on {row['set']}")
-            if as_json:
-                terminal.emit(row)
+    if compare:
+        differ(compare, out, suite, as_json=as_json)
+        return
+    if suite is None:
+        raise SettingError(f"expected a suite out of {', '.join(suites.names())}, got none; name one")
+    if (features is None) == (data is None):
+        raise SettingError("expected --features or --data, got both or neither; a suite says which it reads")
+    if report and not out:
+        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
+    if report:
+        page.drawable()
+    complete = stock(suite, data) if data else True
+    if check:
+        raise typer.Exit(terminal.DONE if complete else terminal.SKIPPED)
+    loaded = encoded(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
+    kinds = (orders or loaded.table.get("orders", "shuffled")).split(",")
+    runs = harness.grid(loaded, chosen=detectors.split(","), orders=kinds, seeds=seeds)
+    runs = harness.swept(runs, sweep or [])
+    results = harness.Results(out, loaded.name) if out else None
+    rows = follow(loaded, runs, results, workers=workers, as_json=as_json)
+    if results:
+        write(loaded, rows, results)
+        if report:
+            page.write(report, loaded, rows, results)
+            terminal.err.print(f"report written to {report}")
     if not as_json:
         show(loaded, rows)
+    if not complete:
+        raise typer.Exit(terminal.SKIPPED)
+
+
+def stock(suite: str, root: Path) -> bool:
+    """Say of every set what was found and what should be there; return whether nothing is missing."""
+    found = suites.inventory(suite, root)
+    for one in found:
+        expected = f" of {one.expected:,}" if one.expected else ""
+        absent = f", {one.absent:,} listed but absent" if one.absent else ""
+        mark = "" if one.complete else "  ← incomplete" if one.images else "  ← missing, left out"
+        note = "  (known to contain known classes)" if one.unclean else ""
+        terminal.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
+    return all(one.complete for one in found)
+
+
+def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
+    """Return a suite over images, with a bar while they are encoded."""
+    with terminal.progress("images") as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(which: str, done: int, total: int) -> None:
+            if which not in tasks:
+                tasks[which] = bar.add_task(which, total=total, rate="")
+            bar.update(tasks[which], completed=done)
+
+        return suites.load_images(suite, root, encoder=encoder, report=report)
+
+
+def follow(
+    suite: suites.Suite, runs: list[harness.Run], results: harness.Results | None, *, workers: int | None, as_json: bool
+) -> list[harness.Row]:
+    """Return the row of every run, with a bar that counts samples, because runs differ in length."""
+    if results:
+        results.folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict(zip(suite.pool.sources, suite.pool.source.bincount().tolist(), strict=True))
+    lengths = {run: sizes[suites.KNOWN] + sum(sizes[name] for name in run.sets) for run in runs}
+    rows = []
+    with terminal.progress("samples") as bar:
+        task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
+        for run, row in harness.outcomes(suite, runs, results, workers=workers):
+            rows.append(row)
+            bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
+            if as_json:
+                terminal.emit(row)
+    return rows
+
+
+def write(suite: suites.Suite, rows: list[harness.Row], results: harness.Results) -> None:
+    """Write the tables as Markdown and as LaTeX beside the rows."""
+    found = tables.tables(rows, suite)
+    for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
+        note = "% " if suffix == ".tex" else "\n### "
+        text = "\n".join(f"{note}{suite.name}: {table.title}\n\n{render(table)}" for table in found)
+        with replacing(results.folder / f"{suite.name}{suffix}") as temporary:
+            temporary.write_text(text.lstrip("\n"))
 
 
 def show(suite: suites.Suite, rows: list[harness.Row]) -> None:
-    """Print label-free results and upper bounds in tables apart."""
-    summary = harness.summarised(rows, metrics=("auroc", "fpr95_id", "fpr95_ood", "accuracy"))
+    """Print one table per kind and order: what sees more than features never shares a column with what does not."""
     terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
-    terminal.out.print(f"{suite.labels}; AUROC / fpr95_id, mean ± deviation over seeds, in percent\n")
-    for label_free, title in ((True, "label-free"), (False, "upper bound: routes by the truth")):
-        chosen = [row for row in summary if row["label_free"] == label_free]
-        if chosen:
-            terminal.out.print(table(title, chosen))
+    terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
+    for table in tables.tables(rows, suite):
+        grid = Grid(title=table.title, title_justify="left")
+        grid.add_column("method", no_wrap=True)
+        for name in (*table.columns, "µs", "state"):
+            grid.add_column(name, overflow="fold", justify="right")
+        for line in table.lines:
+            cells = (tables.brief(line.cells.get(name), deviation=name in table.groups) for name in table.columns)
+            name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
+            grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
+        terminal.out.print(grid)
 
 
-def table(title: str, rows: list[harness.Row]) -> Table:
-    """Return one row per set and order, one column per detector."""
-    names = list(dict.fromkeys(row["detector"] for row in rows))
-    result = Table("set", "order", *names, title=title, title_justify="left")
-    for key in dict.fromkeys((row["set"], row["order"]) for row in rows):
-        cells = {row["detector"]: cell(row) for row in rows if (row["set"], row["order"]) == key}
-        result.add_row(*key, *(cells[name] for name in names))
-    return result
+def differ(names: tuple[str, str], out: Path | None, suite: str | None, *, as_json: bool) -> None:
+    """Print B less A with its interval, set by set, and say which of them is a difference."""
+    for found in _comparisons(names, out or Path("results"), suite):
+        if as_json:
+            intervals = {name: interval._asdict() for name, interval in found.differences.items()}
+            terminal.emit({**found._asdict(), "differences": intervals})
+        else:
+            terminal.out.print(sentence(found))
 
 
-def cell(row: harness.Row) -> str:
-    """Return AUROC and ID-positive FPR95 with their deviations."""
-    (auroc, spread), (fpr, fpr_spread) = row["auroc"], row["fpr95_id"]
-    return f"{100 * auroc:.1f} ±{100 * spread:.1f} / {100 * fpr:.1f} ±{100 * fpr_spread:.1f}"
+def sentence(found: Comparison) -> str:
+    """Return one comparison as one line."""
+    words = []
+    for name, (mean, low, high) in found.differences.items():
+        verdict = "" if found.differences[name].is_difference else "  (no difference)"
+        words.append(f"{name} {100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]{verdict}")
+    where = f"{found.suite} {found.set} {found.order}"
+    return f"{where:<44} {found.b} - {found.a}: {' · '.join(words)} · {found.seeds} seeds, {found.samples:,} samples"
+
+
+def _comparisons(names: tuple[str, str], out: Path, suite: str | None) -> list[Comparison]:
+    folders = [Path(name) for name in names]
+    if not all(folder.is_dir() for folder in folders):
+        folders = [out, out]
+    wanted = [suite] if suite else sorted(path.stem for path in folders[0].glob("*.jsonl"))
+    if not wanted:
+        raise SettingError(f"expected results in {folders[0]}, got no .jsonl file; run a suite with -o first")
+    found: list[Comparison] = []
+    for name in wanted:
+        one, two = (harness.Results(folder, name) for folder in folders)
+        if folders[0] == folders[1]:
+            found += compared((one, two), names)
+            continue
+        for detector in dict.fromkeys(row["detector"] for row in one.done().values()):
+            found += compared((one, two), (detector, detector))
+    return found

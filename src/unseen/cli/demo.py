@@ -40,7 +40,7 @@ def demo(
     Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
     """
     pack = embedded.load()
-    pack = pack[pack.trial.order(order, seed)]
+    pack = pack[pack.trial.arrival(order, seed)]
     session = Session(detectors.make(detector, pack.space))
     verdicts = session.observe(pack.trial.z)
     learning = judged(session.detector, verdicts.reading, pack.trial)

@@ -1,141 +1,21 @@
-"""Benchmark suites as tables (one TOML file each) over feature files on disk."""
+"""Benchmark suites as tables, one TOML file each, over feature files or over images on disk."""
 
-from __future__ import annotations
-
-import json
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
-
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
-from unseen.errors import DataError
-from unseen.labels import LabelSpace
+from unseen.suites.base import KNOWN, Source, Suite
 from unseen.suites.features import FeatureSet
-from unseen.trial import Trial
+from unseen.suites.images import Found, inventory
+from unseen.suites.loading import load, load_images
+from unseen.suites.tables import names, needs_images, read
 
-KNOWN = "known"
-
-
-@dataclass(frozen=True)
-class Suite:
-    """One label space, the known images, and the unknown sets they are tested against."""
-
-    name: str
-    about: str
-    labels: LabelSpace
-    pool: Trial  # all samples: known ones first, then one unknown set after another
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """Return the names of the unknown sets."""
-        return self.pool.sources[1:]
-
-    def against(self, *sets: str) -> Trial:
-        """Return the known samples and the given unknown sets, not yet in any order."""
-        chosen = torch.tensor([0, *(self.pool.sources.index(name) for name in sets)])
-        return self.pool[torch.isin(self.pool.source, chosen).nonzero().squeeze(1)]
-
-
-def names() -> list[str]:
-    """Return the suites that come with the package."""
-    return sorted(
-        file.name.removesuffix(".toml") for file in files(__package__).iterdir() if file.name.endswith(".toml")
-    )
-
-
-def load(name: str, folder: str | Path) -> Suite:
-    """Return a suite of the package, or one described by your own TOML file, over the feature files in `folder`."""
-    table, folder = _table(name), Path(folder)
-    labels, matches = _label_space(table, folder)
-    known = _samples(table[KNOWN], folder, matches)
-    unknown = {name: _samples(row, folder, None) for name, row in table["unknown"].items()}
-    return Suite(Path(name).stem, table["about"], labels, _pool(known, unknown))
-
-
-def _table(name: str) -> dict[str, Any]:
-    if name in names():
-        return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
-    if not Path(name).is_file():
-        raise DataError(
-            f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check the spelling"
-        )
-    return tomllib.loads(Path(name).read_text())
-
-
-def _label_space(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, dict[str, int]]:
-    """Return the label space and, for each class of the known images, its position among the known names."""
-    known, rows = _text(table[KNOWN], folder)
-    parts = [_text(row, folder) for row in table["negatives"]]
-    names = _distinct([known.classes[row] for row in rows], set())
-    negatives = _distinct([text.classes[row] for text, rows in parts for row in rows], set(names))
-    labels = LabelSpace(
-        tuple(names),
-        tuple(negatives),
-        known.z[rows],
-        torch.cat([text.z[rows] for text, rows in parts]),
-        prompt=known.metadata.get("template", ""),
-        encoder=known.encoder,
-    )
-    keys = json.loads(known.metadata[table[KNOWN]["match"]]) if "match" in table[KNOWN] else range(len(known.z))
-    return labels, {str(keys[row]): position for position, row in enumerate(rows)}
-
-
-def _text(row: Mapping[str, Any], folder: Path) -> tuple[FeatureSet, list[int]]:
-    text = FeatureSet.load(folder / f"{row['text']}.safetensors")
-    return text, _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
-
-
-def _samples(
-    row: Mapping[str, Any], folder: Path, matches: Mapping[str, int] | None
-) -> tuple[Tensor, Int[Tensor, " n"]]:
-    """Return features with the position of each one's true name, -1 for unknown sets."""
-    images = FeatureSet.load(folder / f"{row['images']}.safetensors")
-    if matches is None:
-        z = images.z
-        if "classes" in row:
-            z = z[torch.isin(images.true_labels, torch.tensor(_listed(row["classes"], folder)))]
-        return z, torch.full((len(z),), -1)
-    position = torch.tensor([matches.get(name, -1) for name in images.classes])[images.true_labels]
-    return images.z[position >= 0], position[position >= 0]
-
-
-def _pool(known: tuple[Tensor, Tensor], unknown: Mapping[str, tuple[Tensor, Tensor]]) -> Trial:
-    parts = [known, *unknown.values()]
-    return Trial(
-        torch.cat([z for z, _ in parts]),
-        torch.cat([label for _, label in parts]),
-        torch.cat([torch.full((len(z),), source) for source, (z, _) in enumerate(parts)]),
-        (KNOWN, *unknown),
-    )
-
-
-def _listed(reference: str | list[int], folder: Path) -> list[int]:
-    """Return a list of indices written out, or found at `file.json#key/key` in the features' folder."""
-    if isinstance(reference, list):
-        return reference
-    file, _, keys = reference.partition("#")
-    try:
-        found = json.loads((folder / file).read_text())
-        for key in keys.split("/"):
-            found = found[key]
-    except (OSError, KeyError, json.JSONDecodeError) as error:
-        raise DataError(
-            f"expected an index list at {reference} in {folder}, got {error!r}; check the folder"
-        ) from error
-    return list(found)
-
-
-def _distinct(names: list[str], taken: set[str]) -> list[str]:
-    """Return names in which one that stood before gets a number: a label space wants each name once."""
-    seen = dict.fromkeys(taken, 1)
-    result = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return result
+__all__ = [
+    "KNOWN",
+    "FeatureSet",
+    "Found",
+    "Source",
+    "Suite",
+    "inventory",
+    "load",
+    "load_images",
+    "names",
+    "needs_images",
+    "read",
+]

@@ -1,0 +1,161 @@
+"""Is it a difference? Paired bootstrap over seeds and samples of two detectors' scores on the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unseen.bench.grid import ANY
+from unseen.bench.rows import Results, Row
+from unseen.errors import DataError
+
+REPLICATES = 1000
+CHUNK = 100  # replicates at a time: memory is bounded by it
+METRICS = ("auroc", "fpr95_id")
+
+Array = NDArray[np.float64]
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and the middle 95 % of its bootstrap distribution."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def is_difference(self) -> bool:
+        """Say whether zero lies outside."""
+        return not self.low <= 0 <= self.high
+
+
+class Comparison(NamedTuple):
+    """B less A on one set in one order."""
+
+    suite: str
+    set: str
+    order: str
+    a: str
+    b: str
+    seeds: int
+    samples: int
+    differences: dict[str, Interval]
+
+
+def compared(
+    results: tuple[Results, Results], names: tuple[str, str], *, replicates: int = REPLICATES
+) -> Iterator[Comparison]:
+    """Yield B less A wherever both have a run on the same images in the same order.
+
+    A method that never learns has one run for all orders, and meets each run of the other.
+    """
+    sides = [
+        [row for row in one.done().values() if row["detector"] == name]
+        for one, name in zip(results, names, strict=True)
+    ]
+    sides = [[row for row in side if not row["varied"]] for side in sides]
+    streams = {(tuple(row["sets"]), row["order"]) for side in sides for row in side}
+    found = False
+    for sets, order in sorted(streams, key=lambda stream: (stream[1], stream[0])):
+        pairs = _paired(*(_matching(side, sets, order) for side in sides))
+        if not pairs or (order == ANY and len(streams) > len({s for s, o in streams if o == ANY})):
+            continue
+        found = True
+        yield from _on_stream(results, names, order, pairs, replicates)
+    if not found:
+        raise DataError(
+            f"expected runs of {names[0]!r} and {names[1]!r} on the same images in the results, "
+            f"got {len(sides[0])} and {len(sides[1])} rows that never meet; run both with one command"
+        )
+
+
+def bootstrapped(
+    a: Float[Tensor, "S n"], b: Float[Tensor, "S n"], known: int, *, replicates: int = REPLICATES, seed: int = 0
+) -> dict[str, Interval]:
+    """Return B less A: seeds and, on each side of the truth, samples are drawn again, the same for both detectors.
+
+    The first `known` columns are ID samples. The columns of both, and the rows of both, belong together.
+    """
+    if a.shape != b.shape or not 0 < known < a.shape[1]:
+        raise DataError(f"expected scores of one shape with both kinds in it, got {list(a.shape)}, {list(b.shape)}")
+    generator = np.random.default_rng(seed)
+    plain = _difference(a, b, known, np.ones((1, known)), np.ones((1, a.shape[1] - known)))
+    drawn: dict[str, list[Array]] = {name: [] for name in METRICS}
+    for start in range(0, replicates, CHUNK):
+        size = min(CHUNK, replicates - start)
+        weights = [_weights(generator, size, count) for count in (known, a.shape[1] - known)]
+        seeds = _weights(generator, size, len(a)) / len(a)
+        for name, values in _difference(a, b, known, *weights).items():
+            drawn[name].append((values * seeds.T).sum(axis=0))
+    return {
+        name: Interval(float(plain[name].mean()), *np.quantile(np.concatenate(drawn[name]), [0.025, 0.975]).tolist())
+        for name in METRICS
+    }
+
+
+def _difference(a: Tensor, b: Tensor, known: int, id_weight: Array, ood_weight: Array) -> dict[str, Array]:
+    """Return the metrics of B less those of A, [S, R]."""
+    sides = [[_weighted(scores, known, id_weight, ood_weight) for scores in side.double().numpy()] for side in (a, b)]
+    return {
+        name: np.stack([two[i] - one[i] for one, two in zip(*sides, strict=True)]) for i, name in enumerate(METRICS)
+    }
+
+
+def _weighted(scores: Array, known: int, id_weight: Array, ood_weight: Array) -> tuple[Array, Array]:
+    """Return AUROC and ID-positive FPR95 of samples that count as often as their weights say, [R] each."""
+    positive, negative = scores[:known], scores[known:]
+    order, rising = np.argsort(-positive, kind="stable"), np.argsort(negative, kind="stable")
+    positive, negative = positive[order], negative[rising]
+    below, not_above = (np.searchsorted(negative, positive, side) for side in ("left", "right"))
+    mass = np.pad(ood_weight[:, rising].cumsum(axis=1), ((0, 0), (1, 0)))
+    counts, total = id_weight[:, order], mass[:, -1]
+    auroc = (counts * (mass[:, below] + mass[:, not_above])).sum(axis=1) / (2 * total * counts.sum(axis=1))
+    accepted = counts.cumsum(axis=1)
+    last = (accepted < 0.95 * accepted[:, -1:] - 1e-9).sum(axis=1)  # the first sample that completes 95 %
+    rows = np.arange(len(mass))
+    return auroc, 1 - mass[rows, below[last]] / total
+
+
+def _weights(generator: np.random.Generator, size: int, count: int) -> Array:
+    """Return how often each of `count` things is drawn in `size` draws of as many."""
+    drawn = generator.integers(count, size=(size, count)) + count * np.arange(size)[:, None]
+    return np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)
+
+
+def _matching(side: Sequence[Row], sets: tuple[str, ...], order: str) -> list[Row]:
+    own = [row for row in side if tuple(row["sets"]) == sets and row["order"] == order]
+    return own or [row for row in side if row["order"] == ANY and tuple(row["sets"]) == sets]
+
+
+def _paired(one: Sequence[Row], two: Sequence[Row]) -> list[tuple[Row, Row]]:
+    return [
+        (a, b)
+        for a in one
+        for b in two
+        if a["data"] == b["data"] and (a["seed"] == b["seed"] or ANY in (a["order"], b["order"]))
+    ]
+
+
+def _on_stream(
+    results: tuple[Results, Results],
+    names: tuple[str, str],
+    order: str,
+    pairs: Sequence[tuple[Row, Row]],
+    replicates: int,
+) -> Iterator[Comparison]:
+    a, b = (torch.stack([one.scores(pair[i]) for pair in pairs]) for i, one in enumerate(results))
+    if not bool((a.isfinite() & b.isfinite()).all()):
+        return  # an order that leaves samples out: each seed has other samples, and nothing to pair
+    row = pairs[0][0]
+    start = row["known"]
+    for name, count in row["unknown"].items():
+        columns = torch.cat([torch.arange(row["known"]), torch.arange(start, start + count)])
+        start += count
+        found = bootstrapped(a[:, columns], b[:, columns], row["known"], replicates=replicates)
+        yield Comparison(row["suite"], name, order, *names, len(pairs), len(columns), found)

@@ -1,0 +1,81 @@
+"""All runs of a grid, in several processes where the machine allows, with the same rows in the same order as in one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from unseen.bench.grid import Run
+from unseen.bench.rows import Results, Row, key
+from unseen.bench.run import Outcome, execute, identity
+from unseen.suites import Source, Suite
+from unseen.suites.loading import reload
+
+
+def outcomes(
+    suite: Suite, runs: Sequence[Run], results: Results | None = None, *, workers: int | None = None
+) -> Iterator[tuple[Run, Row]]:
+    """Yield each run with its row, in the order of `runs`; what `results` holds is read, the rest computed and added.
+
+    Each process loads the suite from its source. Every run has one torch thread, so that rounding, and with it every
+    digit of a row but its seconds, is the same for any number of workers.
+    """
+    done = results.done() if results else {}
+    keys = [key(identity(suite, run)) for run in runs]
+    missing = [run for run, name in zip(runs, keys, strict=True) if name not in done]
+    fresh = _computed(suite, missing, min(workers or _cores(), len(missing)))
+    for run, name in zip(runs, keys, strict=True):
+        if name not in done:
+            row, scores = next(fresh)
+            if results:
+                results.add(row, scores)
+            done[name] = row
+        yield run, done[name]
+
+
+def _computed(suite: Suite, runs: Sequence[Run], workers: int) -> Iterator[Outcome]:
+    if workers <= 1:
+        for run in runs:
+            with _one_thread():
+                outcome = execute(suite, run)
+            yield outcome
+        return
+    context = multiprocessing.get_context("spawn")  # a forked torch may hang in its threads
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        try:
+            for row, scores in pool.map(partial(_work, suite.source), runs):
+                yield Outcome(row, torch.from_numpy(scores))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _work(source: Source, run: Run) -> tuple[Row, Any]:
+    row, scores = execute(_loaded(source), run)
+    return row, scores.numpy()  # a tensor would travel as a handle to shared memory, which containers are short of
+
+
+@cache
+def _loaded(source: Source) -> Suite:
+    torch.set_num_threads(1)
+    return reload(source)

@@ -1,0 +1,99 @@
+"""Scores read off the head's logits: MSP, energy, ODIN, GradNorm, GEN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.detectors.base import in_range, positive
+from unseen.detectors.posthoc.base import PostHoc
+from unseen.odds import energy, top
+
+
+@dataclass(frozen=True, eq=False)
+class MSP(PostHoc):
+    """Score by the log-odds of the largest softmax probability (ICLR 2017)."""
+
+    name: ClassVar[str] = "fit-msp"
+    needs_names: ClassVar[int] = 2
+
+    def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
+        """Return the log-odds of the head's best class."""
+        return top(self.images.logits(z)).log_odds
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEnergy(PostHoc):
+    """Score by the logsumexp of the logits (NeurIPS 2020)."""
+
+    name: ClassVar[str] = "fit-energy"
+
+    def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
+        """Return the head's energy."""
+        return energy(self.images.logits(z))
+
+
+@dataclass(frozen=True, eq=False)
+class ODIN(PostHoc):
+    """Score by MSP at a high temperature after a small step of the features towards the best class (ICLR 2018).
+
+    The published step is on pixels; on features it needs no network.
+    """
+
+    temperature: float = 1000.0
+    step: float = 0.0014
+
+    name: ClassVar[str] = "fit-odin"
+    needs_names: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(temperature=self.temperature)
+        in_range("step", self.step, 0, 1)
+
+    def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
+        """Return the tempered log-odds after the step."""
+        logits = self.images.logits(z) / self.temperature
+        # the gradient of log max softmax: the best class's row less the expected row
+        gradient = self.images.weight[logits.argmax(dim=1)] - torch.softmax(logits, dim=1) @ self.images.weight
+        return top(self.images.logits(z + self.step * gradient.sign()) / self.temperature).log_odds
+
+
+@dataclass(frozen=True, eq=False)
+class GradNorm(PostHoc):
+    """Score by the L1 norm of the head's gradient of KL(uniform, softmax) (NeurIPS 2021)."""
+
+    name: ClassVar[str] = "fit-gradnorm"
+
+    def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
+        """Return the norm: the gradient is an outer product, so its norm is a product of norms."""
+        share = torch.softmax(self.images.logits(z), dim=1)
+        return z.abs().sum(dim=1) * (share - 1 / share.shape[1]).abs().sum(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class GEN(PostHoc):
+    """Score by the generalised entropy of the largest probabilities (CVPR 2023)."""
+
+    gamma: float = 0.1
+    largest: int = 100  # all of them where there are fewer classes
+
+    name: ClassVar[str] = "fit-gen"
+    needs_names: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        in_range("gamma", self.gamma, 0, 1, low_open=True)
+        in_range("largest", self.largest, 1, 1_000_000)
+
+    def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
+        """Return the negative entropy."""
+        share = torch.softmax(self.images.logits(z), dim=1)
+        best = share.topk(min(self.largest, share.shape[1]), dim=1).values
+        return -(best * (1 - best).clamp(min=0)).pow(self.gamma).sum(dim=1)

@@ -1,0 +1,166 @@
+"""One self-contained HTML file: tables and plots of a suite, no script, nothing fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unseen.bench import KINDS, Results, Row
+from unseen.bench.grid import ANY
+from unseen.files import replacing
+from unseen.report import plots, tables
+from unseen.report.tables import Line, Table
+from unseen.suites import Suite
+
+METRICS = ("auroc", "purity_known", "purity_unknown", "coverage_unknown")
+SMALL = "{} <small>±{}</small>"
+SHOWN = 4  # methods in the histograms: a panel each
+
+STYLE = """
+:root { color-scheme: light dark; --page: #fff; --ink: #1d2126; --soft: #5c6670; --line: #d9dee3; --mark: #f4f6f8; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171a; --ink: #e4e8eb; --soft: #9aa5af; --line: #343b42; --mark: #1c2126; }
+}
+body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 26px; margin: 0; } h2 { font-size: 19px; margin: 40px 0 8px; }
+h3 { font-size: 15px; margin: 20px 0 6px; }
+p { margin: 6px 0; max-width: 78ch; } .soft { color: var(--soft); }
+figure { margin: 12px 0 20px; } svg { width: 100%; height: auto; color: var(--ink); font-family: inherit; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { padding: 4px 9px; text-align: right; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+thead th[colspan] { text-align: center; border-left: 1px solid var(--line); }
+td small { color: var(--soft); } tr.printed td { color: var(--soft); font-style: italic; }
+.oracle, .id-images { border-left: 4px solid #d9622b; padding-left: 14px; }
+.id-images { border-color: #8a7a1f; }
+nav a { margin-right: 14px; color: inherit; }
+"""
+
+PROTOCOL = (
+    "Each detector gets unit features in arrival order and nothing else. Every run first replaces the later half of a "
+    "piece of its own stream and is refused if an earlier score changes. Truth meets scores after the last sample. "
+    "fpr95_id is the share of unknown images accepted when 95 % of the known ones are; fpr95_ood is the share of known "
+    "images flagged when 95 % of the unknown ones are caught."
+)
+NOTES = {
+    "label-free": "These lines may be compared with one another: all of them work from names alone.",
+    "id-images": "Fitted on the first half of each known class and tested on the rest: not comparable with label-free "
+    "lines.",
+    "oracle": "Routes every sample by its true label. It shows what perfect routes would give and is no result of a "
+    "detector that anyone could run.",
+}
+
+
+def drawable() -> None:
+    """Refuse before anything is computed if plots cannot be drawn."""
+    plots.pyplot()
+
+
+def write(path: Path, suite: Suite, rows: Sequence[Row], results: Results) -> None:
+    """Write the report of a suite's rows, with scores from where the rows are kept."""
+    with replacing(path) as temporary:
+        temporary.write_text(html(suite, rows, results))
+
+
+def html(suite: Suite, rows: Sequence[Row], results: Results) -> str:
+    """Return the whole page."""
+    sections = list(_sections(suite, rows, results))
+    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
+    body = "".join(f'<h2 id="{name}">{escape(title)}</h2>{text}' for name, title, text in sections)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(suite.name)} · unseen bench</title><style>{STYLE}</style></head><body>"
+        f"<h1>{escape(suite.name)}</h1><p>{escape(suite.about)}.</p>"
+        f'<p class="soft">{escape(str(suite.labels))} · data {suite.fingerprint} · '
+        f"unseen {escape(rows[0]['version'])} · torch {escape(rows[0]['torch'])}</p>"
+        f'<p class="soft">{PROTOCOL}</p><nav>{links}</nav>{body}</body></html>\n'
+    )
+
+
+def _sections(suite: Suite, rows: Sequence[Row], results: Results) -> Iterator[tuple[str, str, str]]:
+    plain = [row for row in rows if not row["varied"]]
+    found = tables.tables(rows, suite)
+    yield "tables", "Tables", "".join(_table(table, suite.unclean) for table in found)
+    yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
+    yield from _from_scores(plain, results)
+    learning = [row for row in plain if row["over_time"]]
+    if learning:
+        yield "stream", "Over the stream", "".join(_streams(learning))
+    settings = list(dict.fromkeys(name for row in rows for name in row["varied"]))
+    if settings:
+        yield "settings", "Settings", "".join(_curves(rows, name) for name in settings)
+
+
+def _from_scores(rows: Sequence[Row], results: Results) -> Iterator[tuple[str, str, str]]:
+    """Yield ROC curves and histograms of the first seed, a figure per kind."""
+    roc, histograms = [], []
+    for kind, title in KINDS.items():
+        scores = _scores([row for row in rows if row["kind"] == kind], results)
+        if scores:
+            roc.append(_of_kind(kind, title, plots.roc(scores)))
+            shown = {name: dict(list(methods.items())[:SHOWN]) for name, methods in scores.items()}
+            histograms.append(_of_kind(kind, title, plots.histograms(shown)))
+    yield "roc", "ROC, first seed", "".join(roc)
+    yield "scores", "Scores, first seed", "".join(histograms)
+
+
+def _scores(
+    rows: Iterable[Row], results: Results
+) -> dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]]:
+    """Return set -> method -> (ID scores, OOD scores) of single-set streams, as each was first met."""
+    found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    for row in rows:
+        if len(row["sets"]) == 1 and row["seed"] == 0 and row["order"] in (ANY, "shuffled"):
+            scores = results.scores(row).double().numpy()
+            found.setdefault(row["sets"][0], {})[row["detector"]] = (scores[: row["known"]], scores[row["known"] :])
+    return found
+
+
+def _streams(rows: Sequence[Row]) -> Iterator[str]:
+    for kind, title in KINDS.items():
+        for order in dict.fromkeys(row["order"] for row in rows):
+            mine = [row for row in rows if row["kind"] == kind and row["order"] == order]
+            for metric in METRICS if kind != "oracle" else METRICS[:1]:  # its gate is the truth: always right
+                if any(point[metric] is not None for row in mine for point in row["over_time"]):
+                    text = f"{title}; order: {order}; {metric.replace('_', ' ')}"
+                    yield _of_kind(kind, text, plots.over_stream(mine, metric))
+
+
+def _curves(rows: Sequence[Row], setting: str) -> str:
+    pages = []
+    for kind, title in KINDS.items():
+        mine = [row for row in rows if row["kind"] == kind and row["varied"] == [setting]]
+        if mine:
+            pages.append(_of_kind(kind, f"{title}; {setting}", plots.curves(mine, setting)))
+    return "".join(pages)
+
+
+def _of_kind(kind: str, title: str, figure: str) -> str:
+    return f'<figure class="{kind}"><h3>{escape(title)}</h3>{figure}</figure>'
+
+
+def _table(table: Table, unclean: Sequence[str]) -> str:
+    marked = {name: f"{name} *" if name in unclean else name for name in table.columns}
+    sets = "".join(f'<th colspan="2">{escape(marked[name])}</th>' for name in table.columns)
+    metrics = "<th>AUROC</th><th>FPR95</th>" * len(table.columns)
+    head = f"<tr><th></th>{sets}<th></th><th></th></tr><tr><th>method</th>{metrics}<th>µs</th><th>state</th></tr>"
+    note = f"<p class='soft'>{NOTES[table.kind]}</p>"
+    if set(unclean) & set(table.sets):
+        note += "<p class='soft'>* known to contain images of known classes.</p>"
+    body = "".join(_line(line, table.columns) for line in table.lines)
+    grid = f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    return f'<section class="{table.kind}"><h3>{escape(table.title)}</h3>{note}{grid}</section>'
+
+
+def _line(line: Line, columns: Sequence[str]) -> str:
+    cells = "".join(f"<td>{text}</td>" for name in columns for text in tables.texts(line.cells.get(name), SMALL))
+    name = f"{line.method}, as printed" if line.printed else line.method
+    kind = ' class="printed"' if line.printed else ""
+    cost = f"<td>{tables.time(line)}</td><td>{tables.size(line.state_bytes)}</td>"
+    return f"<tr{kind}><td>{escape(name)}</td>{cells}{cost}</tr>"

@@ -1,0 +1,216 @@
+"""Tables in the paper's layout: one line per method, AUROC and FPR95 of each set, their average, and what it cost.
+
+What sees the truth or ID images never stands in a table with label-free lines, so that no column mixes them. A figure
+that a paper prints stands on a line of its own below ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from unseen.bench import KINDS, Row, mean_and_deviation
+from unseen.bench.grid import ANY
+from unseen.suites import Suite
+
+
+class Cell(NamedTuple):
+    """AUROC and FPR95 in percent, mean and deviation over seeds; no deviation where there is one run."""
+
+    auroc: float
+    fpr: float
+    auroc_deviation: float | None = None
+    fpr_deviation: float | None = None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> Cell:
+        """Return the cell of one (AUROC, FPR95) per seed."""
+        (auroc, spread), (fpr, fpr_spread) = (
+            mean_and_deviation([100 * x for x in side]) for side in zip(*pairs, strict=True)
+        )
+        return cls(auroc, fpr, spread, fpr_spread) if len(pairs) > 1 else cls(auroc, fpr)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method, or what a paper prints for it."""
+
+    method: str
+    cells: Mapping[str, Cell]
+    seeds: int = 1
+    microseconds: float = math.nan
+    state_bytes: int | None = None
+    printed: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines that may be compared with one another."""
+
+    kind: str
+    order: str
+    sets: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]]  # averages: near and far, or one over all sets
+    fpr: str
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Return what the lines have in common."""
+        return f"{KINDS[self.kind]}; order: {self.order}; FPR95 is {self.fpr}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the sets and their averages."""
+        return (*self.sets, *self.groups)
+
+
+def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
+    """Return one table per kind and order; runs of a sweep belong to curves and are left out."""
+    rows = [row for row in rows if not row["varied"]]
+    orders = list(dict.fromkeys(row["order"] for row in rows if row["order"] != ANY)) or [ANY]
+    found = []
+    for kind in KINDS:
+        for order in orders:
+            mine = [row for row in rows if row["kind"] == kind and row["order"] in (order, ANY)]
+            if any(row["order"] == order for row in mine) or (mine and order == orders[0]):
+                table = Table(kind, order, suite.sets, suite.groups, suite.fpr)
+                table.lines.extend(_lines(mine, table, suite.paper))
+                found.append(table)
+    return found
+
+
+def markdown(table: Table) -> str:
+    """Return a table for a Markdown file; the deviation over seeds follows in brackets."""
+    heads = ["method", *(f"{name} {metric}" for name in table.columns for metric in ("AUROC", "FPR95")), "µs", "state"]
+    lines = [_row(heads), "|---|" + "--:|" * (len(heads) - 1)]
+    for line in table.lines:
+        numbers = [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})")]
+        name = f"*{line.method}, as printed*" if line.printed else line.method
+        lines.append(_row([name, *numbers, time(line), size(line.state_bytes)]))
+    return "\n".join(lines) + "\n"
+
+
+def latex(table: Table) -> str:
+    """Return a tabular in the layout of the paper's tables, the best of the last column in bold."""
+    columns = table.columns
+    best = {id(line) for line in _best(table)}
+    lines = [
+        rf"\begin{{tabular}}{{l|{'|'.join('cc' for _ in columns)}}}",
+        r"\toprule",
+        " & ".join(["Dataset", *(rf"\multicolumn{{2}}{{c}}{{{_tex(name)}}}" for name in columns)]) + r" \\",
+        " & ".join(["Metric", *[r"AUROC$\uparrow$", r"FPR95$\downarrow$"] * len(columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for line in table.lines:
+        cells = [texts(line.cells.get(name), r"{} {{\scriptsize$\pm${}}}") for name in columns]
+        if id(line) in best:
+            cells[-1] = [rf"\textbf{{{text}}}" for text in cells[-1]]
+        name = rf"\textit{{{_tex(line.method)}, as printed}}" if line.printed else _tex(line.method)
+        lines.append(" & ".join([name, *(text for cell in cells for text in cell)]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def size(count: int | None) -> str:
+    """Return bytes as people read them."""
+    if count is None:
+        return "—"
+    for unit, scale in (("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def brief(cell: Cell | None, *, deviation: bool) -> str:
+    """Return a cell for the terminal: AUROC, and FPR95 below it."""
+    return "\n".join(texts(cell, "{} ±{}" if deviation else "{}"))
+
+
+def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[Line]:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["detector"], initials(row["sets"]) if len(row["sets"]) > 1 else ""].append(row)
+    lines = []
+    for (detector, shift), group in groups.items():
+        method = f"{detector} {shift}".strip()
+        lines.append(_line(method, group, table))
+        printed = paper.get(f"{detector} {table.order}", paper.get(method))
+        if printed:
+            lines.append(_printed(method, printed))
+    return lines
+
+
+def _line(method: str, rows: Sequence[Row], table: Table) -> Line:
+    by_set: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+    for row in rows:
+        for name, metrics in row["by_set"].items():
+            by_set[name][row["seed"]] = _defined(metrics["auroc"]), _defined(metrics[table.fpr])
+    cells = {name: Cell.of(list(pairs.values())) for name, pairs in by_set.items()}
+    for group, sets in table.groups.items():
+        if all(name in by_set for name in sets):
+            cells[group] = Cell.of(_averages([by_set[name] for name in sets]))
+    spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
+    return Line(method, cells, max(map(len, by_set.values())), 1e6 * spent, max(row["state_bytes"] for row in rows))
+
+
+def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return the mean over sets, seed by seed, of the seeds that all of them have."""
+    seeds = [seed for seed in sets[0] if all(seed in one for one in sets)]
+    return [tuple(_mean(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
+
+
+def _printed(method: str, figures: Mapping[str, Any]) -> Line:
+    cells = {name: Cell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
+    return Line(method, cells, printed=True)
+
+
+def initials(sets: Sequence[str]) -> str:
+    """Return the order of the sets in one stream as the paper writes it: I-S-P-T."""
+    return "-".join(name[0].upper() for name in sets)
+
+
+def _best(table: Table) -> list[Line]:
+    last = table.columns[-1]
+    ours = [line for line in table.lines if not line.printed and last in line.cells]
+    return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
+
+
+def texts(cell: Cell | None, with_deviation: str) -> list[str]:
+    """Return AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
+    if cell is None:
+        return ["—", "—"]
+    pairs = ((cell.auroc, cell.auroc_deviation), (cell.fpr, cell.fpr_deviation))
+    return [
+        _number(value)
+        if spread is None or math.isnan(value)
+        else with_deviation.format(_number(value), f"{spread:.1f}")
+        for value, spread in pairs
+    ]
+
+
+def _defined(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _number(value: float) -> str:
+    return "—" if math.isnan(value) else f"{value:.1f}"
+
+
+def time(line: Line) -> str:
+    """Return the microseconds that one sample took."""
+    return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _mean(values: Iterable[float]) -> float:
+    return mean_and_deviation(list(values))[0]
+
+
+def _tex(text: str) -> str:
+    return text.replace("_", r"\_").replace("%", r"\%")

@@ -1,0 +1,145 @@
+"""Suites over images in OpenOOD's layout: what is there, what is missing, and the features of what is there.
+
+A set is found by the first of its `lists` that exists under the data root (one `path label` a line, paths relative to
+`under`), or else by the first of its `folders`. Features are kept per encoder and set, so that every suite and every
+later run reads them instead of the images.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from unseen.encode.base import Encoder
+from unseen.encode.cache import FeatureCache, encode_images, load_features
+from unseen.encode.fetch import cache_dir
+from unseen.encode.images import Entry, find_images
+from unseen.errors import DataError
+from unseen.suites import tables
+from unseen.suites.base import KNOWN, Samples
+
+WORDNET_ID = re.compile(r"n\d{8}")
+MISSING = "missing"  # the identity that the reader gives to a listed file that is not there
+
+Report = Callable[[str, int, int], None]  # set, images done, images in all
+
+
+class Found(NamedTuple):
+    """One set of a suite on somebody's disk."""
+
+    set: str
+    where: Path | None  # the list or the folder it was found by
+    images: int
+    expected: int | None
+    absent: int  # listed, but not there
+    unclean: bool
+
+    @property
+    def complete(self) -> bool:
+        """Say whether everything is there that should be."""
+        return self.images > 0 and not self.absent and self.expected in (None, self.images)
+
+
+class Names(NamedTuple):
+    """Class names with what stands for each in folder names: a WordNet id, or its number."""
+
+    names: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def restricted(self, present: set[str]) -> Names:
+        """Return the names of the classes that occur."""
+        kept = [(name, key) for name, key in zip(*self, strict=True) if key in present]
+        return Names(tuple(name for name, _ in kept), tuple(key for _, key in kept))
+
+
+def inventory(name: str, root: str | Path) -> list[Found]:
+    """Return what of a suite lies under `root`, set by set, without decoding anything."""
+    table = tables.read(name)
+    rows = {KNOWN: table[KNOWN], **table["unknown"]}
+    return [_found(which, row, Path(root)) for which, row in rows.items()]
+
+
+def read_classes(reference: str | Sequence[str], root: Path) -> Names:
+    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines."""
+    if not isinstance(reference, str):
+        return Names(tuple(reference), tuple(str(i) for i in range(len(reference))))
+    path = root / reference
+    if not path.is_file():
+        raise DataError(
+            f"expected the class names at {path}, got no file; write one `n01440764 tench` a line, in class order"
+        )
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if all(WORDNET_ID.fullmatch(line.split()[0]) for line in lines):
+        keys, names = zip(*((key, " ".join(rest)) for key, *rest in map(str.split, lines)), strict=True)
+        return Names(names, keys)
+    return Names(tuple(lines), tuple(str(i) for i in range(len(lines))))
+
+
+def known_classes(row: Mapping[str, Any], classes: Names, root: Path) -> Names:
+    """Return the names of the known set: all of them, or those that have a folder in it."""
+    if row.get("by") != "folder":
+        return classes
+    return classes.restricted({_folder(entry) for entry in _required(KNOWN, row, root)})
+
+
+def known_samples(row: Mapping[str, Any], classes: Names, encoded: Mapping[str, torch.Tensor], root: Path) -> Samples:
+    """Return the known images that could be read, with the position of each one's name."""
+    position = {key: index for index, key in enumerate(classes.keys)}
+    z, label = [], []
+    for entry in _required(KNOWN, row, root):
+        key = _folder(entry) if row.get("by") == "folder" else entry.label
+        if entry.path in encoded and key in position:
+            z.append(encoded[entry.path])
+            label.append(position[key])
+    if not z:
+        raise DataError(f"expected known images with labels under {root}, got none that match a class; check the list")
+    return Samples(torch.stack(z), torch.tensor(label))
+
+
+def encoded(
+    which: str, row: Mapping[str, Any], root: Path, encoder: Encoder, report: Report
+) -> dict[str, torch.Tensor]:
+    """Return the features of one set by path, encoding what has not been encoded before."""
+    entries = [entry for entry in _required(which, row, root) if entry.identity != MISSING]
+    where = _where(row, root)
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
+    folder = cache_dir() / "bench" / encoder.fingerprint[:16] / slug
+    cache, done = FeatureCache(folder, encoder), 0
+    for batch in encode_images(entries, encoder, cache):
+        report(which, done := done + len(batch.rows), len(entries))
+    features = load_features(folder)
+    wanted = {entry.path for entry in entries}
+    return {key: z for key, z in zip(features.keys, features.z, strict=True) if key in wanted}
+
+
+def _found(which: str, row: Mapping[str, Any], root: Path) -> Found:
+    where = _where(row, root)
+    entries = _entries(row, root, where) if where else []
+    absent = sum(entry.identity == MISSING for entry in entries)
+    return Found(which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")))
+
+
+def _where(row: Mapping[str, Any], root: Path) -> Path | None:
+    lists = (root / path for path in row.get("lists", ()))
+    folders = (root / path for path in row.get("folders", ()))
+    return next((path for path in lists if path.is_file()), None) or next((p for p in folders if p.is_dir()), None)
+
+
+def _required(which: str, row: Mapping[str, Any], root: Path) -> list[Entry]:
+    where = _where(row, root)
+    if where is None:
+        looked = ", ".join([*row.get("lists", ()), *row.get("folders", ())])
+        raise DataError(f"expected the set {which!r} under {root}, got none of {looked}; see --check")
+    return _entries(row, root, where)
+
+
+def _entries(row: Mapping[str, Any], root: Path, where: Path) -> list[Entry]:
+    return list(find_images(where, root=root / row.get("under", "") if where.is_file() else None))
+
+
+def _folder(entry: Entry) -> str:
+    return Path(entry.path).parent.name

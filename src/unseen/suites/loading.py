@@ -1,0 +1,102 @@
+"""From a table and a folder to a suite."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unseen.encode.base import load_encoder
+from unseen.encode.fetch import cache_dir
+from unseen.errors import DataError, SettingError
+from unseen.labels import LabelSpace, Learned
+from unseen.labels.prompts import TextEncoder, text_identity
+from unseen.suites import images, stored, tables
+from unseen.suites.base import KNOWN, Samples, Source, Suite
+
+ENCODER = "ViT-B/16"
+
+
+def load(name: str, folder: str | Path) -> Suite:
+    """Return a suite of the package, or one described by your own TOML file, over the feature files in `folder`."""
+    table, folder = tables.read(name), Path(folder)
+    if tables.needs_images(name):
+        raise SettingError(f"expected a suite over feature files, got {name!r}, which reads images; use --data")
+    if "labels" in table:
+        classes = images.read_classes(table["labels"]["names"], folder)
+        labels = _built(classes.names, table["labels"], folder, table["labels"].get("encoder", ENCODER))
+        matches = {name.replace(" ", "_"): index for index, name in enumerate(classes.names)}
+        matches |= {name: index for index, name in enumerate(classes.names)}
+    else:
+        labels, matches = stored.from_text_rows(table, folder)
+    known = stored.known_samples(table[KNOWN], folder, matches)
+    unknown = {which: stored.unknown_samples(row, folder) for which, row in table["unknown"].items()}
+    return Suite.of(Source(name, folder), table, labels, known, unknown)
+
+
+def load_images(
+    name: str,
+    root: str | Path,
+    *,
+    encoder: str | None = None,
+    report: images.Report = lambda which, done, total: None,
+) -> Suite:
+    """Return a suite over the images under `root`; unknown sets that are not there are left out.
+
+    Features and mined names are kept, so that a second call reads them.
+    """
+    table, root = tables.read(name), Path(root)
+    if not tables.needs_images(name):
+        raise SettingError(f"expected a suite over images, got {name!r}, which reads feature files; use --features")
+    chosen = encoder or table.get("encoder", ENCODER)
+    model = load_encoder(chosen)
+    classes = images.known_classes(table[KNOWN], images.read_classes(table["labels"]["names"], root), root)
+    here = [found.set for found in images.inventory(name, root) if found.images]
+    present = {which: row for which, row in table["unknown"].items() if which in here}
+    if not present:
+        raise DataError(f"expected at least one unknown set of {name!r} under {root}, got none; see --check")
+    z = {w: images.encoded(w, row, root, model, report) for w, row in {KNOWN: table[KNOWN], **present}.items()}
+    known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
+    unknown = {which: Samples.unknown(_stacked(which, z[which])) for which in present}
+    labels = _built(classes.names, table["labels"], root, chosen, model=model)
+    return Suite.of(Source(name, root, chosen), table, labels, known, unknown)
+
+
+def reload(source: Source) -> Suite:
+    """Return the suite of a source again, as another process does."""
+    if source.encoder is None:
+        return load(source.name, source.folder)
+    return load_images(source.name, source.folder, encoder=source.encoder)
+
+
+def _built(
+    names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, *, model: TextEncoder | None = None
+) -> LabelSpace:
+    """Return the names with mined negatives, from the cache where the same were mined before."""
+    model = model or load_encoder(encoder)
+    learned = folder / options["learned"] if "learned" in options else None
+    wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt", "learned")}
+    key = json.dumps([list(names), wanted, text_identity(model), str(learned and learned.stat().st_mtime_ns)])
+    path = cache_dir() / "spaces" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+    if path.exists():
+        return LabelSpace.load(path)
+    space = LabelSpace.build(
+        list(names),
+        model,
+        negatives=options.get("negatives", 10_000),
+        miner=options.get("miner", "neglabel"),
+        prompt=Learned.load(learned) if learned else options.get("prompt"),
+    )
+    space.save(path)
+    return space
+
+
+def _stacked(which: str, features: Mapping[str, Tensor]) -> Tensor:
+    if not features:
+        raise DataError(f"expected readable images in the set {which!r}, got none; see --check")
+    return torch.stack(list(features.values()))

@@ -1,0 +1,82 @@
+"""Suites over feature files: text rows or encoded names on one side, image rows on the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unseen.errors import DataError
+from unseen.labels import LabelSpace
+from unseen.suites.base import KNOWN, Samples
+from unseen.suites.features import FeatureSet
+
+Matches = dict[str, int]  # class of the known images -> position of its name
+
+
+def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, Matches]:
+    """Return the label space of rows of text features, and where each class of the known images stands in it."""
+    known, rows = _text(table[KNOWN], folder)
+    parts = [_text(row, folder) for row in table["negatives"]]
+    names = _distinct([known.classes[row] for row in rows], set())
+    negatives = _distinct([text.classes[row] for text, rows in parts for row in rows], set(names))
+    labels = LabelSpace(
+        tuple(names),
+        tuple(negatives),
+        known.z[rows],
+        torch.cat([text.z[rows] for text, rows in parts]),
+        prompt=known.metadata.get("template", ""),
+        encoder=known.encoder,
+    )
+    keys = json.loads(known.metadata[table[KNOWN]["match"]]) if "match" in table[KNOWN] else range(len(known.z))
+    return labels, {str(keys[row]): position for position, row in enumerate(rows)}
+
+
+def known_samples(row: Mapping[str, Any], folder: Path, matches: Matches) -> Samples:
+    """Return the images whose class is one of the known names."""
+    images = FeatureSet.load(folder / f"{row['images']}.safetensors")
+    position = torch.tensor([matches.get(name, -1) for name in images.classes])[images.true_labels]
+    return Samples(images.z[position >= 0], position[position >= 0])
+
+
+def unknown_samples(row: Mapping[str, Any], folder: Path) -> Samples:
+    """Return the images of an unknown set, or of some classes of it."""
+    images = FeatureSet.load(folder / f"{row['images']}.safetensors")
+    if "classes" not in row:
+        return Samples.unknown(images.z)
+    return Samples.unknown(images.z[torch.isin(images.true_labels, torch.tensor(_listed(row["classes"], folder)))])
+
+
+def _text(row: Mapping[str, Any], folder: Path) -> tuple[FeatureSet, list[int]]:
+    text = FeatureSet.load(folder / f"{row['text']}.safetensors")
+    return text, _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+
+
+def _listed(reference: str | list[int], folder: Path) -> list[int]:
+    """Return a list of indices written out, or found at `file.json#key/key` in the features' folder."""
+    if isinstance(reference, list):
+        return reference
+    file, _, keys = reference.partition("#")
+    try:
+        found = json.loads((folder / file).read_text())
+        for key in keys.split("/"):
+            found = found[key]
+    except (OSError, KeyError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"expected an index list at {reference} in {folder}, got {error!r}; check the folder"
+        ) from error
+    return list(found)
+
+
+def _distinct(names: list[str], taken: set[str]) -> list[str]:
+    """Return names in which one that stood before gets a number: a label space wants each name once."""
+    result: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name} ({n})" for n in count(2))
+        free = next(each for each in chain([name], numbered) if each not in result and each not in taken)
+        result[free] = None
+    return list(result)

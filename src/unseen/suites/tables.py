@@ -1,0 +1,44 @@
+"""The TOML tables themselves: those of the package, and your own."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from unseen.errors import DataError
+
+
+def names() -> list[str]:
+    """Return the suites that come with the package."""
+    return sorted(
+        file.name.removesuffix(".toml") for file in files(__package__).iterdir() if file.name.endswith(".toml")
+    )
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return the table of a suite; one that `extends` another says only what differs."""
+    table = _parsed(name)
+    if "extends" not in table:
+        return table
+    base = read(table.pop("extends"))
+    added: dict[str, Any] = {key: {**base[key], **table[key]} for key in ("labels", "unknown") if key in table}
+    without = {key: value for key, value in base.items() if key != "paper"}  # figures belong to one table of a paper
+    return {**without, **table, **added}
+
+
+def needs_images(name: str) -> bool:
+    """Say whether a suite reads images (--data) rather than feature files (--features)."""
+    known = read(name)["known"]
+    return "lists" in known or "folders" in known
+
+
+def _parsed(name: str) -> dict[str, Any]:
+    if name in names():
+        return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
+    if not Path(name).is_file():
+        raise DataError(
+            f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check the spelling"
+        )
+    return tomllib.loads(Path(name).read_text())

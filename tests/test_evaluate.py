@@ -1,0 +1,123 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import space, stream
+from unseen import detectors
+from unseen.detectors import MCM, NegLabel, Online, Reading
+from unseen.evaluate import evaluate, gate, judged, oracle, over_time
+from unseen.metrics import auroc, summary
+from unseen.trial import Trial
+
+SOURCES = ("known", "near", "far")
+
+
+def trial_of(labels, samples=120, seed=3):
+    """Return a stream whose truth is the nearest anchor: a known name, or a negative of one of two sets."""
+    z = stream(labels, samples, seed=seed, noise=0.3)
+    nearest = (z @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).argmax(1)
+    known = nearest < len(labels.names)
+    return Trial(z, torch.where(known, nearest, -1), torch.where(known, 0, 1 + nearest % 2), SOURCES)
+
+
+@pytest.fixture
+def trial(labels):
+    return trial_of(labels)
+
+
+def other_truths(trial):
+    """Return the same stream with its truth permuted, turned round, and removed."""
+    turned = torch.where(trial.is_id, -1, 0)
+    order = torch.randperm(len(trial.z), generator=torch.Generator().manual_seed(0))
+    return (
+        replace(trial, label=trial.label[order], source=trial.source[order]),
+        replace(trial, label=turned),
+        replace(trial, label=torch.full_like(trial.label, -1)),
+    )
+
+
+ON_VECTORS = sorted(name for name, kind in detectors.REGISTRY.items() if not kind.needs_patches)
+
+
+@pytest.mark.parametrize("name", ON_VECTORS)
+def test_permuting_or_removing_the_labels_changes_no_score(labels, trial, name):
+    detector = detectors.make(name, labels)
+    expected = evaluate(detector, trial).reading
+    for other in other_truths(trial):
+        for column, same in zip(expected, evaluate(detector, other).reading, strict=True):
+            assert torch.equal(column, same)
+
+
+def test_only_the_oracle_follows_the_labels(labels, trial):
+    _, turned, _ = other_truths(trial)
+    assert not torch.equal(oracle(Online(labels), trial).reading.score, oracle(Online(labels), turned).reading.score)
+
+
+def test_the_oracle_routes_every_sample_by_the_truth_and_says_so(labels, trial):
+    report = oracle(Online(labels), trial)
+    assert report.detector == "oracle-online"
+    assert torch.equal(report.reading.route > 0, trial.is_id)
+    assert report.metrics["purity_known"] == report.metrics["purity_unknown"] == 1
+    assert report.metrics["coverage_known"] + report.metrics["coverage_unknown"] == 1
+
+
+def test_the_oracle_is_algorithm_1_where_the_gate_is_right(labels):
+    """Where the text routes every sample, and rightly, truth and text teach the same."""
+    sure = stream(labels, 40, noise=0.02)
+    nearest = (sure @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).argmax(1)
+    known = nearest < len(labels.names)
+    trial = Trial(sure, torch.where(known, nearest, -1), torch.where(known, 0, 1), SOURCES[:2])
+    free = evaluate(Online(labels), trial)
+    assert free.metrics["coverage_known"] + free.metrics["coverage_unknown"] == 1
+    torch.testing.assert_close(free.reading.score, oracle(Online(labels), trial).reading.score)
+
+
+def test_metrics_are_those_of_known_against_unknown_scores(labels, trial):
+    report = evaluate(NegLabel(labels), trial)
+    score, is_id = report.reading.score, trial.is_id
+    assert summary(score[is_id], score[~is_id]).items() <= report.metrics.items()
+    assert set(report.by_source) == {"near", "far"}
+    assert report.by_source["far"]["auroc"] == auroc(score[is_id], score[trial.source == 2])
+    assert report.metrics["accuracy"] == report.metrics["accuracy_frozen"]  # its text does not move
+
+
+def test_a_stream_of_one_kind_has_no_auroc_and_still_a_report(labels, trial):
+    known = trial[trial.is_id.nonzero().squeeze(1)]
+    report = evaluate(MCM(labels), known)
+    assert math.isnan(report.metrics["auroc"])
+    assert report.metrics["accuracy"] > 0.5
+    assert report.by_source == {}
+
+
+def test_gate_by_hand():
+    route = torch.tensor([1, 1, -1, 0, -1, 0, 0, 1], dtype=torch.int8)
+    is_id = torch.tensor([True, False, False, True, True, True, False, True])
+    reading = Reading(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
+    assert gate(reading, is_id) == {
+        "coverage_known": 3 / 8,
+        "coverage_unknown": 2 / 8,
+        "purity_known": 2 / 3,
+        "purity_unknown": 1 / 2,
+    }
+    silent = gate(Reading(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id)
+    assert math.isnan(silent["purity_known"])  # nobody was routed, so nobody was right
+
+
+def test_over_time_cuts_the_stream_into_slices_that_cover_it(labels, trial):
+    report = evaluate(Online(labels), trial)
+    slices = over_time(report, points=5)
+    assert [part["samples"] for part in slices] == [24, 48, 72, 96, 120]
+    first = judged(Online(labels), Reading(*(column[:24] for column in report.reading)), trial[torch.arange(24)])
+    assert slices[0]["auroc"] == first.metrics["auroc"]
+    assert slices[0]["coverage_unknown"] == first.metrics["coverage_unknown"]
+    mean = sum(part["coverage_known"] for part in slices) / 5
+    assert mean == pytest.approx(report.metrics["coverage_known"])
+
+
+def test_float32_space_and_float16_features_are_welcome():
+    labels = space(dtype=torch.float32)
+    trial = trial_of(labels)
+    report = evaluate(NegLabel(labels), replace(trial, z=trial.z.half()))
+    assert report.metrics["auroc"] > 0.9

@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from conftest import unit
+from unseen.errors import SettingError
+from unseen.trial import Trial
+
+
+@pytest.fixture
+def trial():
+    """Return four known samples of two classes and two samples of each of two unknown sets."""
+    label = torch.tensor([0, 0, 1, 1, -1, -1, -1, -1])
+    source = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    return Trial(unit(8, 4), label, source, ("known", "near", "far"))
+
+
+def test_a_sample_without_a_known_name_is_not_id(trial):
+    assert trial.is_id.tolist() == [True] * 4 + [False] * 4
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "id_first", "ood_first", "temporal"])
+def test_an_order_moves_features_and_truth_together(trial, kind):
+    ordered = trial.ordered(kind, seed=1)
+    assert sorted(map(tuple, ordered.z.tolist())) == sorted(map(tuple, trial.z.tolist()))
+    for z, label, source in zip(ordered.z, ordered.label, ordered.source, strict=True):
+        row = int((trial.z == z).all(1).nonzero())
+        assert (label, source) == (trial.label[row], trial.source[row])
+
+
+def test_a_temporal_shift_is_over_sets_and_a_long_tail_over_classes(trial):
+    shifted = trial.ordered("temporal", seed=0, sets=(2, 1))
+    assert shifted.source[~shifted.is_id].tolist() == [2, 2, 1, 1]
+    tail = trial.ordered("long_tail", seed=0, ratio=2.0)
+    assert sorted(tail.label[tail.is_id].bincount().tolist()) == [1, 2]
+
+
+def test_an_unknown_order_is_refused(trial):
+    with pytest.raises(SettingError, match=r"expected an order out of shuffled.*got 'backwards'"):
+        trial.ordered("backwards", seed=0)
