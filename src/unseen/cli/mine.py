@@ -13,8 +13,8 @@ import typer
 from unseen.cli import terminal
 from unseen.encode.base import load_encoder
 from unseen.errors import LabelError
-from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, word_list
-from unseen.labels.nearest import Pair, near_duplicates, nearest_negatives
+from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, read_names, word_list
+from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives
 from unseen.labels.prompts import Wording
 from unseen.labels.vectors import Report
 
