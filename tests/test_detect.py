@@ -45,7 +45,9 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(command, "load_encoder", lambda name, device=None: made)
-    monkeypatch.setattr(command, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))}))
+    monkeypatch.setattr(
+        command, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
+    )
     return made
 
 
@@ -91,7 +93,9 @@ def test_a_broken_photo_is_reported_and_exits_one(photos: Path) -> None:
 def test_a_folder_of_broken_photos_says_so_and_writes_its_report(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").write_bytes(b"")
-    result = run("bad", "--label", "red", "--label", "green", "--report", "out.html", "--state", "s.safetensors", code=1)
+    result = run(
+        "bad", "--label", "red", "--label", "green", "--report", "out.html", "--state", "s.safetensors", code=1
+    )
     assert "skipped: empty file" in result.stdout
     assert "known 0 · unknown 0 · skipped 1" in result.stderr
     assert "No image could be read" in (tmp_path / "out.html").read_text()
@@ -175,7 +179,7 @@ def test_misuse_is_named(tmp_path: Path, photos: Path, monkeypatch: pytest.Monke
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="at least one image"):
         run("empty", *names)
-    with pytest.raises(LabelError, match="--labels classes.txt or --label"):
+    with pytest.raises(LabelError, match="--label NAME"):
         run("photos")
     for options, words in (
         (("--json", "--csv"), "--json or --csv"),

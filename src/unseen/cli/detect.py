@@ -43,10 +43,10 @@ def detect(
     detector: Annotated[
         str | None, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: {DETECTOR}).")
     ] = None,
-    negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = 3000,
+    negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = 5_000,
     vocabulary: Annotated[
         int, typer.Option(help="How many words of WordNet to mine them from; 0 reads all 138,495 (minutes, once).")
-    ] = 20_000,
+    ] = 10_000,
     order: Annotated[str, typer.Option(help=f"Who comes when: {', '.join(ORDERS)}.")] = "name",
     state: Annotated[
         Path | None, typer.Option(help="Keep what is learned in this file; go on from it if it is there.")

@@ -1,0 +1,96 @@
+"""The pack in the package and the command that shows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image as Pillow
+from typer.testing import CliRunner
+
+from unseen import demo, detectors
+from unseen.cli import app
+from unseen.cli.demo import sparkline
+from unseen.evaluate import evaluate
+
+
+def run(tmp_path: Path, *options: str) -> tuple[str, str]:
+    report = tmp_path / "demo.html"
+    result = CliRunner().invoke(app, ["demo", "--report", str(report), *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, report.read_text()
+
+
+def test_the_pack_is_whole_and_small() -> None:
+    pack = demo.load()
+    assert demo.PACK.stat().st_size < 10_000_000
+    assert len(pack.keys) == len(pack.trial.z) == len(pack.thumbnails) == 1540
+    assert torch.linalg.vector_norm(pack.trial.z, dim=1).allclose(torch.ones(1540), atol=1e-5)
+    assert pack.trial.sources == ("animals", "vehicles", "digits", "clothes")
+    assert (pack.trial.is_id == (pack.trial.source == 0)).all()
+    assert set(pack.space.names) == {"bird", "cat", "deer", "dog", "frog", "horse"}
+    assert pack.space.encoder == "offline-b16"
+    assert {"images", "features", "texts"} <= pack.about.keys()
+    for data in pack.thumbnails[::200]:
+        assert Pillow.open(io.BytesIO(data)).size in {(32, 32), (28, 28)}
+
+
+def test_an_order_moves_everything_together() -> None:
+    pack = demo.load()
+    mixed = pack[pack.trial.order("shuffled", 1)]
+    assert mixed.keys != pack.keys
+    for i in (0, 700, 1539):
+        place = pack.keys.index(mixed.keys[i])
+        assert mixed.thumbnails[i] == pack.thumbnails[place]
+        assert torch.equal(mixed.trial.z[i], pack.trial.z[place])
+        name = mixed.keys[i].partition("/")[0]
+        assert mixed.trial.label[i] == (pack.space.names.index(name) if name in pack.space.names else -1)
+
+
+def test_the_features_are_real_clip(tmp_path: Path) -> None:
+    pack = demo.load()
+    report = evaluate(detectors.make("neglabel", pack.space), pack.trial)
+    assert report.metrics["accuracy"] > 0.8
+    assert report.metrics["auroc"] > 0.85
+
+
+def test_the_demo_says_what_happened_and_how_it_did(tmp_path: Path) -> None:
+    started = time.perf_counter()
+    out, html = run(tmp_path)
+    assert time.perf_counter() - started < 20
+    for words in ("1,540 real images", "6 names + 2,000 negatives", "known ", "learned from", "called ", "over time"):
+        assert words in out
+    for words in (
+        "against the truth, which the detector never saw",
+        "frozen",
+        "learning",
+        "AUROC, vehicles",
+        "aim: 95 %",
+    ):
+        assert words in out
+    assert html.count("<svg") == 3
+    assert "data:image/jpeg;base64," in html
+    assert "Against the truth" in html
+
+
+def test_json_is_one_object_and_the_order_matters(tmp_path: Path) -> None:
+    rows = [json.loads(run(tmp_path, "--json", "--order", order)[0]) for order in ("shuffled", "ood_first")]
+    assert rows[0]["samples"] == rows[1]["samples"] == 1540
+    assert rows[0]["learning"]["auroc"] != rows[1]["learning"]["auroc"]
+    assert rows[0]["frozen"]["auroc"] == pytest.approx(rows[1]["frozen"]["auroc"])
+
+
+def test_a_stream_of_one_kind_is_shown_without_a_truth_curve(tmp_path: Path) -> None:
+    out, html = run(tmp_path, "--order", "id_only", "--detector", "mcm")
+    assert "780 real images" in out
+    assert html.count("<svg") == 2
+
+
+def test_a_sparkline_spans_its_values() -> None:
+    assert sparkline([0, 7]) == "▁█"
+    assert sparkline([3, 3]) == "▁▁"
+    assert sparkline([float("nan")]) == " "
