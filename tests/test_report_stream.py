@@ -15,7 +15,7 @@ from unseen import LabelSpace, Session, detectors, threshold
 from unseen.report import charts
 from unseen.report.stream import SHOWN, Gallery, Log, Table, Thumbnail, about, label_table, page, thumbnail, write
 
-VOID = {"meta", "img"}
+VOID = {"meta", "img", "hr"}
 
 
 class Balance(HTMLParser):

@@ -119,12 +119,12 @@ def write(path: str | Path, log: Log, session: Session, *, title: str, tables: S
 
 def page(log: Log, session: Session, *, title: str, tables: Sequence[Table] = ()) -> str:
     """Return one HTML page that needs nothing beside it."""
-    space = session.detector.labels
     sections = [
         f"<h1>{escape(title)}</h1><p>{escape(about(session))}</p>",
-        *(_stream(log, session) if log.parts else ["<p>No image could be read.</p>"]),
+        _stream(log, session) if log.parts else "<p>No image could be read.</p>",
         *map(_table, tables),
-        _table(label_table(space, log)),
+        _galleries(log) if log.parts else "",
+        _table(label_table(session.detector.labels, log)),
         _skipped(log.skipped),
     ]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
@@ -168,10 +168,9 @@ def label_table(space: LabelSpace, log: Log) -> Table:
     return Table("Label space", note, ("name", "called", "nearest negatives"), rows)
 
 
-def _stream(log: Log, session: Session) -> list[str]:
-    columns = log.columns
+def _stream(log: Log, session: Session) -> str:
+    columns, tally = log.columns, session.snapshot.tally
     known = int(columns.known.sum())
-    tally = session.snapshot.tally
     tiles = {
         "known": f"{known:,}",
         "unknown": f"{len(columns.known) - known:,}",
@@ -179,32 +178,30 @@ def _stream(log: Log, session: Session) -> list[str]:
         "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
         f"line, {session.threshold.name}": f"{session.line:.2f}",
     }
-    return [
+    parts = [
         f'<div class="tiles">{"".join(_tile(what, value) for what, value in tiles.items())}</div>',
         "<h2>Scores</h2><p>Log-odds above even: at the line or right of it an image is called known.</p>",
         keys("known", "unknown", "cut"),
         charts.histogram(columns.margin, columns.known, session.line),
-        "<h2>Over time</h2><p>Every image in order of arrival; the line is drawn from the stream itself and moves.</p>",
+        "<h2>Over time</h2><p>Every image in order of arrival, and the line as each of them met it.</p>",
         charts.track(columns.margin, columns.known, columns.cut),
-        *_gallery("Accepted", "Called by one of your names, highest score first.", "known", log.accepted, known),
-        *_gallery(
-            "Rejected",
-            "None of your names, nearest to the line first.",
-            "unknown",
-            log.rejected,
-            len(columns.known) - known,
-        ),
     ]
+    return "".join(parts)
 
 
-def _gallery(title: str, note: str, kind: str, gallery: Gallery, count: int) -> list[str]:
-    if count <= 2 * SHOWN:
-        shown, more = gallery.highest(count), ""
-    else:
-        shown = [*gallery.highest(SHOWN), *gallery.lowest(SHOWN)]
-        more = f" Of {count:,}, the {SHOWN} highest and the {SHOWN} lowest."
-    figures = "".join(_figure(kind, one) for one in shown)
-    return [f'<h2>{title}</h2><p>{note}{more}</p><div class="pictures">{figures}</div>']
+def _galleries(log: Log) -> str:
+    known = int(log.columns.known.sum())
+    unknown = len(log.columns.known) - known
+    accepted = _gallery("Accepted", "Called by one of your names", "known", log.accepted, known)
+    return accepted + _gallery("Rejected", "None of your names", "unknown", log.rejected, unknown)
+
+
+def _gallery(title: str, note: str, kind: str, gallery: Gallery, count: int) -> str:
+    ends, more = [gallery.highest(count)], ""
+    if count > 2 * SHOWN:
+        ends, more = [gallery.highest(SHOWN), gallery.lowest(SHOWN)], f" Of {count:,}, the {SHOWN} at either end."
+    figures = "<hr>".join("".join(_figure(kind, one) for one in end) for end in ends)
+    return f'<h2>{title}</h2><p>{note}, highest score first.{more}</p><div class="pictures">{figures}</div>'
 
 
 def _figure(kind: str, one: Thumbnail) -> str:
