@@ -19,6 +19,9 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/speed.py
 
+results: .venv/ready
+	$(BIN)/python benchmarks/results.py ../shared/clip-b16
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'

@@ -94,14 +94,14 @@ def test_a_stream_of_one_kind_has_no_auroc_and_still_a_report(labels, trial):
 def test_gate_by_hand():
     route = torch.tensor([1, 1, -1, 0, -1, 0, 0, 1], dtype=torch.int8)
     is_id = torch.tensor([True, False, False, True, True, True, False, True])
-    reading = Reading(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
+    reading = Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
     assert gate(reading, is_id) == {
         "coverage_known": 3 / 8,
         "coverage_unknown": 2 / 8,
         "purity_known": 2 / 3,
         "purity_unknown": 1 / 2,
     }
-    silent = gate(Reading(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id)
+    silent = gate(Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id)
     assert math.isnan(silent["purity_known"])  # nobody was routed, so nobody was right
 
 

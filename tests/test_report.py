@@ -62,7 +62,7 @@ def test_what_the_paper_prints_stands_on_a_line_of_its_own(ran):
     assert printed.printed
     assert printed.cells["near"] == Cell(90.0, 12.5)
     text = tables.markdown(tables.tables(rows, suite)[0])
-    assert "| *mcm, as printed* | 90.0 | 12.5 | — | — | 91.0 | — | — | — |" in text
+    assert "| *mcm, as printed* | 90.0 | 12.5 | — | — | 91.0 | — | — | — | — |" in text
     tex = tables.latex(tables.tables(rows, suite)[0])
     assert r"\textit{mcm, as printed} & 90.0 & 12.5" in tex
     assert tex.count(r"\textbf{") == 2  # AUROC and FPR95 of the best average

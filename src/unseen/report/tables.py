@@ -83,14 +83,18 @@ def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
     return found
 
 
-def markdown(table: Table) -> str:
+def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
     """Return a table for a Markdown file; the deviation over seeds follows in brackets."""
-    heads = ["method", *(f"{name} {metric}" for name in table.columns for metric in ("AUROC", "FPR95")), "µs", "state"]
+    marked = [f"{name}*" if name in unclean else name for name in table.columns]
+    heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
+    heads += ["seeds", "µs", "state"]
     lines = [_row(heads), "|---|" + "--:|" * (len(heads) - 1)]
     for line in table.lines:
         numbers = [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})")]
         name = f"*{line.method}, as printed*" if line.printed else line.method
-        lines.append(_row([name, *numbers, time(line), size(line.state_bytes)]))
+        lines.append(
+            _row([name, *numbers, "—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)])
+        )
     return "\n".join(lines) + "\n"
 
 

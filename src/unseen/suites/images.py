@@ -88,10 +88,12 @@ def known_classes(row: Mapping[str, Any], classes: Names, root: Path) -> Names:
 
 def known_samples(row: Mapping[str, Any], classes: Names, encoded: Mapping[str, torch.Tensor], root: Path) -> Samples:
     """Return the known images that could be read, with the position of each one's name."""
-    position = {key: index for index, key in enumerate(classes.keys)}
+    by_folder = row.get("by") == "folder"  # a list has numbers for labels, whatever stands for a class in folder names
+    keys = classes.keys if by_folder else map(str, range(len(classes.names)))
+    position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
     z, label = [], []
     for entry in _required(KNOWN, row, root):
-        key = _folder(entry) if row.get("by") == "folder" else entry.label
+        key = _folder(entry) if by_folder else entry.label
         if entry.path in encoded and key in position:
             z.append(encoded[entry.path])
             label.append(position[key])

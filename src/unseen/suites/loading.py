@@ -14,7 +14,7 @@ from torch import Tensor
 from unseen.encode.base import load_encoder
 from unseen.encode.fetch import cache_dir
 from unseen.errors import DataError, SettingError
-from unseen.labels import LabelSpace, Learned
+from unseen.labels import LabelSpace, Learned, word_list
 from unseen.labels.prompts import TextEncoder, text_identity
 from unseen.suites import images, stored, tables
 from unseen.suites.base import KNOWN, Samples, Source, Suite
@@ -79,9 +79,10 @@ def _built(
 ) -> LabelSpace:
     """Return the names with mined negatives, from the cache where the same were mined before."""
     model = model or load_encoder(encoder)
-    learned = folder / options["learned"] if "learned" in options else None
-    wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt", "learned")}
-    key = json.dumps([list(names), wanted, text_identity(model), str(learned and learned.stat().st_mtime_ns)])
+    learned, words = (folder / options[key] if key in options else None for key in ("learned", "words"))
+    wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt")}
+    own = [path.read_bytes().hex() if path else None for path in (learned, words)]
+    key = json.dumps([list(names), wanted, own, text_identity(model)])
     path = cache_dir() / "spaces" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
         return LabelSpace.load(path)
@@ -91,6 +92,7 @@ def _built(
         negatives=options.get("negatives", 10_000),
         miner=options.get("miner", "neglabel"),
         prompt=Learned.load(learned) if learned else options.get("prompt"),
+        corpus=word_list(words) if words else None,
     )
     space.save(path)
     return space
