@@ -42,7 +42,7 @@ class Server:
     def __init__(self, data: Path, *, limits: Limits | None = None, room: int | None = None, **durability: Any) -> None:
         settings = Settings(data, encoder=None, limits=limits or Limits(), durability=Durability(**durability))
         ours, theirs = FORKS.Pipe()
-        self.process = FORKS.Process(target=child, args=(theirs, settings, room))
+        self.process = FORKS.Process(target=child, args=(theirs, settings, room), daemon=True)
         self.process.start()
         theirs.close()
         if not ours.poll(30):
@@ -91,7 +91,7 @@ def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
     with sqlite3.connect(folder / "journal.db") as db:
         rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
     db.close()
-    return [torch.frombuffer(bytearray(row[0]), dtype=dtype).view(-1, dim) for row in rows]
+    return [torch.frombuffer(bytearray(row[0]), dtype=dtype).view(-1, dim).clone() for row in rows]
 
 
 def reference(config: Config, labels: Any, parts: list[Tensor]) -> Session:
@@ -116,6 +116,13 @@ def downloaded(remote: Remote, labels: Any, path: Path) -> dict[str, Tensor]:
     return flat(Session.load(path, labels))
 
 
+def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:
+    """Return by how much two states differ, where they do not agree bit by bit."""
+    assert left.keys() == right.keys()
+    gaps = {name: (left[name].double() - right[name].double()).abs().max() for name in left}
+    return {name: float(gap) for name, gap in gaps.items() if not torch.equal(left[name], right[name])}
+
+
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     """Say whether two states are equal bit by bit."""
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return not different(left, right)

@@ -10,7 +10,9 @@ import typer
 from unseen.cli import terminal
 from unseen.serve.keys import Keys
 
-keys = typer.Typer(help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True)
+keys = typer.Typer(
+    help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True
+)
 
 Data = Annotated[Path, typer.Option(help="Folder of the service.")]
 HERE = Path("unseen-data")

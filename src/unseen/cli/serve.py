@@ -49,4 +49,3 @@ def serve(
         Durability(every=every, retain=retain, volatile=volatile),
     )
     run(settings, port=port, demo=demo, announce=terminal.err.print)
-

@@ -12,43 +12,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import torch
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.background import BackgroundTask
-from starlette.datastructures import MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import unseen
 from unseen import LabelSpace
 from unseen.errors import LabelError, ServiceError, UnseenError
-from unseen.serve import payload
+from unseen.serve import payload, views
+from unseen.serve.document import KEY_HEADER, body
 from unseen.serve.events import Hub
+from unseen.serve.front import Front, add_refusals
 from unseen.serve.keys import LOCAL, Key, Keys, loopback
 from unseen.serve.limits import Bounded, Limits, Rate
 from unseen.serve.metrics import Metrics
 from unseen.serve.payload import FORM, JSON, RAW, RestoreBody, Samples, StreamBody
 from unseen.serve.sight import Sight
-from unseen.serve.stream import AUTO, KEPT, Answer, Config, Durability, Part, Stream
+from unseen.serve.stream import AUTO, KEPT, Config, Durability, Part, Stream
 from unseen.serve.streams import BROKEN, OPENING, READY, Slot, Streams
 
 PAGE = Path(__file__).parent / "page"
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 STATIC = {
     "": "index.html",
     "docs": "docs.html",
@@ -78,7 +63,7 @@ class Service:
         self.streams = Streams(settings.data, limits=settings.limits, durability=settings.durability)
         self.keys = Keys(settings.data / "keys.json")
         self.hub, self.rate = Hub(self.limits.listeners), Rate(self.limits.rate)
-        self.metrics, self.sight = Metrics(), Sight(settings.encoder, settings.limits)
+        self.metrics, self.sight = Metrics(), Sight(settings.encoder, settings.data / "cache", self.limits)
 
     @property
     def locked(self) -> bool:
@@ -121,7 +106,7 @@ class Service:
         answer = await slot.observe(part)
         text = payload.dumped(payload.verdicts(answer, stream.labels.names))
         if not answer.repeated:
-            counted(self, slot, answer)
+            views.counted(self.metrics, slot, answer)
             self.hub.publish(slot.config.id, answer.first, text)
             self.streams.snapshot_due(stream)
         return text
@@ -145,11 +130,8 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_middleware(Bounded, limits=settings.limits)
-    app.add_middleware(Front, service=service)
-    app.add_exception_handler(UnseenError, refused)
-    app.add_exception_handler(RequestValidationError, misread)
-    app.add_exception_handler(HTTPException, missing)
-    app.add_exception_handler(Exception, broken)
+    app.add_middleware(Front, metrics=service.metrics, is_open=lambda: not service.locked)
+    add_refusals(app)
     add_health(app, service)
     add_streams(app, service)
     add_samples(app, service)
@@ -169,15 +151,16 @@ def add_health(app: FastAPI, service: Service) -> None:
     async def readyz() -> Response:
         found = [slot.status for slot in service.streams.slots.values()]
         counts = {status: found.count(status) for status in (READY, OPENING, BROKEN)}
-        return payload.answered(
-            payload.dumped({"ready": service.streams.ready, **counts}), 200 if service.streams.ready else 503
-        )
+        text = payload.dumped({"ready": service.streams.ready, "streams": counts})
+        return payload.answered(text, 200 if service.streams.ready else 503)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         if service.allowed(request, "read").owner != LOCAL.owner:
             raise ServiceError(403, "expected a key of the operator (owner *), got one of a tenant; ask for another")
-        return Response(measured(service), media_type="text/plain; version=0.0.4")
+        return Response(
+            views.measured(service.metrics, service.streams.slots.values()), media_type="text/plain; version=0.0.4"
+        )
 
     def page(name: str) -> Callable[[], Awaitable[Response]]:
         async def show() -> Response:
@@ -213,17 +196,17 @@ def add_streams(app: FastAPI, service: Service) -> None:
             wanted.threshold.settings,
         )
         slot = await service.chore(partial(service.streams.create, labels, config))
-        return payload.answered(payload.dumped(await service.chore(partial(described, slot))), 201)
+        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))), 201)
 
     @app.get("/v1/streams")
     async def listed(request: Request) -> dict[str, Any]:
         owner = service.allowed(request, "read").owner
-        return {"streams": [brief(slot) for slot in service.streams.owned(owner)]}
+        return {"streams": [views.brief(slot) for slot in service.streams.owned(owner)]}
 
     @app.get("/v1/streams/{id}")
     async def inspect(request: Request, id: str) -> Response:
         slot = service.slot(request, "read")
-        return payload.answered(payload.dumped(await service.chore(partial(described, slot))))
+        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))))
 
     @app.delete("/v1/streams/{id}")
     async def delete(request: Request, id: str) -> dict[str, str]:
@@ -235,7 +218,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def reset(request: Request, id: str) -> Response:
         slot = service.slot(request, "admin")
         await service.chore(opened(slot).reset)
-        return payload.answered(payload.dumped(await service.chore(partial(described, slot))))
+        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))))
 
 
 def add_samples(app: FastAPI, service: Service) -> None:
@@ -283,7 +266,7 @@ def add_snapshots(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{id}/snapshots")
     async def snapshots(request: Request, id: str) -> dict[str, Any]:
-        return {"snapshots": saved(service.stream(request, "read"))}
+        return {"snapshots": views.saved(service.stream(request, "read"))}
 
     @app.post("/v1/streams/{id}/snapshots", status_code=201)
     async def take(request: Request, id: str) -> dict[str, Any]:
@@ -305,7 +288,7 @@ def add_snapshots(app: FastAPI, service: Service) -> None:
         else:
             wanted = await payload.parsed(request, RestoreBody)
             await service.chore(partial(stream.restore, stream.find(wanted.snapshot, AUTO, KEPT).path))
-        return payload.answered(payload.dumped(await service.chore(partial(described, slot))))
+        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))))
 
 
 def add_views(app: FastAPI, service: Service) -> None:
@@ -319,53 +302,7 @@ def add_views(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{id}/labels")
     async def labels(request: Request, id: str, offset: int = 0) -> Response:
         stream = service.stream(request, "read")
-        return payload.answered(payload.dumped(await service.chore(partial(nearest, stream.labels, offset))))
-
-
-class Front:
-    """Stand before every route: who may call from a browser, security headers, counts and times."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started, status = time.perf_counter(), 500
-
-        async def dressed(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        try:
-            if not self.service.locked and (stranger := foreign(scope)):
-                await stranger(scope, receive, dressed)
-            else:
-                await self.app(scope, receive, dressed)
-        finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self.service.metrics.requests.labels(route, status).inc()
-            self.service.metrics.latency.labels(route).observe(time.perf_counter() - started)
-
-
-def foreign(scope: Scope) -> Response | None:
-    """Return a refusal for another site's page that reaches for this machine through its user's browser."""
-    request = Request(scope)
-    host = urlsplit(f"//{request.headers.get('host', '')}")
-    origin = request.headers.get("origin")
-    try:
-        own = loopback(host.hostname or "")
-    except ValueError:
-        own = False
-    if own and (origin is None or urlsplit(origin).netloc == host.netloc):
-        return None
-    error = ServiceError(403, "expected a call from this machine, got one on behalf of another site; use an API key")
-    return refusal(error, 403)
+        return payload.answered(payload.dumped(await service.chore(partial(views.nearest, stream.labels, offset))))
 
 
 def opened(slot: Slot) -> Stream:
@@ -421,178 +358,3 @@ def restore_bytes(stream: Stream, data: bytes) -> None:
             if isinstance(error, ServiceError):
                 raise
             raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
-
-
-def brief(slot: Slot) -> dict[str, Any]:
-    """Return what a list shows of a stream."""
-    config = slot.config
-    shown = {"id": config.id, "name": config.name, "owner": config.owner, "detector": config.detector}
-    shown |= {"created": config.created, "status": slot.status}
-    if slot.reason:
-        shown["reason"] = slot.reason
-    return shown if slot.stream is None else {**shown, "seq": slot.stream.at.seq}
-
-
-def described(slot: Slot) -> dict[str, Any]:
-    """Return everything there is to say about a stream."""
-    if slot.stream is None:
-        return brief(slot)
-    stream, labels, session = slot.stream, slot.stream.labels, slot.stream.readers
-    tally, drift = session.snapshot.tally, stream.history.drift
-    seen, taught = int(tally.seen), int(tally.taught_known + tally.taught_unknown)
-    return {
-        **brief(slot),
-        "settings": session.detector.settings,
-        "threshold": {
-            "kind": session.threshold.name,
-            "settings": session.threshold.settings,
-            "line": payload.finite(session.line),
-            "warming": session.threshold.warming(session.snapshot.threshold),
-        },
-        "labels": {
-            "names": len(labels.names),
-            "negatives": len(labels.negatives),
-            "dim": labels.dim,
-            "encoder": labels.encoder,
-            "fingerprint": labels.fingerprint,
-        },
-        "counts": {
-            "seen": seen,
-            "known": int(tally.known),
-            "unknown": seen - int(tally.known),
-            "taught_known": int(tally.taught_known),
-            "taught_unknown": int(tally.taught_unknown),
-        },
-        "coverage": taught / seen if seen else 0.0,
-        "moved": stream.moved(),
-        "drift": drift,
-        "drifting": drift >= 1,
-        "journal_bytes": stream.journal.size(),
-        "replayed": stream.replayed,
-        "faults": stream.faults[-10:],
-        "snapshots": saved(stream),
-    }
-
-
-def saved(stream: Stream) -> list[dict[str, Any]]:
-    """Return the snapshots of a stream, oldest first."""
-    return [
-        {
-            "snapshot": one.entry,
-            "kind": one.kind,
-            "bytes": one.path.stat().st_size,
-            "time": int(one.path.stat().st_mtime),
-        }
-        for one in stream.saved()
-        if one.path.exists()
-    ]
-
-
-def nearest(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:
-    """Return a page of known names, each with the negatives closest to it."""
-    start = max(0, min(offset, len(labels.names)))
-    rows = labels.id_anchors[start : start + count]
-    cosines, places = (rows @ labels.ood_anchors.T).topk(min(top, len(labels.negatives)))
-    names = zip(labels.names[start : start + count], cosines.tolist(), places.tolist(), strict=True)
-    shown = [
-        {"name": name, "nearest": [{"name": labels.negatives[i], "cosine": c} for c, i in zip(close, at, strict=True)]}
-        for name, close, at in names
-    ]
-    return {"offset": start, "total": len(labels.names), "names": shown}
-
-
-def counted(service: Service, slot: Slot, answer: Answer) -> None:
-    """Add an answer to the counters."""
-    metrics, stream = service.metrics, slot.config.id
-    known, route = int(answer.records["known"].sum()), answer.records["route"]
-    metrics.samples.labels(stream, "known").inc(known)
-    metrics.samples.labels(stream, "unknown").inc(len(route) - known)
-    metrics.taught.labels(stream, "known").inc(int((route > 0).sum()))
-    metrics.taught.labels(stream, "unknown").inc(int((route < 0).sum()))
-
-
-def measured(service: Service) -> bytes:
-    """Return the metrics with gauges as they stand now."""
-    metrics = service.metrics
-    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.drift, metrics.faults):
-        gauge.clear()
-    for slot in service.streams.slots.values():
-        metrics.streams.labels(slot.status).inc()
-        if slot.stream and slot.observe:
-            key = slot.config.id
-            metrics.journal.labels(key).set(slot.stream.journal.size())
-            metrics.waiting.labels(key).set(slot.observe.waiting)
-            metrics.drift.labels(key).set(slot.stream.history.drift)
-            metrics.faults.labels(key).set(len(slot.stream.faults))
-    return metrics.text()
-
-
-async def refused(_: Request, error: Exception) -> Response:
-    """Answer an error raised on purpose with its own sentence."""
-    status = error.status if isinstance(error, ServiceError) else 422
-    return refusal(error, status)
-
-
-async def misread(_: Request, error: Exception) -> Response:
-    """Answer a path or query that does not parse."""
-    return refusal(ServiceError(422, "expected the parameters in /docs, got others; see /docs"), 422)
-
-
-async def missing(_: Request, error: Exception) -> Response:
-    """Answer what the router or a form parser refuses."""
-    assert isinstance(error, HTTPException)
-    return refusal(ServiceError(error.status_code, f"{error.detail}; see /docs"), error.status_code)
-
-
-async def broken(_: Request, error: Exception) -> Response:
-    """Answer what nobody expected, without telling a stranger why."""
-    log.error("unexpected", exc_info=error)
-    return refusal(ServiceError(500, "something unexpected happened; the log has it"), 500)
-
-
-def refusal(error: Exception, status: int) -> Response:
-    """Return an error as JSON."""
-    response = payload.answered(payload.dumped({"error": type(error).__name__, "message": str(error)}), status)
-    if status in (429, 503, 507):
-        response.headers["retry-after"] = "1"
-    if status == 401:
-        response.headers["www-authenticate"] = "Bearer"
-    return response
-
-
-KEY_HEADER = {
-    "parameters": [
-        {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "maxLength": 256}}
-    ]
-}
-
-
-def body(kinds: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of a request body: a model, raw bytes (None), or a form of files (1) and texts."""
-    content: dict[str, Any] = {}
-    for media, shape in kinds.items():
-        if shape is None:
-            schema: dict[str, Any] = {"type": "string", "format": "binary"}
-        elif isinstance(shape, dict):
-            fields = {
-                name: {"type": "string", **({"format": "binary"} if file else {})} for name, file in shape.items()
-            }
-            schema = {"type": "object", "properties": fields}
-        else:
-            schema = inlined(shape.model_json_schema())
-        content[media] = {"schema": schema}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose references are written out, so that it stands alone in the document."""
-    parts = schema.pop("$defs", {})
-
-    def resolve(node: Any) -> Any:
-        if isinstance(node, dict):
-            if "$ref" in node:
-                return resolve(parts[node["$ref"].rsplit("/", 1)[1]])
-            return {name: resolve(value) for name, value in node.items()}
-        return [resolve(item) for item in node] if isinstance(node, list) else node
-
-    return dict(resolve(schema))

@@ -2,99 +2,75 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import threading
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 from torch import Tensor
 
-from unseen import LabelSpace
-from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
+from unseen import LabelSpace, load_encoder
+from unseen.encode.base import Encoder
+from unseen.encode.images import Image, decode
+from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError
 from unseen.serve.limits import Limits
 
 
 class Sight:
     """One encoder for all streams of a service, or none."""
 
-    def __init__(self, name: str | None, limits: Limits) -> None:
-        self.name, self.limits = name, limits
+    def __init__(self, name: str | None, cache: Path, limits: Limits) -> None:
+        self.name, self.cache, self.limits = name, cache, limits
         self._lock = threading.Lock()
-        self._encoder: Any = None
+        self._encoder: Encoder | None = None
 
-    def encoder(self) -> Any:
+    def encoder(self) -> Encoder:
         """Return the encoder; say what to do when there is none."""
         with self._lock:
-            if self._encoder is None:
-                self._encoder = self._load()
+            if self.name is None:
+                raise EncoderError(
+                    "expected an encoder for images and names, got a service without one; "
+                    "start it with `unseen serve --encoder NAME`, or send features and a label space"
+                )
+            self._encoder = self._encoder or load_encoder(self.name)
             return self._encoder
 
     def space(self, names: Sequence[str], negatives: int) -> LabelSpace:
         """Return a label space of `names` with mined negatives."""
         if not 0 < len(names) <= self.limits.names:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
-        build = getattr(LabelSpace, "build", None)
-        if build is None:
-            raise _no_encoder("this version cannot mine negatives")
-        space: LabelSpace = build(names, self.encoder(), negatives=negatives)
-        return space
+        return LabelSpace.build(names, self.encoder(), negatives=negatives, cache=self.cache)
 
     def images(self, files: Sequence[bytes], space: LabelSpace) -> Tensor:
         """Return one vector per image; refuse the request if one cannot be read, naming it."""
         pictures = [self._picture(number, data) for number, data in enumerate(files)]
         encoder = self.encoder()
-        if encoder.dim != space.dim:
+        if encoder.dim != space.dim or space.encoder not in ("", encoder.name):
             raise ServiceError(
                 422,
-                f"expected images for an encoder of width {space.dim} ({space.encoder or 'unnamed'}), got "
+                f"expected images for the encoder {space.encoder or 'of this label space'} of width {space.dim}, got "
                 f"{encoder.name} of width {encoder.dim}; start the service with that --encoder or send features",
             )
-        vectors: Tensor = encoder.images(pictures)
-        return vectors
+        return encoder.images(pictures).cpu()
 
-    def _picture(self, number: int, data: bytes) -> Any:
-        self._measured(number, data)
-        reader = importlib.import_module("unseen.encode.images")
+    def _picture(self, number: int, data: bytes) -> Image:
         try:
-            return reader.Image(f"image {number}", reader.decode(data))
+            _measure(data, self.limits.pixels)
+            return Image(f"image {number}", decode(data))
         except ImageError as error:
             raise ImageError(f"expected images that can be read, got image {number}: {error}; leave it out") from error
 
-    def _measured(self, number: int, data: bytes) -> None:
-        """Refuse an image by the size its header claims, before any pixel is unpacked."""
-        try:
-            import PIL.Image
-        except ImportError as error:
-            raise MissingExtra("pillow", "encode") from error
-        try:
-            with PIL.Image.open(io.BytesIO(data)) as picture:
-                width, height = picture.size
-        except PIL.Image.DecompressionBombError as error:
-            raise ImageError(f"expected a sane image, got image {number}: {error}; scale it down") from error
-        except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
-            raise ImageError(
-                f"expected images that can be read, got image {number}: {type(error).__name__}; leave it out"
-            ) from error
-        if width * height > self.limits.pixels:
-            raise ImageError(
-                f"expected at most {self.limits.pixels:,} pixels, got {width} x {height} in image {number}; "
-                "scale it down"
-            )
 
-    def _load(self) -> Any:
-        if self.name is None:
-            raise _no_encoder("the service was started with --encoder none")
-        try:
-            return importlib.import_module("unseen.encode.base").load_encoder(self.name)
-        except ModuleNotFoundError as error:
-            raise _no_encoder(str(error)) from error
-        except UnseenError as error:
-            raise EncoderError(f"expected the encoder {self.name!r}, got none: {error}") from error
-
-
-def _no_encoder(why: str) -> EncoderError:
-    return EncoderError(
-        f"expected an encoder for images and names, got none ({why}); "
-        "start with `unseen serve --encoder NAME`, or send features and a label space"
-    )
+def _measure(data: bytes, most: int) -> None:
+    """Refuse an image by the size its header claims, before any pixel is unpacked."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise MissingExtra("pillow", "encode") from error
+    try:
+        with PIL.Image.open(io.BytesIO(data)) as picture:
+            width, height = picture.size
+    except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
+        raise ImageError(f"not an image ({type(error).__name__})") from error
+    if width * height > most:
+        raise ImageError(f"{width} x {height} pixels where {most:,} are allowed")

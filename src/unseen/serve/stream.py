@@ -339,7 +339,8 @@ class Stream:
 
     def _features(self, entry: Entry) -> Tensor:
         flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
-        return flat.view(entry.count, self.labels.dim)
+        # cloned, because torch aligns its own memory, and norms and products round by alignment
+        return flat.view(entry.count, self.labels.dim).clone()
 
     def _start(self) -> Snapshot:
         return self.config.session(self.labels).snapshot

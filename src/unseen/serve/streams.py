@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+import torch
+
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError
@@ -55,8 +57,7 @@ class Streams:
         (data / "streams").mkdir(parents=True, exist_ok=True)
         (data / "spaces").mkdir(exist_ok=True)
         self._lock = _alone(data / "lock")
-        self.pool = ThreadPoolExecutor(2, thread_name_prefix="writer")
-        self.chores = ThreadPoolExecutor(1, thread_name_prefix="chores")
+        self.pool, self.chores = threads(2, "writer"), threads(1, "chores")
         self._swept()
 
     def open_all(self) -> None:
@@ -160,6 +161,11 @@ class Streams:
             except StateError as error:
                 unknown = Config(folder.name, "", "*", "")
                 self.slots[folder.name] = Slot(unknown, BROKEN, str(error))
+
+
+def threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool whose threads compute alike: torch counts its threads per thread, and rounding follows."""
+    return ThreadPoolExecutor(count, name, torch.set_num_threads, (torch.get_num_threads(),))
 
 
 def _alone(path: Path) -> IO[str]:
