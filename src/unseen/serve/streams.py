@@ -173,6 +173,7 @@ def _alone(path: Path) -> IO[str]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        handle.close()
         raise StateError(
             f"expected to be the only service on {path.parent}, got another; stop it or choose another --data"
         ) from error
