@@ -81,7 +81,7 @@ class Keys:
     def _write(self) -> None:
         with replacing(self.path) as path:
             path.write_text(json.dumps([asdict(key) for key in self._keys.values()], indent=1))
-            path.chmod(0o600)
+        self.path.chmod(0o600)
         self._read()
 
     def _read(self) -> None:

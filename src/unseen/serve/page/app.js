@@ -40,7 +40,8 @@ function tell(error) {
 }
 
 const guarded = (work) => async (...given) => {
-  try { await work(...given); tell(null); } catch (error) { tell(error); }
+  tell(null);
+  try { await work(...given); } catch (error) { tell(error); }
 };
 
 // --- streams ---
@@ -205,7 +206,7 @@ function show(verdict, picture) {
 
 let due = null;
 function soon() {
-  due ??= setTimeout(guarded(async () => { due = null; await refresh(); }), 1000);
+  due ??= setTimeout(() => { due = null; refresh().catch(tell); }, 1000);
   drawScores();
 }
 
