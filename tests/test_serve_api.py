@@ -205,7 +205,7 @@ def test_metrics_health_document_and_page(server, remote):
         assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert len(get(f"/v1/streams/{remote.id}/labels").json()["names"]) == 6
-    assert len(get(f"/v1/streams/{remote.id}/history").json()["scores"]) == 10
+    assert len(get(f"/v1/streams/{remote.id}/history").json()["margins"]) == 10
 
 
 def test_a_space_the_operator_offers(server, data):

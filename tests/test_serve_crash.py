@@ -72,44 +72,46 @@ class Load:
             self.acknowledged[row["seq"]] = sample
 
 
-def check(load: Load, remote, folder, path) -> None:
+def check(load: Load, config, remote, folder, path) -> None:
     parts = blocks(folder / remote.id, torch.float32, LABELS.dim)
     journal = torch.cat(parts)
     assert not load.told_twice
     for seq, sample in load.acknowledged.items():
         assert torch.equal(journal[seq], sample), f"sample {seq} was acknowledged and is not in the journal"
-    assert not different(downloaded(remote, LABELS, path), flat(reference(CONFIG, LABELS, parts)))
+    assert not different(downloaded(remote, LABELS, path), flat(reference(config, LABELS, parts)))
 
 
-def hammered(tmp_path, kills: int, *, seed: int) -> Load:
+def hammered(tmp_path, kills: int, *, seed: int, detector: str) -> Load:
     choice, load, data, remote = random.Random(seed), None, tmp_path / "data", None
+    config = Config("", "", "*", detector)
     LABELS.save(tmp_path / "space")
     for _ in range(kills):
         server = Server(data, every=60, retain=10**9).ready()
         remote = (
-            server.client.stream(remote.id) if remote else server.client.create(tmp_path / "space", detector="online")
+            server.client.stream(remote.id) if remote else server.client.create(tmp_path / "space", detector=detector)
         )
         load = load or Load(remote.id, callers=4)
         if load.acknowledged:
-            check(load, remote, data / "streams", tmp_path / "state")
+            check(load, config, remote, data / "streams", tmp_path / "state")
         load.run(server.url, choice.uniform(0.02, 0.5), server.kill)
     with Server(data, every=60, retain=10**9) as server:
         load.finish(server.url)
         remote = server.client.stream(remote.id)
-        check(load, remote, data / "streams", tmp_path / "state")
+        check(load, config, remote, data / "streams", tmp_path / "state")
         # every request has been acknowledged by now, so one learned twice would be one too many
         assert remote.info()["seq"] == len(load.acknowledged)
     return load
 
 
 def test_eight_kills_lose_nothing_and_learn_nothing_twice(tmp_path):
-    load = hammered(tmp_path, 8, seed=0)
+    load = hammered(tmp_path, 8, seed=0, detector="default")
     assert load.requests > 20
 
 
 @pytest.mark.slow
-def test_a_hundred_kills(tmp_path):
-    load = hammered(tmp_path, 100, seed=1)
+@pytest.mark.parametrize("detector", ["default", "online"])
+def test_a_hundred_kills(tmp_path, detector):
+    load = hammered(tmp_path, 100, seed=1, detector=detector)
     print(f"\n100 kills, {load.requests} requests, {len(load.acknowledged)} samples acknowledged")
 
 

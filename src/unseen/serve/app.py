@@ -297,7 +297,7 @@ def add_views(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams/{id}/history")
     async def history(request: Request, id: str) -> dict[str, Any]:
         past = service.stream(request, "read").history
-        return {"points": [point._asdict() for point in past.points], "scores": past.scores, "drift": past.drift}
+        return {"points": [point._asdict() for point in past.points], "margins": past.margins, "drift": past.drift}
 
     @app.get("/v1/streams/{id}/labels")
     async def labels(request: Request, id: str, offset: int = 0) -> Response:

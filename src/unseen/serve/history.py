@@ -11,9 +11,18 @@ Records = np.ndarray[tuple[int], np.dtype[np.void]]
 
 # What is said of one sample, as it is kept and answered
 RECORD = np.dtype(
-    [("score", "<f8"), ("cut", "<f8"), ("label", "<i4"), ("route", "i1"), ("known", "?"), ("warming", "?")]
+    [
+        ("score", "<f8"),
+        ("margin", "<f8"),
+        ("confidence", "<f8"),
+        ("cut", "<f8"),
+        ("label", "<i4"),
+        ("route", "i1"),
+        ("known", "?"),
+        ("warming", "?"),
+    ]
 )
-RECENT = 2048  # scores in the histogram
+RECENT = 2048  # samples in the histogram
 POINTS = 400  # steps of the curves: when full, every other is dropped and the stride doubles
 STRIDE = 16
 DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
@@ -50,14 +59,14 @@ class History:
             self.points, self._stride = self.points[1::2], 2 * self._stride
 
     @property
-    def scores(self) -> list[float]:
-        """Return the latest scores in order."""
-        return [float(score) for score in self._recent["score"] if math.isfinite(score)]
+    def margins(self) -> list[float]:
+        """Return how far the latest scores were above even odds, in order."""
+        return [float(margin) for margin in self._recent["margin"] if math.isfinite(margin)]
 
     @property
     def drift(self) -> float:
         """Return how far the newer half of the recent scores is from the older, 1 where the alarm rings."""
-        scores = self._recent["score"]
+        scores = self._recent["margin"]
         if len(scores) < 256:
             return 0.0
         older, newer = np.sort(scores[: len(scores) // 2]), np.sort(scores[len(scores) // 2 :])

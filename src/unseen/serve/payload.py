@@ -23,6 +23,7 @@ from unseen.serve.stream import Answer
 from unseen.serve.streams import DEFAULT
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
+COLUMNS = ("score", "margin", "confidence", "label", "route", "known", "warming")
 MOST = 100_000  # an integer setting becomes memory or time
 
 M = TypeVar("M", bound=BaseModel)
@@ -143,14 +144,15 @@ def _from_bytes(body: bytes, dim: int) -> Tensor:
 
 def verdicts(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
     """Return an answer as JSON will show it; samples that were only scored have no number."""
-    columns = (answer.records[name].tolist() for name in ("score", "label", "route", "known", "warming"))
+    columns = zip(*(answer.records[name].tolist() for name in COLUMNS), strict=True)
     rows = []
-    for number, (score, label, route, known, warming) in enumerate(zip(*columns, strict=True), answer.first):
+    for number, (score, margin, confidence, label, route, known, warming) in enumerate(columns, answer.first):
         row = {
             "name": names[label] if known else None,
             "known": known,
             "score": finite(score),
-            "confidence": _sigmoid(score),
+            "margin": finite(margin),
+            "confidence": confidence,
             "warming": warming,
             "nearest": names[label],
         }
@@ -163,10 +165,6 @@ def verdicts(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
 def finite(number: float) -> float | None:
     """Return a number JSON can hold."""
     return number if math.isfinite(number) else None
-
-
-def _sigmoid(score: float) -> float:
-    return 1 / (1 + math.exp(-score)) if score >= 0 else 1 - 1 / (1 + math.exp(max(score, -700.0)))
 
 
 def dumped(content: Mapping[str, Any]) -> str:

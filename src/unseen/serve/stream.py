@@ -231,7 +231,7 @@ class Stream:
         return {
             name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
             for name, (bank, anchors) in pairs.items()
-            if bank.is_floating_point() and bank.shape == anchors.shape and len(bank)
+            if bank.shape == anchors.shape and bank.shape[1] == self.labels.dim and len(bank)
         }
 
     def close(self) -> None:
@@ -407,7 +407,13 @@ def _records(verdicts: Verdicts) -> Records:
     records = np.empty(len(verdicts), RECORD)
     reading, cuts = verdicts.reading, verdicts.cuts
     columns = {"score": reading.score, "cut": cuts.cut, "label": reading.label, "route": reading.route}
-    for name, column in {**columns, "known": verdicts.known, "warming": cuts.warming}.items():
+    columns |= {
+        "margin": verdicts.margin,
+        "known": verdicts.known,
+        "warming": cuts.warming,
+        "confidence": verdicts.confidence,
+    }
+    for name, column in columns.items():
         records[name] = column.cpu().numpy()
     return records
 

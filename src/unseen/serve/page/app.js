@@ -74,7 +74,7 @@ async function refresh() {
   const [info, history] = await Promise.all([json(at()), json(at("history"))]);
   if (info.status !== "ready") throw new Error(info.reason || `this stream is ${info.status}`);
   showInfo(info);
-  page.scores = history.scores;
+  page.scores = history.margins;
   drawScores();
   drawTime(history.points);
 }
@@ -174,7 +174,7 @@ function heard({ verdicts, line }) {
   page.line = line ?? page.line;
   for (const verdict of verdicts) {
     show(verdict, page.pictures[verdict.seq]);
-    if (verdict.score !== null) page.scores.push(verdict.score);
+    if (verdict.margin !== null) page.scores.push(verdict.margin);
   }
   page.scores = page.scores.slice(-2048);
   soon();
