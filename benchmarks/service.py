@@ -125,9 +125,6 @@ def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str)
 
 def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -> None:
     """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
-    import uvicorn
-    from fastapi import FastAPI, Request
-
     from unseen.serve.run import bound
 
     session = Session(detectors.make(detector, LabelSpace.load(space)))
@@ -141,8 +138,6 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -
 
     @app.post("/observe")
     async def route(request: Request) -> list[dict[str, object]]:
-        from starlette.concurrency import run_in_threadpool
-
         return await run_in_threadpool(observe, await request.body())
 
     listener = bound("127.0.0.1", 0)

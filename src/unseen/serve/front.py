@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -98,6 +99,11 @@ async def missing(_: Request, error: Exception) -> Response:
     return refusal(ServiceError(error.status_code, f"{error.detail}; see /docs"), error.status_code)
 
 
+async def gone(_: Request, error: Exception) -> Response:
+    """Answer a client that hung up in the middle of its request, for the counters: it will not read this."""
+    return refusal(ServiceError(400, "expected a whole request, got part of it; send it again"), 400)
+
+
 async def broken(_: Request, error: Exception) -> Response:
     """Answer what nobody expected, without telling a stranger why."""
     log.error("unexpected", exc_info=error)
@@ -119,4 +125,5 @@ def add_refusals(app: FastAPI) -> None:
     app.add_exception_handler(UnseenError, refused)
     app.add_exception_handler(RequestValidationError, misread)
     app.add_exception_handler(HTTPException, missing)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, broken)

@@ -46,6 +46,7 @@ def bound(host: str, port: int) -> socket.socket:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(CONNECTIONS)
     except OSError as error:
         raise SettingError(f"expected a free address, got {host}:{port} ({error}); choose another --port") from error
     return listener
