@@ -23,6 +23,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+import uvicorn
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
 
 from speed import label_space, stream
 from unseen import LabelSpace, Session, detectors
