@@ -8,7 +8,8 @@ UnseenError
 ├── DataError         a file, image list or feature set that is missing or not what it should be
 ├── ImageError        one image that cannot be decoded; readers report it and go on
 ├── EncoderError      a model that cannot be found, fetched or trusted
-└── MissingExtra      an optional dependency that is not installed
+├── MissingExtra      an optional dependency that is not installed
+└── ServiceError      a request the service refuses: over a limit, without a key, in conflict, out of disk
 """
 
 
@@ -51,3 +52,11 @@ class MissingExtra(UnseenError, ImportError):
         super().__init__(
             f"expected the package {package!r} for this, got none; install it with: pip install 'unseen[{extra}]'"
         )
+
+
+class ServiceError(UnseenError):
+    """A request that the service refuses, with the HTTP status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

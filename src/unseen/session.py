@@ -117,7 +117,7 @@ class Session:
 
     def save(self, path: str | Path) -> None:
         """Write the state as one safetensors file, whole or not at all."""
-        checkpoint.save(path, self.snapshot._asdict(), self._identity())
+        checkpoint.save(path, self.snapshot._asdict(), self.identity)
 
     @classmethod
     def load(cls, path: str | Path, labels: LabelSpace, *, detector: Detector[Any] | None = None) -> Session:
@@ -137,7 +137,7 @@ class Session:
 
     def resume(self, states: dict[str, dict[str, Tensor]], identity: dict[str, Any]) -> None:
         """Take over the states of a checkpoint that belongs to this session's detector and threshold."""
-        for what, value in self._identity().items():
+        for what, value in self.identity.items():
             checkpoint.agree(what, value, identity.get(what), "use the settings the state was learned with")
         fresh = self.snapshot._asdict()
         if unknown := states.keys() - fresh.keys():
@@ -145,7 +145,9 @@ class Session:
         parts = {name: checkpoint.restored(start, states.get(name, {})) for name, start in fresh.items()}
         self.snapshot = Snapshot(**parts)
 
-    def _identity(self) -> dict[str, Any]:
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return what a state must agree on to be this session's."""
         return {
             "labels": self.detector.labels.fingerprint,
             "detector": self.detector.name,

@@ -12,8 +12,8 @@ import unseen
 from unseen.cli import terminal
 from unseen.errors import UnseenError
 
-COMMANDS = ("demo", "detect", "encode", "mine", "score", "bench", "gap", "export")
-GROUPS = ("models",)
+COMMANDS = ("demo", "detect", "encode", "mine", "score", "bench", "gap", "serve", "export")
+GROUPS = ("models", "keys")
 
 app = typer.Typer(
     help="Know which images belong to none of your classes. No training, no labels.",

@@ -1,0 +1,53 @@
+"""unseen keys: who may call the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen.cli import terminal
+from unseen.serve.keys import Keys
+
+keys = typer.Typer(
+    help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True
+)
+
+Data = Annotated[Path, typer.Option(help="Folder of the service.")]
+HERE = Path("unseen-data")
+
+
+@keys.command("add")
+def add_key(
+    owner: Annotated[str, typer.Option(help="Whose streams the key sees; * is everyone's.")] = "*",
+    scope: Annotated[str, typer.Option(help="read, observe or admin; each includes those before it.")] = "observe",
+    data: Data = HERE,
+) -> None:
+    """Make a key and print it: it is shown once and kept as a hash.
+
+    Example: `unseen keys add --owner team-a --scope observe`
+    """
+    print(Keys(data / "keys.json").add(owner, scope))
+
+
+@keys.command("list")
+def list_keys(data: Data = HERE) -> None:
+    """List keys by id; the keys themselves are not kept.
+
+    Example: `unseen keys list`
+    """
+    for key in Keys(data / "keys.json").all():
+        terminal.emit({"id": key.id, "owner": key.owner, "scope": key.scope})
+
+
+@keys.command("revoke")
+def revoke_key(
+    key: Annotated[str, typer.Argument(help="The id of the key: unseen_ID_...")],
+    data: Data = HERE,
+) -> None:
+    """Refuse a key from now on, in a running service too.
+
+    Example: `unseen keys revoke 1f0c9a2b`
+    """
+    Keys(data / "keys.json").revoke(key)

@@ -1,0 +1,51 @@
+"""unseen serve: the page and the API."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen.cli import terminal
+from unseen.errors import MissingExtra
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to bind; any but loopback needs API keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to bind; 0 takes a free one.", min=0, max=65535)] = 8000,
+    data: Annotated[Path, typer.Option(help="Folder for streams, journals and keys.")] = Path("unseen-data"),
+    demo: Annotated[bool, typer.Option("--demo", help="Start with a stream of made-up samples to look at.")] = False,
+    encoder: Annotated[str, typer.Option(help="Encoder for images and names, or none.")] = "offline",
+    every: Annotated[int, typer.Option(help="Samples between two snapshots.", min=1)] = 20_000,
+    retain: Annotated[int, typer.Option(help="Samples kept in the journal beyond need.", min=0)] = 0,
+    rate: Annotated[float, typer.Option(help="Samples a second of one owner; 0 is no limit.", min=0)] = 0,
+    batch: Annotated[int, typer.Option(help="Samples in one request.", min=1)] = 2048,
+    body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
+    volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
+) -> None:
+    """Serve streams over HTTP: they learn from traffic, and survive a kill.
+
+    Example: `unseen serve --demo`, then open http://127.0.0.1:8000
+
+    Everything acknowledged is on disk. To bind another address, first make a key: `unseen keys add --scope admin`.
+    """
+    try:
+        from unseen.serve.app import Settings
+        from unseen.serve.limits import Limits
+        from unseen.serve.run import run
+        from unseen.serve.stream import Durability
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("unseen"):
+            raise
+        raise MissingExtra(error.name or "fastapi", "serve") from error
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    settings = Settings(
+        data,
+        host,
+        None if encoder == "none" else encoder,
+        Limits(batch=batch, body=body, rate=rate),
+        Durability(every=every, retain=retain, volatile=volatile),
+    )
+    run(settings, port=port, demo=demo, announce=terminal.err.print)

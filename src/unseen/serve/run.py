@@ -1,0 +1,52 @@
+"""Run the service in this process until it is told to stop."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from unseen.errors import SettingError
+from unseen.serve import demo as demonstration
+from unseen.serve.app import Settings, create_app
+from unseen.serve.keys import Keys, loopback
+
+CONNECTIONS = 1024
+
+
+def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], object]) -> None:
+    """Bind, say where, and serve; refuse an address that others can reach while there is no key."""
+    if not loopback(settings.host) and not len(Keys(settings.data / "keys.json")):
+        raise SettingError(
+            f"expected an API key before binding {settings.host}, got none; make one with "
+            f"`unseen keys add --scope admin --data {settings.data}`"
+        )
+    app = create_app(settings)
+    if demo:
+        demonstration.attach(app)
+    listener = bound(settings.host, port)
+    announce(f"unseen serves http://{settings.host}:{listener.getsockname()[1]} from {settings.data}")
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=10,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(CONNECTIONS)
+    except OSError as error:
+        raise SettingError(f"expected a free address, got {host}:{port} ({error}); choose another --port") from error
+    return listener
