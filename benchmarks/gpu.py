@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--untested", action="store_true", help="do not run the tests first")
+    parser.add_argument("--autotune", action="store_true", help="let torch.compile try more kernels (minutes)")
     parser.add_argument("--features", type=Path, default=REPO.parent / "shared" / "clip-b16")
     parser.add_argument("--images", type=Path, help="a folder of JPEG files")
     arguments = parser.parse_args()
@@ -201,6 +202,8 @@ def streams(_: argparse.Namespace) -> Iterator[Row]:
             yield {"case": f"stream{' fast' * fast}", "samples": len(part), "s": took}
         samples = sum(LENGTHS)
         least = floor(known, unknown, samples)
+        if not fast:
+            yield {"case": "four streams in one call", "s": four_at_once(online, parts)}
         yield {
             "case": f"four streams{' fast' * fast}",
             "s": total,
@@ -211,6 +214,12 @@ def streams(_: argparse.Namespace) -> Iterator[Row]:
             **least,
             "of floor": total / max(least["products s"], least["bytes s"]),
         }
+
+
+def four_at_once(online: Online, parts: list[Tensor]) -> float:
+    lengths = torch.tensor(LENGTHS, device="cuda")
+    z = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+    return seconds(lambda: observed(online, z, lengths=lengths))
 
 
 def many(_: argparse.Namespace) -> Iterator[Row]:
@@ -226,10 +235,14 @@ def many(_: argparse.Namespace) -> Iterator[Row]:
         for i, n in enumerate(lengths.tolist()):
             observed(online, z[i : i + 1, :n])
 
+    route = observed(online, z, lengths=lengths)[2]
+    least = floor(int((route > 0).sum()), int((route < 0).sum()), int(lengths.sum()))["products s"]
     together = seconds(lambda: observed(online, z, lengths=lengths), repeat=3)
+    quick = seconds(lambda: observed(online, z, lengths=lengths, fast=True), repeat=3)
     alone = seconds(one_by_one, repeat=3)
     peak = torch.cuda.max_memory_allocated() / 1e9
-    yield {"case": "40 streams", "one call s": together, "one by one s": alone, "share": together / alone, "GB": peak}
+    row = {"one call s": together, "one by one s": alone, "share": together / alone}
+    yield {"case": "40 streams", **row, "fast s": quick, "floor s": least, "of floor": together / least, "GB": peak}
 
 
 def profile(_: argparse.Namespace) -> Iterator[Row]:
@@ -371,11 +384,11 @@ def tower(batch: int = 512) -> tuple[torch.nn.Module, Tensor, float]:
     return model, images, 2.0 * multiplies
 
 
-def encode(_: argparse.Namespace) -> Iterator[Row]:
+def encode(arguments: argparse.Namespace) -> Iterator[Row]:
     if not MEASURED:
         list(ceilings(argparse.Namespace()))
     model, images, flops = tower()
-    compiled = torch.compile(model, mode="max-autotune-no-cudagraphs")
+    compiled = torch.compile(model, mode="max-autotune-no-cudagraphs" if arguments.autotune else "default")
     with torch.inference_mode():
         for name, run in (("eager", model), ("compiled", compiled)):
             started = time.perf_counter()

@@ -34,8 +34,9 @@ from unseen.odds import Top
 from unseen.scan.base import Scan
 
 PANEL = 8  # the kernel goes through teachers in panels of this size
-TEACHERS = 96  # most teachers of a block: a row's scale gathers one rounding from each
+TEACHERS = 128  # most teachers of a block: a row's scale gathers one rounding from each
 ROWS = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)  # samples of a block
+CLASSES = 16 * 4 * 384  # thread blocks of a cluster, rows per thread, threads
 LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
 MEMORY = 6 << 30  # bytes for the banks and logits of the blocks read together
 SOURCE = Path(__file__).with_name("kernels.cu")
@@ -257,8 +258,14 @@ def reads(
     sides = empty((*z.shape[:2], n + dim), dtype=z.dtype, device=z.device)
     sides[..., n:] = z
     sides[..., :n] = torch.bmm(z, taught.view(-1, n, dim).mT).neg_().mul_(past)
-    with products("high" if fast else "highest"):
-        unscaled = torch.bmm(sides, wide.view(streams * size, -1, wide.shape[-1])[..., : n + dim].mT)
+    rows = wide.view(streams * size, -1, wide.shape[-1])[..., : n + dim]
+    if fast:
+        with products("high"):
+            unscaled = torch.bmm(sides, rows.mT)
+    else:  # a product adds up in order; two halves lose half as much to rounding
+        half = n + dim // 2
+        unscaled = torch.bmm(sides[..., :half], rows[..., :half].mT)
+        unscaled.baddbmm_(sides[..., half:], rows[..., half:].mT)
     got = top(unscaled.view(-1, unscaled.shape[-1]), tau=tau, scale=scale, before=before, rows=plan.rows)
     return Top(*(part.view(streams, -1) for part in got))
 
@@ -322,6 +329,10 @@ def product(dtype: torch.dtype) -> int | None:
 
 def cluster_for(classes: int) -> int:
     """Return how many thread blocks share a bank: more rows each is work, more blocks is talk."""
+    if classes > CLASSES:
+        raise SettingError(
+            f"expected at most {CLASSES} rows in a bank on the GPU, got {classes}; use unseen.scan.blocked"
+        )
     return min(16, 1 << max(0, math.ceil(math.log2(classes / 320))))
 
 

@@ -14,7 +14,7 @@ namespace unseen {
 
 constexpr int PANEL = 8;      // teachers whose pairwise work stays in registers
 constexpr int TEACHERS = 128; // most teachers of a block
-constexpr int THREADS = 512;  // most threads of a block in learn
+constexpr int THREADS = 384;  // most threads of a block in learn
 constexpr int CLUSTER = 16;   // most blocks of a cluster on Hopper
 
 template <typename T> struct alignas(4 * sizeof(T)) Four {
@@ -34,7 +34,7 @@ __device__ unsigned cluster_size() {
 }
 
 __device__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 __device__ unsigned in_block(const void* local, unsigned rank) {
@@ -45,12 +45,33 @@ __device__ unsigned in_block(const void* local, unsigned rank) {
     return remote;
 }
 
-__device__ void store(unsigned remote, float x) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(x) : "memory");
+// Write to another block's shared memory and tell its barrier, in one message that needs no fence.
+__device__ void send(unsigned remote, float x, unsigned barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(remote),
+                 "r"(__float_as_uint(x)), "r"(barrier)
+                 : "memory");
 }
 
-__device__ void store(unsigned remote, double x) {
-    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(remote), "d"(x) : "memory");
+__device__ void send(unsigned remote, double x, unsigned barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(remote),
+                 "l"(__double_as_longlong(x)), "r"(barrier)
+                 : "memory");
+}
+
+__device__ void expect(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ void await(unsigned barrier, unsigned parity) {
+    unsigned done;
+    do {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
 }
 
 struct Sum {
@@ -87,36 +108,52 @@ __device__ double quick_ratio(double x, double y) { return x / y; }
 // One number from every thread of a cluster to all of them. Between `post` and `collect` there is time to do other work.
 // Two boxes by turns: whoever posts the next number cannot disturb a reader of this one.
 template <typename T> struct Mail {
-    const T* box;
-    unsigned remote; // this warp's place in the box of the block that this lane writes to
-    int letters;     // warps of the cluster
+    static constexpr int SIZE = CLUSTER * THREADS / 32;
+    struct Boxes {
+        T letters[2][SIZE];
+        unsigned long long barriers[2];
+    };
+    Boxes& boxes;
+    unsigned remote, remote_barrier; // this warp's place in the box of the block that this lane writes to
+    int letters, time;               // warps of the cluster; numbers so far
     bool sends;
-    int turn;
 
-    __device__ Mail(T (&boxes)[2][CLUSTER * THREADS / 32]) : box(boxes[0]), turn(0) {
+    __device__ Mail(Boxes& boxes) : boxes(boxes), time(0) {
         const int lane = threadIdx.x % 32, warps = blockDim.x / 32, blocks = cluster_size();
         sends = lane < blocks, letters = blocks * warps;
-        remote = in_block(boxes[0], sends ? lane : 0) + (cluster_rank() * warps + threadIdx.x / 32) * sizeof(T);
+        remote_barrier = in_block(boxes.barriers, sends ? lane : 0);
+        remote = in_block(boxes.letters, sends ? lane : 0) + (cluster_rank() * warps + threadIdx.x / 32) * sizeof(T);
+        if (threadIdx.x == 0) {
+            for (int turn = 0; turn < 2; turn++)
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(turn)) : "memory");
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            for (int turn = 0; turn < 2; turn++) expect(barrier(turn), letters * sizeof(T));
+        }
+    }
+
+    __device__ unsigned barrier(int turn) const {
+        return static_cast<unsigned>(__cvta_generic_to_shared(boxes.barriers + turn));
     }
 
     template <typename Op> __device__ void post(T x) {
+        const int turn = time & 1;
         x = over_warp<Op>(x);
-        if (sends) store(remote + turn * sizeof(T) * CLUSTER * THREADS / 32, x);
-        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        if (sends) send(remote + turn * SIZE * sizeof(T), x, remote_barrier + turn * 8);
     }
 
     template <typename Op> __device__ T collect() {
-        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-        const T* letter = box + turn * CLUSTER * THREADS / 32;
+        const int turn = time & 1;
+        await(barrier(turn), time >> 1 & 1);
+        if (threadIdx.x == 0) expect(barrier(turn), letters * sizeof(T));
         T all = Op::nothing;
-        for (int i = threadIdx.x % 32; i < letters; i += 32) all = Op::join(all, letter[i]);
-        turn ^= 1;
+        for (int i = threadIdx.x % 32; i < letters; i += 32) all = Op::join(all, boxes.letters[turn][i]);
+        time++;
         return over_warp<Op>(all);
     }
 };
 
 template <typename T> struct Lesson {
-    const T* cosine;  // [S, N, C] of the teachers with the bank before the block
+    T* cosine;        // [S, N, C] of the teachers with the bank before the block; what has been read serves as memory
     const T* gram;    // [S, N, N] between teachers
     const T* aim;     // [S, N, C] target times rate
     const T* rate;    // [S, N] step / kappa
@@ -128,16 +165,6 @@ template <typename T> struct Lesson {
     double kappa;
 };
 
-// left -= gram[k, from...] . coef for the PANEL teachers `k` whose rows of the Gram matrix start at `gram`
-template <typename T> __device__ void correct(T (&left)[PANEL], const T* gram, int teachers, const T (&coef)[PANEL]) {
-#pragma unroll
-    for (int k = 0; k < PANEL; k++) {
-        const Four<T>* g = reinterpret_cast<const Four<T>*>(gram + k * teachers);
-        left[k] -= g[0].x * coef[0] + g[0].y * coef[1] + (g[0].z * coef[2] + g[0].w * coef[3]);
-        left[k] -= g[1].x * coef[4] + g[1].y * coef[5] + (g[1].z * coef[6] + g[1].w * coef[7]);
-    }
-}
-
 template <typename T> __device__ void load(T (&panel)[PANEL], const T* from) {
     const Four<T> a = reinterpret_cast<const Four<T>*>(from)[0], b = reinterpret_cast<const Four<T>*>(from)[1];
     panel[0] = a.x, panel[1] = a.y, panel[2] = a.z, panel[3] = a.w;
@@ -147,6 +174,28 @@ template <typename T> __device__ void load(T (&panel)[PANEL], const T* from) {
 template <typename T> __device__ void save(const T (&panel)[PANEL], T* to) {
     reinterpret_cast<Four<T>*>(to)[0] = {panel[0], panel[1], panel[2], panel[3]};
     reinterpret_cast<Four<T>*>(to)[1] = {panel[4], panel[5], panel[6], panel[7]};
+}
+
+// off[k] += gram[k] . coef for a panel of teachers `k`
+template <typename T, int ROWS>
+__device__ void correct(T (&off)[ROWS][PANEL], const T* gram, int teachers, const T (&coef)[ROWS][PANEL]) {
+#pragma unroll
+    for (int k = 0; k < PANEL; k++) {
+        T g[PANEL];
+        load(g, gram + k * teachers);
+#pragma unroll
+        for (int j = 0; j < PANEL; j++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) off[r][k] += g[j] * coef[r][j];
+    }
+}
+
+template <typename T, int ROWS>
+__device__ void recall(T (&panel)[ROWS][PANEL], const T* from, int classes, const int (&row)[ROWS]) {
+#pragma unroll
+    for (int k = 0; k < PANEL; k++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) panel[r][k] = from[long(k) * classes + row[r]];
 }
 
 // A row's scale as a sum of two: many small factors then cost one rounding, not one each.
@@ -160,23 +209,25 @@ template <typename T> struct Scale {
             const T change = -high * less + (low - low * less), sum = high + change;
             low = change - (sum - high), high = sum;
         } else {
-            const T norm = root(1 + excess > T(1e-24) ? 1 + excess : T(1e-24));
-            high /= norm, low /= norm;
+            const T norm = quick_root(1 + excess > T(1e-24) ? 1 + excess : T(1e-24));
+            high = quick_ratio(high, norm), low = quick_ratio(low, norm);
         }
     }
 };
 
-// `ROWS` rows of the bank per thread. Of a panel's cosines, what earlier panels take off is done ahead, while the
-// cluster adds up the masses of the panel before.
+// `ROWS` rows of the bank per thread. Teachers come in panels: `left` holds a panel's cosines less what its earlier
+// teachers took off, moving up by one with each teacher, whose coefficients fill it from behind; `off` gathers what the
+// next panel loses. A teacher's masses are posted as soon as the one before is known; all else that one causes is done
+// while they travel. One loop body for all teachers: unrolled, it would not fit the instruction cache.
 template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) learn(const Lesson<T> job) {
     extern __shared__ __align__(32) char memory[];
-    __shared__ T boxes[2][CLUSTER * THREADS / 32];
+    __shared__ typename Mail<T>::Boxes boxes;
+    __shared__ T rates[TEACHERS];
     T* const gram = reinterpret_cast<T*>(memory);
     Mail<T> mail(boxes);
     const int stream = blockIdx.x / cluster_size(), n = job.teachers, classes = job.classes;
-    const T* const cosine = job.cosine + stream * job.per_cosine;
+    T* const cosine = job.cosine + stream * job.per_cosine;
     const T* const aims = job.aim + stream * job.per_aim;
-    const T* const rates = job.rate + stream * job.per_rate;
     T* const scales = job.scale + stream * job.per_scale;
     const int count = job.count[stream * job.per_count];
     const T slope = T(1.4426950408889634 / job.kappa);
@@ -186,7 +237,8 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
     bool real[ROWS];
     Scale<T> scale[ROWS];
     T* coef[ROWS];
-    T left[ROWS][PANEL], aim[ROWS][PANEL], after[ROWS][PANEL], ahead[ROWS][PANEL], ahead_aim[ROWS][PANEL];
+    T left[ROWS][PANEL], next[ROWS][PANEL], off[ROWS][PANEL], aim[ROWS][PANEL], next_aim[ROWS][PANEL];
+    T u[ROWS], mass[ROWS], c[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int local = threadIdx.x + r * blockDim.x, mine = cluster_rank() * job.rows + local;
@@ -196,81 +248,111 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
         scale[r] = {1, 0};
         if (real[r]) scales[row[r]] = 1;
 #pragma unroll
-        for (int k = 0; k < PANEL; k++) {
-            left[r][k] = 0;
-            ahead[r][k] = cosine[long(k) * classes + row[r]];
-            ahead_aim[r][k] = aims[long(k) * classes + row[r]];
-        }
+        for (int k = 0; k < PANEL; k++) off[r][k] = 0;
     }
+    recall<T>(left, cosine, classes, row);
+    recall(aim, aims, classes, row);
     for (int i = threadIdx.x; i < n * n; i += blockDim.x) gram[i] = job.gram[stream * job.per_gram + i];
-    cluster_sync(); // the Gram matrix is there, and nobody writes to a block that has not started
+    for (int i = threadIdx.x; i < n; i += blockDim.x) rates[i] = job.rate[stream * job.per_rate + i];
+    const int second = PANEL < n ? PANEL : 0;
+    recall<T>(next, cosine + long(second) * classes, classes, row);
+    recall(next_aim, aims + long(second) * classes, classes, row);
+    cluster_sync(); // the Gram matrix is there, and every block is ready for mail
 
-    int first = 0;
-    for (; first < count; first += PANEL) {
-        const int next = first + PANEL < n ? first + PANEL : first;
+    auto announce = [&](const T (&unscaled)[ROWS]) {
+        T sum = 0, shift = 1;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) u[r] = scale[r].high * unscaled[r] + scale[r].low * unscaled[r];
+        if (steep) {
+            shift = Max::nothing;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (real[r]) shift = Max::join(shift, u[r]);
+            mail.template post<Max>(shift);
+            shift = mail.template collect<Max>();
+        }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (first) correct(ahead[r], gram + first * n + first - PANEL, n, left[r]);
-#pragma unroll
-            for (int k = 0; k < PANEL; k++) {
-                left[r][k] = ahead[r][k], aim[r][k] = ahead_aim[r][k];
-                ahead[r][k] = cosine[long(next + k) * classes + row[r]];
-                ahead_aim[r][k] = aims[long(next + k) * classes + row[r]];
-            }
+            mass[r] = real[r] ? power((u[r] - shift) * slope) : T(0);
+            sum += mass[r];
         }
+        mail.template post<Sum>(sum);
+    };
+    if (count) {
 #pragma unroll
-        for (int k = 0; k < PANEL; k++) {
-            const int i = first + k;
-            if (i >= count) {
+        for (int r = 0; r < ROWS; r++) c[r] = left[r][0];
+        announce(c);
+    }
+
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        const int k = i % PANEL, first = i - k, coming = first + PANEL;
+        const T* const near = gram + i * n + i; // its product with the teachers after it
+        const T nearest = i + 1 < n ? near[1] : T(0);
+        const T part = quick_ratio(rates[i], mail.template collect<Sum>());
+        T unscaled[ROWS];
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) left[r][k] = 0, after[r][k] = scale[r].high;
-                continue;
-            }
-            const T rate = rates[i];
-            T u[ROWS], mass[ROWS], sum = 0, shift = 1;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) u[r] = scale[r].high * left[r][k] + scale[r].low * left[r][k];
-            if (steep) {
-                shift = Max::nothing;
-#pragma unroll
-                for (int r = 0; r < ROWS; r++)
-                    if (real[r]) shift = Max::join(shift, u[r]);
-                mail.template post<Max>(shift);
-                shift = mail.template collect<Max>();
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                mass[r] = real[r] ? power((u[r] - shift) * slope) : T(0);
-                sum += mass[r];
-            }
-            mail.template post<Sum>(sum);
-            for (int past = k * PANEL; past < first; past += PANEL * PANEL)
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    T earlier[PANEL];
-                    load(earlier, coef[r] + past);
-                    correct(ahead[r], gram + next * n + past, n, earlier);
-                }
-            const T part = quick_ratio(rate, mail.template collect<Sum>());
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const T move = mass[r] * part - aim[r][k];
-                left[r][k] = quick_ratio(move, scale[r].high);
-                scale[r].shrink(move * (move - 2 * u[r]));
-                after[r][k] = scale[r].high;
-#pragma unroll
-                for (int later = k + 1; later < PANEL; later++) left[r][later] -= gram[(first + later) * n + i] * left[r][k];
-            }
+        for (int r = 0; r < ROWS; r++) {
+            const T move = mass[r] * part - aim[r][0];
+            c[r] = quick_ratio(move, scale[r].high);
+            scale[r].shrink(move * (move - 2 * u[r]));
+            unscaled[r] = (k < PANEL - 1 ? left[r][1] : next[r][0] - off[r][0]) - nearest * c[r];
         }
+        if (i + 1 < count) announce(unscaled);
+
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
+            if (real[r]) scales[long(i + 1) * classes + row[r]] = scale[r].high;
+#pragma unroll
+        for (int m = 1; m < PANEL; m++) {
+            const T g = m < PANEL - k ? near[m] : T(0);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) left[r][m - 1] = left[r][m] - g * c[r], aim[r][m - 1] = aim[r][m];
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) left[r][PANEL - 1] = c[r];
+        if (coming < n) {
+            T g[PANEL];
+            load(g, gram + i * n + coming);
+#pragma unroll
+            for (int m = 0; m < PANEL; m++)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) off[r][m] += g[m] * c[r];
+            // earlier panels in turn, none with the last teacher: the next panel begins before its work here is done
+            if (k < PANEL - 1)
+#pragma unroll 1
+                for (int past = k * PANEL; past < first; past += (PANEL - 1) * PANEL) {
+                    T earlier[ROWS][PANEL];
+                    recall<T>(earlier, cosine + long(past) * classes, classes, row);
+                    correct(off, gram + coming * n + past, n, earlier);
+                }
+        }
+        if (k < PANEL - 1 && i + 1 < count) continue;
+
+#pragma unroll 1
+        for (int empty = k + 1; empty < PANEL; empty++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                for (int m = 1; m < PANEL; m++) left[r][m - 1] = left[r][m];
+                left[r][PANEL - 1] = 0;
+            }
+        const int after = coming + PANEL < n ? coming + PANEL : first;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
             if (real[r]) {
                 save(left[r], coef[r] + first);
 #pragma unroll
-                for (int k = 0; k < PANEL; k++) scales[long(first + k + 1) * classes + row[r]] = after[r][k];
+                for (int m = 0; m < PANEL; m++) cosine[long(first + m) * classes + row[r]] = left[r][m];
             }
+#pragma unroll
+            for (int m = 0; m < PANEL; m++)
+                left[r][m] = next[r][m] - off[r][m], off[r][m] = 0, aim[r][m] = next_aim[r][m];
+        }
+        recall<T>(next, cosine + long(after) * classes, classes, row);
+        recall(next_aim, aims + long(after) * classes, classes, row);
     }
-    for (; first < n; first += PANEL)
+    for (int first = (count + PANEL - 1) / PANEL * PANEL; first < n; first += PANEL)
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             if (real[r]) save<T>({0, 0, 0, 0, 0, 0, 0, 0}, coef[r] + first);
@@ -280,7 +362,7 @@ template <typename T> int launch_learn(Lesson<T> job, int streams, int cluster, 
     job.rows = (job.classes + cluster - 1) / cluster;
     void (*kernel)(Lesson<T>) = learn<T, 1>;
     int rows = 1;
-    if (job.rows > 384) kernel = learn<T, 2>, rows = 2;
+    if (job.rows > THREADS) kernel = learn<T, 2>, rows = 2;
     if (job.rows > 2 * THREADS) kernel = learn<T, 4>, rows = 4;
     if (job.rows > 4 * THREADS || job.teachers > TEACHERS || job.teachers % PANEL) return cudaErrorInvalidValue;
     const int threads = ((job.rows + rows - 1) / rows + 31) / 32 * 32;
@@ -589,7 +671,7 @@ template <typename T> int launch_chain(const Chain<T>& job, cudaStream_t queue) 
     for (int b = 0; b < job.blocks; b++) {
         const T* bank = lesson.coef + n; // lesson and bank lie side by side
         int error = job.product(job.handle, 1, 0, classes, n, dim, &one, bank, width, lesson.per_coef, taught, dim,
-                                job.per_taught, &zero, const_cast<T*>(lesson.cosine), classes, lesson.per_cosine, job.streams);
+                                job.per_taught, &zero, lesson.cosine, classes, lesson.per_cosine, job.streams);
         if (error) return 1000 + error;
         if ((error = launch_learn(lesson, job.streams, job.cluster, queue))) return error;
         error = job.product(job.handle, 0, 0, dim, classes, n, &one, taught, dim, job.per_taught, lesson.coef, width,
