@@ -41,7 +41,7 @@ def test_the_pack_is_whole_and_small() -> None:
 
 def test_an_order_moves_everything_together() -> None:
     pack = demo.load()
-    mixed = pack[pack.trial.order("shuffled", 1)]
+    mixed = pack[pack.trial.arrival("shuffled", 1)]
     assert mixed.keys != pack.keys
     for i in (0, 700, 1539):
         place = pack.keys.index(mixed.keys[i])

@@ -181,6 +181,8 @@ def test_misuse_is_named(tmp_path: Path, photos: Path, monkeypatch: pytest.Monke
         run("empty", *names)
     with pytest.raises(LabelError, match="--label NAME"):
         run("photos")
+    with pytest.raises(LabelError, match="for the first run"):
+        run("photos", "--state", "absent.safetensors")
     for options, words in (
         (("--json", "--csv"), "--json or --csv"),
         (("--recall", "0.9", "--cut", "0"), "--recall or --cut"),

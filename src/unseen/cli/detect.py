@@ -73,7 +73,7 @@ def detect(
     if as_json and as_csv:
         raise SettingError("expected --json or --csv, got both; choose one")
     entries = arranged(find_images(photos, root=root, stride=stride), order)
-    found = _found_space(space, state)
+    found = _found_space(space, state, has_names=bool(labels or label))
     names = given_names(labels, label) if labels or label or found is None else []
     model = load_encoder(encoder or (found.encoder if found else "offline"), device=device)
     chosen = _mined(names, model, negatives, vocabulary) if found is None else _checked(found, names, model)
@@ -191,11 +191,15 @@ def beside(state: Path) -> Path:
     return state.with_suffix(".space.safetensors")
 
 
-def _found_space(space: Path | None, state: Path | None) -> LabelSpace | None:
+def _found_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
     """Return the label space that was named, or that an earlier run left beside its state."""
     if space:
         return LabelSpace.load(space)
     if state is None or not state.exists():
+        if state and not has_names:
+            raise LabelError(
+                f"expected names, or a state that knows them, got no file at {state}; pass --labels for the first run"
+            )
         return None
     if not beside(state).exists():
         raise StateError(f"expected the label space of {state} at {beside(state)}, got no file; name it with --space")
