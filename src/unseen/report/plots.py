@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
 from unseen.errors import MissingExtra
-from unseen.report.tables import Cell, Table
+from unseen.report.tables import Cell, Line, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
 ID_COLOUR, OOD_COLOUR = "#3b82c4", "#d9622b"
@@ -48,12 +48,10 @@ def bars(table: Table) -> str:
             (("AUROC, %", _auroc, _auroc_deviation), (f"{table.fpr}, %", _fpr, _fpr_deviation)),
             strict=True,
         ):
-            _bars(axis, table, [line.cells for line in lines], value, spread)
+            _bars(axis, table, lines, value, spread)
             axis.set_xlabel(title)
-        for index, line in enumerate(lines):
-            axes.flat[0].barh(0, 0, color=_colour(index), label=line.method)
         axes.flat[1].tick_params(labelleft=False)
-        figure.legend(loc="outside upper left", ncols=6, frameon=False)
+        _legend(figure, axes)
         return svg()
 
 
@@ -123,17 +121,16 @@ def curves(rows: Sequence[Row], setting: str) -> str:
         return svg()
 
 
-def _bars(axis: Any, table: Table, lines: Sequence[Mapping[str, Cell]], value: Any, spread: Any) -> None:
+def _bars(axis: Any, table: Table, lines: Sequence[Line], value: Any, spread: Any) -> None:
     height = 0.8 / max(1, len(lines))
-    for index, cells in enumerate(lines):
-        places = [row + index * height for row, name in enumerate(table.columns) if name in cells]
-        found = [cells[name] for name in table.columns if name in cells]
-        errors = [spread(cell) or 0 for cell in found]
-        style = {"ecolor": INK, "elinewidth": 0.8}
-        axis.barh(places, [value(cell) for cell in found], height, xerr=errors, color=_colour(index), error_kw=style)
-    axis.set_yticks([row + 0.4 - height / 2 for row in range(len(table.columns))], table.columns)
-    axis.invert_yaxis()
-    axis.set_xlim(0, 100)
+    style = {"ecolor": INK, "elinewidth": 0.8}
+    for index, line in enumerate(lines):
+        places = [row + (index + 0.5) * height for row, name in enumerate(table.columns) if name in line.cells]
+        cells = [line.cells[name] for name in table.columns if name in line.cells]
+        widths, errors = [value(cell) for cell in cells], [spread(cell) or 0 for cell in cells]
+        axis.barh(places, widths, height, xerr=errors, color=_colour(index), error_kw=style, label=line.method)
+    axis.set_yticks([row + 0.4 for row in range(len(table.columns))], table.columns)
+    axis.set(xlim=(0, 100), ylim=(len(table.columns), -0.2))  # the same on both sides, the first set on top
 
 
 def _auroc(cell: Cell) -> float:
