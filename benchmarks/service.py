@@ -75,7 +75,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--detector", default=DEFAULT)
     parser.add_argument("--clients", type=int, default=4, help="callers that send batches")
-    parser.add_argument("--batch", type=int, default=128, help="samples in their requests")
+    parser.add_argument("--batch", type=int, default=32, help="samples in their requests")
     parser.add_argument("--concurrency", type=int, default=32, help="callers that send one sample at a time")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")

@@ -265,7 +265,7 @@ def test_malformed_requests_break_nothing_and_change_nothing(open_server, tmp_pa
 
 @pytest.mark.slow
 def test_ten_thousand_malformed_requests(open_server, tmp_path):
-    statuses = unchanged(open_server, tmp_path, 700)
+    statuses = unchanged(open_server, tmp_path, 800)
     print(f"\n{len(statuses)} requests, statuses {sorted(set(statuses))}")
     assert len(statuses) >= 10_000
 
