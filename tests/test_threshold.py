@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unseen import Session, suites
+from unseen.detectors import Default, NegLabel
 from unseen.errors import SettingError
-from unseen.threshold import Adaptive, Fixed, calibrated
+from unseen.threshold import Adaptive, Fixed, calibrated, known_mode_cut
 
 
 def two_modes(count: int, *, seed: int = 0, gap: float = 8.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,10 +53,12 @@ def test_a_window_shorter_than_its_steps_is_refused():
         Adaptive(every=64, window=32)
 
 
+@pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize("recall", [0.9, 0.95])
-def test_adaptive_keeps_the_wanted_share_of_the_upper_mode(recall):
+def test_adaptive_keeps_the_wanted_share_of_the_upper_mode(recall, anchored):
     score, is_id = two_modes(4000)
-    cuts, _ = Adaptive(recall).learn(Adaptive(recall).start(), score)
+    rule = Adaptive(recall, anchored=anchored)
+    cuts, _ = rule.learn(rule.start(), score)
     late = torch.arange(4000) >= 1000
     accepted = score >= cuts.cut
     assert float(accepted[late & is_id].double().mean()) == pytest.approx(recall, abs=0.03)
@@ -70,9 +74,71 @@ def test_adaptive_warms_up_at_even_odds():
     assert cuts.cut[100] != 0.0
 
 
+def normal(count: int, mean: float, deviation: float, *, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return mean + deviation * torch.randn(count, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("recall", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize(("mean", "deviation"), [(7, 3.6), (10, 4), (13, 4.3)])
+def test_an_anchored_line_is_not_misled_by_known_images_alone(recall, mean, deviation):
+    margin = normal(3000, mean, deviation)
+    kept = float((margin >= known_mode_cut(margin, recall)).double().mean())
+    # on the low side: what lies around even odds may as well be unknown, and of a normal a few per cent do
+    assert recall - (0.045 if recall == 0.95 else 0.08) <= kept <= recall + 0.01
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(-5, 1.5), (-1, 1.7), (0, 0.6), (0, 2.5)])
+def test_an_anchored_line_stays_low_while_only_unknown_images_come(mean, deviation):
+    line = float(known_mode_cut(normal(3000, mean, deviation), 0.95))
+    assert 0 <= line < 2 * deviation  # most of the known, around 8, would pass
+
+
+@pytest.mark.parametrize("unknown_first", [False, True])
+@pytest.mark.parametrize("unknown_mean", [-4.0, -1.0, 0.0])
+def test_an_anchored_line_keeps_its_promise_in_one_kind_first_orders(unknown_mean, unknown_first):
+    known, unknown = normal(2000, 8, 4), normal(2000, unknown_mean, 2, seed=1)
+    margin = torch.cat([unknown, known] if unknown_first else [known, unknown])
+    rule = Adaptive(anchored=True)
+    cuts, _ = rule.learn(rule.start(), margin)
+    met = cuts.cut[2000:] if unknown_first else cuts.cut[:2000]
+    assert 0.89 <= float((known >= met).double().mean()) <= 0.98
+
+
+def test_an_anchored_line_never_falls_below_even_odds():
+    assert float(known_mode_cut(normal(1000, -20, 1), 0.95)) == 0
+    assert float(known_mode_cut(normal(1000, 3, 10), 0.99)) == 0
+
+
+def test_identical_margins_draw_a_finite_line():
+    for value in (-3.0, 0.0, 3.0):
+        assert 0 <= float(known_mode_cut(torch.full((128,), value, dtype=torch.float64), 0.95)) <= 3
+
+
+def test_a_rule_is_suited_to_what_the_detector_promises():
+    assert Adaptive(0.9).suited(anchored=True) == Adaptive(0.9, anchored=True)
+    assert Fixed(1.0).suited(anchored=True) == Fixed(1.0)
+
+
+def test_a_session_leans_on_even_odds_where_the_detector_derives_them(labels):
+    assert Session(Default(labels)).threshold == Adaptive(anchored=True)
+    assert Session(NegLabel(labels)).threshold == Adaptive(anchored=False)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("order", ["shuffled", "id_first", "ood_first", "id_only"])
+@pytest.mark.parametrize(("suite", "unknown"), [("imagenet200", "textures10"), ("imagenet200", "flowers102")])
+def test_real_streams_keep_the_known_images_they_promise(features, suite, unknown, order):
+    suite = suites.load(suite, features)
+    trial = suite.against(unknown).ordered(order, 0)
+    verdicts = Session(Default(suite.labels)).observe(trial.z)
+    assert float(verdicts.known[trial.is_id].double().mean()) >= 0.92
+
+
+@pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize("pieces", [[1] * 500, [499, 1], [63, 1, 64, 372], [7, 0, 493]])
-def test_cutting_the_stream_changes_no_line(pieces):
-    rule = Adaptive(window=256)
+def test_cutting_the_stream_changes_no_line(pieces, anchored):
+    rule = Adaptive(window=256, anchored=anchored)
     score, _ = two_modes(500)
     whole, end = rule.learn(rule.start(), score)
     state, parts = rule.start(), []

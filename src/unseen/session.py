@@ -91,7 +91,7 @@ class Session:
 
     def __init__(self, detector: Detector[Any], threshold: Threshold[Any] | None = None) -> None:
         self.detector = detector
-        self.threshold = threshold or Adaptive()
+        self.threshold = (threshold or Adaptive()).suited(anchored=detector.derives_even)
         zero = torch.zeros((), dtype=torch.int64)
         self.snapshot = Snapshot(detector.start(), self.threshold.start(), Tally(zero, zero, zero, zero))
 

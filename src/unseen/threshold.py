@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 from unseen.errors import SettingError
 
 S = TypeVar("S")
+
+PRIOR = 64  # pseudo-samples that say how unknown images spread before any was seen
+PRIOR_DEVIATION = 2.0  # nats
 
 
 class Cuts(NamedTuple):
@@ -50,6 +53,10 @@ class Threshold(ABC, Generic[S]):
     def learn(self, state: S, score: Float[Tensor, " T"]) -> tuple[Cuts, S]:
         """Return the line each sample met, in arrival order, and the state after the last."""
         return self.read(state, score), state
+
+    def suited(self, *, anchored: bool) -> Threshold[S]:
+        """Return the rule for a detector whose zero margin is derived (`anchored`) or a mere convention."""
+        return self
 
     @property
     def settings(self) -> dict[str, object]:
@@ -103,6 +110,10 @@ class Recent(NamedTuple):
 class Adaptive(Threshold[Recent]):
     """Draw the line from the stream: fit two modes to the recent scores and keep `recall` of the upper one.
 
+    Where 0 is derived (`anchored`: a sample related to no name scores 0), the unknown mode cannot lie above it and the
+    line cannot fall below it, so a stream of one kind is no special case. Elsewhere only the scores themselves can say
+    where the modes are, and a stream of one kind is split in two.
+
     The line moves every `every` samples counted from the stream's start, so cutting the stream differently into calls
     changes nothing. Until `warmup` scores have been seen the line stays at even odds and verdicts say so.
     """
@@ -111,6 +122,7 @@ class Adaptive(Threshold[Recent]):
     warmup: int = 128
     every: int = 64
     window: int = 4096
+    anchored: bool = False  # set by the session from what the detector promises
 
     name: ClassVar[str] = "adaptive"
 
@@ -127,6 +139,10 @@ class Adaptive(Threshold[Recent]):
         """Return an empty ring and even odds."""
         zero = torch.zeros((), dtype=torch.float64)
         return Recent(torch.zeros(self.window, dtype=torch.float64), zero.long(), zero)
+
+    def suited(self, *, anchored: bool) -> Adaptive:
+        """Return this rule, leaning on even odds where the detector derives them."""
+        return replace(self, anchored=anchored)
 
     def line(self, state: Recent) -> float:
         """Return the line drawn last."""
@@ -152,7 +168,52 @@ class Adaptive(Threshold[Recent]):
         ring = state.ring.index_copy(0, slots, score.detach().cpu().double())
         if int(seen) % self.every or int(seen) < self.warmup:
             return Recent(ring, seen, state.cut)
-        return Recent(ring, seen, upper_mode_cut(ring[: int(seen)], self.recall))
+        draw = known_mode_cut if self.anchored else upper_mode_cut
+        return Recent(ring, seen, draw(ring[: int(seen)], self.recall))
+
+
+def known_mode_cut(margins: Float[Tensor, " n"], recall: float, *, rounds: int = 30) -> Float[Tensor, ""]:
+    """Return the margin that a share `recall` of the known mode exceeds, never below 0.
+
+    Two normals by expectation maximisation, told apart by 0: the unknown mean is at most 0, because 0 is what an image
+    related to no name scores, and what scores below the unknown mean is not known. The quantile is the normal one:
+    unknown images that leak into the known mode do so at its lower end, where a quantile of samples would follow them.
+    """
+    weight = torch.sigmoid(margins)
+    for _ in range(rounds):
+        known, unknown = Mode.of(margins, weight), Mode.unknown(margins, 1 - weight)
+        weight = torch.sigmoid(known.log_density(margins) - unknown.log_density(margins))
+        weight = torch.where(margins > known.mean, 1.0, torch.where(margins < unknown.mean, 0.0, weight))
+    known = Mode.of(margins, weight)
+    return (known.mean - torch.special.ndtri(margins.new_tensor(recall)) * known.variance.sqrt()).clamp(min=0)
+
+
+class Mode(NamedTuple):
+    """A normal with the mass of the samples it was fitted to."""
+
+    mass: Float[Tensor, ""]
+    mean: Float[Tensor, ""]
+    variance: Float[Tensor, ""]
+
+    @classmethod
+    def of(cls, scores: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Mode:
+        """Return the weighted mean and variance, kept above a share of the whole so that no mode collapses."""
+        mass = weight.sum().clamp(min=1e-9)
+        mean = (weight * scores).sum() / mass
+        variance = (weight * (scores - mean).square()).sum() / mass
+        return cls(mass, mean, variance.clamp(min=1e-3 * scores.var() + 1e-12))
+
+    @classmethod
+    def unknown(cls, margins: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Mode:
+        """Return a mode at or below 0, with pseudo-samples around it for as long as few are there."""
+        mass = weight.sum()
+        mean = ((weight * margins).sum() / (mass + PRIOR)).clamp(max=0)
+        square = (weight * (margins - mean).square()).sum() + PRIOR * PRIOR_DEVIATION**2
+        return cls(mass.clamp(min=1e-9), mean, square / (mass + PRIOR))
+
+    def log_density(self, scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return the log of the density times the mass, up to a constant."""
+        return self.mass.log() - 0.5 * self.variance.log() - (scores - self.mean).square() / (2 * self.variance)
 
 
 def upper_mode_cut(scores: Float[Tensor, " n"], recall: float) -> Float[Tensor, ""]:
@@ -167,17 +228,9 @@ def upper_mode(scores: Float[Tensor, " n"], *, rounds: int = 30) -> Float[Tensor
     """Return each score's probability of belonging to the upper of two normal modes (expectation maximisation)."""
     weight = (scores > scores.mean()).double()
     for _ in range(rounds):
-        upper, lower = _normal(scores, weight), _normal(scores, 1 - weight)
-        weight = torch.sigmoid(upper - lower)
+        upper, lower = Mode.of(scores, weight), Mode.of(scores, 1 - weight)
+        weight = torch.sigmoid(upper.log_density(scores) - lower.log_density(scores))
     return weight
-
-
-def _normal(scores: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return the log of a weighted normal density, its variance kept above a share of the whole so none collapses."""
-    total = weight.sum().clamp(min=1e-9)
-    mean = (weight * scores).sum() / total
-    var = ((weight * (scores - mean) ** 2).sum() / total).clamp(min=1e-3 * scores.var() + 1e-12)
-    return (total / len(scores)).log() - 0.5 * var.log() - (scores - mean) ** 2 / (2 * var)
 
 
 def _recall(recall: float) -> None:

@@ -57,6 +57,7 @@ class Detector(ABC, Generic[S]):
     name: ClassVar[str]
     needs_names: ClassVar[int] = 1  # 2 where names compete: a softmax over one is always 1
     needs_negatives: ClassVar[bool] = False
+    derives_even: ClassVar[bool] = False  # `even` is where unknown images lie, not only where log-odds are 0
     needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
 
     def __post_init__(self) -> None:

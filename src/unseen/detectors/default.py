@@ -26,14 +26,26 @@ class Pool(NamedTuple):
     votes: Float[Tensor, " K"]
     seen: Int[Tensor, ""]
     spread: Float[Tensor, ""]  # sum of squared log leverage ratios
-    deviation: Float[Tensor, ""]  # sum of the standard deviations of the text's logits
+    known_deviation: Float[
+        Tensor, ""
+    ]  # sums over the stream of how each image's logits spread: `even` needs their mean
+    far_deviation: Float[Tensor, ""]
+    shift: Float[Tensor, ""]
+
+
+class Spread(NamedTuple):
+    """How the logits lie, of one image or on average: one normal for the known names, one for the negatives."""
+
+    known_deviation: Float[Tensor, "*T"]
+    far_deviation: Float[Tensor, "*T"]
+    shift: Float[Tensor, "*T"]  # mean logit of the known names less that of the negatives
 
 
 class Evidence(NamedTuple):
     """What the frozen text says of each sample, in nats."""
 
     known: Float[Tensor, " T"]
-    deviation: Float[Tensor, " T"]  # standard deviation of the logits over all names, known and negative
+    spread: Spread
 
 
 class Lesson(NamedTuple):
@@ -60,6 +72,7 @@ class Default(Detector[Pool]):
 
     name: ClassVar[str] = "default"
     needs_negatives: ClassVar[bool] = True
+    derives_even: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -74,7 +87,7 @@ class Default(Detector[Pool]):
         variance[-1] = LEVEL_VARIANCE
         zero = torch.zeros((), dtype=torch.float64)
         votes = torch.zeros(len(self.labels.names), dtype=torch.float64)
-        fresh = Pool(torch.zeros_like(variance), variance.diag(), votes, zero.long(), zero, zero)
+        fresh = Pool(torch.zeros_like(variance), variance.diag(), votes, zero.long(), zero, zero, zero, zero)
         return Pool(*(part.to(self.labels.id_anchors.device) for part in fresh))
 
     def read(self, state: Pool, z: Float[Tensor, "T d"]) -> Reading:
@@ -84,7 +97,10 @@ class Default(Detector[Pool]):
         predicted, leverage = x @ state.weight, ((x @ state.cov) * x).sum(1)
         ratio = self._ratio(leverage, state.seen, slopes(state.cov))
         score = self._combined(frozen, predicted, leverage, self._open(ratio, state.spread, state.seen))
-        even = self._even(state.deviation + frozen.deviation, state.seen + 1)
+        spread = Spread(
+            *((total + one) / (state.seen + 1) for total, one in zip(state[-3:], frozen.spread, strict=True))
+        )
+        even = self._even(spread)
         return Reading.frozen(score.to(z.dtype), self._named(text, state.votes), even.to(z.dtype))
 
     def learn(self, state: Pool, z: Float[Tensor, "T d"]) -> tuple[Reading, Pool]:
@@ -96,12 +112,12 @@ class Default(Detector[Pool]):
         ratio = self._ratio(lesson.leverage, seen, slopes(state.cov) - earlier(lesson.white[:, :-1].square().sum(1)))
         is_open = self._open(ratio, state.spread + earlier(ratio.square()), seen)
         score = self._combined(frozen, lesson.predicted, lesson.leverage, is_open)
-        even = self._even(state.deviation + frozen.deviation.cumsum(0), seen + 1)
+        totals = [total + one.cumsum(0) for total, one in zip(state[-3:], frozen.spread, strict=True)]
         reading = Reading(
             score.to(z.dtype),
             self._named(text, state.votes + earlier(ballot)),
             lesson.innovation.sign().to(torch.int8),
-            even.to(z.dtype),
+            self._even(Spread(*(total / (seen + 1) for total in totals))).to(z.dtype),
         )
         return reading, Pool(
             state.weight + lesson.white.T @ lesson.innovation,
@@ -109,7 +125,7 @@ class Default(Detector[Pool]):
             state.votes + ballot.sum(0),
             state.seen + len(z),
             state.spread + ratio.square().sum(),
-            state.deviation + frozen.deviation.sum(),
+            *(total + one.sum() for total, one in zip(state[-3:], frozen.spread, strict=True)),
         )
 
     @property
@@ -122,10 +138,18 @@ class Default(Detector[Pool]):
         """Return the expected maximum of K standard normals: how far a best name stands out by chance."""
         return expected_maximum(len(self.labels.names))
 
-    def _even(self, deviation: Tensor, count: Tensor) -> Tensor:
-        """Return the evidence of an image whose logits are K + L draws from one normal: related to no name at all."""
-        share = math.log(len(self.labels.names) / len(self.labels.negatives))
-        return share + self.best_of_names * deviation / count + self.best_of_names**2 / 4
+    def _even(self, spread: Spread) -> Tensor:
+        """Return the evidence of an image related to no name: its logits are draws from the two normals of `spread`."""
+        names, negatives = len(self.labels.names), len(self.labels.negatives)
+        odds = energy_of_draws(names, spread.known_deviation) - energy_of_draws(negatives, spread.far_deviation)
+        contrast = self.best_of_names * spread.known_deviation
+        stands_out = (contrast + (1 - self.known_share) * spread.shift) / deviation_of_all(spread, self.known_share)
+        return odds + spread.shift + contrast + surprise(stands_out) / 2
+
+    @property
+    def known_share(self) -> float:
+        """Return the share of known names among all."""
+        return len(self.labels.names) / (len(self.labels.names) + len(self.labels.negatives))
 
     def _ratio(self, leverage: Tensor, seen: Tensor, trace: Tensor) -> Tensor:
         """Return log(leverage / mean leverage); the mean is p / n, with p the parameters in use."""
@@ -148,13 +172,33 @@ class Default(Detector[Pool]):
 def evidence(text: Text) -> Evidence:
     """Return NegLabel's log-odds plus MCM's contrast plus half the surprise of a name standing out so far by chance."""
     (known_mean, known_var), (far_mean, far_var) = (mean_and_variance(part) for part in text)
+    spread = Spread(known_var.sqrt(), far_var.sqrt(), known_mean - far_mean)
     known = text.known.shape[1] / (text.known.shape[1] + text.negative.shape[1])
-    far = 1 - known
-    mean = known * known_mean + far * far_mean
-    variance = known * known_var + far * far_var + known * far * (known_mean - far_mean).square()
-    peak = text.known.amax(1)
-    surprise = (peak - mean).square() / (2 * variance)
-    return Evidence((neglabel(text) + (peak - known_mean) + surprise / 2).double(), variance.sqrt().double())
+    peak, mean = text.known.amax(1), known * known_mean + (1 - known) * far_mean
+    stands_out = (peak - mean) / deviation_of_all(spread, known)
+    f = neglabel(text) + (peak - known_mean) + surprise(stands_out) / 2
+    return Evidence(f.double(), Spread(*(part.double() for part in spread)))
+
+
+def deviation_of_all(spread: Spread, known: float) -> Tensor:
+    """Return the standard deviation of all logits together, a share `known` of them from the known names."""
+    within = known * spread.known_deviation.square() + (1 - known) * spread.far_deviation.square()
+    return (within + known * (1 - known) * spread.shift.square()).sqrt()
+
+
+def energy_of_draws(count: int, deviation: Tensor) -> Tensor:
+    """Return the typical logsumexp of `count` draws from a normal around 0: Derrida's random energy model.
+
+    The mean, log n + deviation^2 / 2, is typical only while many draws share the mass. At sqrt(2 log n) and
+    beyond the largest few hold it all, and the typical value goes on along the tangent.
+    """
+    frozen = math.sqrt(2 * math.log(max(count, 2)))
+    return torch.where(deviation < frozen, math.log(count) + deviation.square() / 2, frozen * deviation)
+
+
+def surprise(deviations: Tensor) -> Tensor:
+    """Return the nats it takes to stand out that many standard deviations; standing below the mean surprises nobody."""
+    return deviations.clamp(min=0).square() / 2
 
 
 def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
