@@ -67,9 +67,12 @@ scores depend on no order. µs is the time per sample on one core, state what th
 Which FPR95 is meant stands above each table. What needs ID images, and what routes by the truth, is in tables of its
 own and comparable with nothing else. `*` marks sets known to contain images of known classes.
 
-Settings are each method's published defaults; no setting was chosen on these sets except where a table of `default` in
-docs says so. imagenet1k-surrogate has negatives that are not CLIP text, and the CIFAR suites have names and negatives
-from the offline text tower, which is a stand-in for CLIP's: read them for comparison within a table only.
+The baselines have their published settings. `default` is this project's own method and was developed with these same
+sets at hand: its lines are development figures, not a blind test. An order in which one kind comes first tells a method
+that learns from the stream something about the kind; read those tables as a test of robustness, not as a ranking.
+imagenet1k-surrogate has negatives that are not CLIP text, and the CIFAR suites have names and negatives from the
+offline text tower, which is a stand-in for CLIP's: compare within a table only. On imagenet200-lowres the methods
+fitted on ID images have seen the low resolution itself, which no unknown set shares.
 """
 
 
