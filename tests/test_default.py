@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from conftest import space, stream, unit
-from unseen.detectors import Default
+from unseen.detectors import Default, default
 from unseen.detectors.default import (
-    Pool,
     Spread,
     energy_of_draws,
     evidence,
@@ -37,24 +37,27 @@ def kalman(x: Tensor, f: Tensor, weight: Tensor, cov: Tensor) -> tuple[Tensor, T
     return torch.stack(predicted), torch.stack(leverage), weight, cov
 
 
-def pool(weight: Tensor, cov: Tensor) -> Pool:
-    zero = torch.zeros((), dtype=torch.float64)
-    return Pool(weight, cov, torch.zeros(1), zero.long(), zero, zero, zero, zero)
-
-
-@given(count=st.integers(1, 40), dim=st.integers(1, 12), seed=st.integers(0, 99), spread=st.floats(0.01, 1e4))
-def test_a_block_is_the_filter_sample_by_sample(count, dim, seed, spread):
+@given(
+    count=st.integers(1, 40),
+    dim=st.integers(1, 12),
+    seed=st.integers(0, 99),
+    spread=st.floats(0.01, 1e4),
+    panel=st.sampled_from([1, 7, 128]),
+)
+def test_a_block_is_the_filter_sample_by_sample(count, dim, seed, spread, panel):
     generator = torch.Generator().manual_seed(seed)
     x = with_level(unit(count, dim, seed=seed))
     f = 10 * torch.randn(count, generator=generator, dtype=torch.float64)
     weight = torch.randn(dim + 1, generator=generator, dtype=torch.float64)
     cov = torch.eye(dim + 1, dtype=torch.float64) * spread
-    lesson = one_by_one(x, f, pool(weight, cov))
+    with mock.patch.object(default, "PANEL", panel):
+        lesson, got_weight, got_cov = one_by_one(x, f, weight, cov)
     predicted, leverage, end, left = kalman(x, f, weight, cov)
     close = {"rtol": 1e-6, "atol": 1e-7 * (1 + spread)}
     torch.testing.assert_close(lesson.predicted, predicted, **close)
     torch.testing.assert_close(lesson.leverage, leverage, **close)
-    torch.testing.assert_close(weight + lesson.white.T @ lesson.innovation, end, **close)
+    torch.testing.assert_close(got_weight, end, **close)
+    torch.testing.assert_close(got_cov, left, **close)
     torch.testing.assert_close(cov - lesson.white.T @ lesson.white, left, **close)
 
 

@@ -16,6 +16,7 @@ from unseen.gate import Text, neglabel, read_text
 from unseen.odds import in_cache
 
 LEVEL_VARIANCE = 1e4  # prior of the intercept: the level of the evidence is free
+PANEL = 128  # samples factored at once: more cost a larger factor, fewer more passes over the state
 
 
 class Pool(NamedTuple):
@@ -107,7 +108,7 @@ class Default(Detector[Pool]):
         """Score each sample of a block before the pool learns from it, in arrival order."""
         text = read_text(self.labels, z, tau=self.tau)
         frozen, x, ballot = evidence(text), with_level(z), votes(text)
-        lesson = one_by_one(x, frozen.known, state)
+        lesson, weight, cov = one_by_one(x, frozen.known, state.weight, state.cov)
         seen = state.seen + torch.arange(len(z), device=z.device)
         ratio = self._ratio(lesson.leverage, seen, slopes(state.cov) - earlier(lesson.white[:, :-1].square().sum(1)))
         is_open = self._open(ratio, state.spread + earlier(ratio.square()), seen)
@@ -120,8 +121,8 @@ class Default(Detector[Pool]):
             self._even(Spread(*(total / (seen + 1) for total in totals))).to(z.dtype),
         )
         return reading, Pool(
-            state.weight + lesson.white.T @ lesson.innovation,
-            state.cov - lesson.white.T @ lesson.white,
+            weight,
+            cov,
             state.votes + ballot.sum(0),
             state.seen + len(z),
             state.spread + ratio.square().sum(),
@@ -216,15 +217,30 @@ def votes(text: Text) -> Float[Tensor, "T K"]:
     return (posterior * (posterior > 0.5)).double()
 
 
-def one_by_one(x: Float[Tensor, "T d1"], f: Float[Tensor, " T"], state: Pool) -> Lesson:
-    """Return exactly what a Kalman filter computes sample by sample, from one Cholesky factor of the block.
+def one_by_one(
+    x: Float[Tensor, "T d1"], f: Float[Tensor, " T"], weight: Float[Tensor, " d1"], cov: Float[Tensor, "d1 d1"]
+) -> tuple[Lesson, Float[Tensor, " d1"], Float[Tensor, "d1 d1"]]:
+    """Return exactly what a Kalman filter computes sample by sample, and its mean and covariance after the last."""
+    lessons = []
+    for rows, values in zip(x.split(PANEL), f.split(PANEL), strict=True):
+        lesson = panel(rows, values, weight, cov)
+        weight = weight + lesson.white.T @ lesson.innovation
+        cov = cov - lesson.white.T @ lesson.white
+        lessons.append(lesson)
+    return Lesson(*(torch.cat(part) for part in zip(*lessons, strict=True))), weight, cov
 
-    The block's evidence has covariance I + x cov x' = C C'; solving with C subtracts from each sample what the earlier
-    ones of the block have already told.
+
+def panel(
+    x: Float[Tensor, "T d1"], f: Float[Tensor, " T"], weight: Float[Tensor, " d1"], cov: Float[Tensor, "d1 d1"]
+) -> Lesson:
+    """Return what a few samples teach one by one, from one Cholesky factor.
+
+    Their evidence has covariance I + x cov x' = C C'; solving with C subtracts from each sample what the earlier ones
+    have already told.
     """
-    gain = x @ state.cov
+    gain = x @ cov
     factor = torch.linalg.cholesky(gain @ x.T + torch.eye(len(x), dtype=x.dtype, device=x.device))
-    known = torch.cat([gain, (f - x @ state.weight).unsqueeze(1)], dim=1)
+    known = torch.cat([gain, (f - x @ weight).unsqueeze(1)], dim=1)
     white = torch.linalg.solve_triangular(factor, known, upper=False)
     deviation = factor.diagonal()
     return Lesson(f - white[:, -1] * deviation, deviation.square() - 1, white[:, :-1], white[:, -1])
