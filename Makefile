@@ -25,7 +25,7 @@ results: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,plot,bench,serve,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,video,plot,bench,serve,ray,dev]'
 	touch $@
 
 clean:

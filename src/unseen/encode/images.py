@@ -323,7 +323,7 @@ def _video_entries(path: Path, stride: int) -> Iterator[Entry]:
         with av.open(str(path)) as video:
             for number, frame in enumerate(islice(video.decode(video=0), 0, None, stride)):
                 index = number * stride
-                yield Entry(f"{path}#{index}", _identity(path, index), partial(_same, frame.to_image()))  # type: ignore[no-untyped-call]
+                yield Entry(f"{path}#{index}", _identity(path, index), partial(_same, frame.to_image()))
     except (av.error.FFmpegError, IndexError) as error:
         raise DataError(f"expected a video, got {error} in {path}; check that it plays") from error
 

@@ -97,7 +97,7 @@ class Sentences:
             from transformers import BertConfig, BertModel
         except ImportError as error:
             raise MissingExtra("transformers", "encode") from error
-        model: Any = BertModel(BertConfig.from_json_file(config), add_pooling_layer=False)  # type: ignore[no-untyped-call]
+        model: Any = BertModel(BertConfig.from_json_file(config), add_pooling_layer=False)
         missing, _ = model.load_state_dict(load_file(weights), strict=False)
         if missing:
             raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")
