@@ -35,7 +35,7 @@ KIND = "unseen-features"
 MANIFEST = "manifest.json"
 FOLDER = "folder"
 NAMES = ("features", "z")  # what a single file may call its vectors
-SHARDS = ("[0-9]*.safetensors", "[0-9]*.parquet")
+FORMATS = ("safetensors", "parquet")
 Row = dict[str, Any]
 
 
@@ -67,8 +67,10 @@ class Features:
 class FeatureCache:
     """A folder of features from one encoder."""
 
-    def __init__(self, folder: str | Path, encoder: Encoder) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, encoder: Encoder, *, form: str = FORMATS[0]) -> None:
+        if form not in FORMATS:
+            raise SettingError(f"expected a format out of {', '.join(FORMATS)}, got {form!r}; choose one of them")
+        self.folder, self.form = location(folder), form
         claim(self.folder, encoder.name, encoder.fingerprint)
         self.fingerprint = encoder.fingerprint
         self.done = {(row["key"], row["identity"]) for _, rows in read_shards(self.folder) for row in rows}
@@ -83,7 +85,7 @@ class FeatureCache:
             return
         rows = [{"key": image.path, "identity": image.identity, "label": image.label} for image in images]
         # the time keeps shards in the order of writing, the random part keeps two writers apart
-        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.safetensors"
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.{self.form}"
         write_shard(self.folder / name, z, rows, self.fingerprint)
         self.done |= {(row["key"], row["identity"]) for row in rows}
 
@@ -230,7 +232,7 @@ def write_shard(place: Location, z: Float[Tensor, "n d"], rows: Sequence[Row], f
 def read_shards(folder: Location) -> Iterator[tuple[Float[Tensor, "n d"], list[Row]]]:
     """Yield the shards of a folder in the order of their names, every byte checked."""
     places: Sequence[Location] = folder.files(recursive=False) if isinstance(folder, Remote) else list(folder.iterdir())
-    shards = [place for place in places if any(fnmatch(place.name, pattern) for pattern in SHARDS)]
+    shards = [place for place in places if any(fnmatch(place.name, f"[0-9]*.{form}") for form in FORMATS)]
     for place in sorted(shards, key=lambda place: place.name):
         with reading(place) as local:
             try:
