@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from unseen import LabelSpace, Session, threshold
+from unseen import LabelSpace, Session
 from unseen import detectors as registry
-from unseen.cli import terminal
+from unseen.cli import resume, terminal
 from unseen.encode.cache import load_features
-from unseen.errors import SettingError
 from unseen.session import Verdict, Verdicts
 
 BATCH = 2048  # samples between two checkpoints
@@ -24,11 +23,15 @@ def score(
         Path, typer.Argument(help="A folder from `unseen encode`, or a .safetensors file with `features` [n, d].")
     ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "default",
+    detector: Annotated[
+        str | None, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))} (default: {resume.DETECTOR}).")
+    ] = None,
     state: Annotated[
         Path | None, typer.Option(help="Go on from this file if it is there, and keep the state in it.")
     ] = None,
-    recall: Annotated[float, typer.Option(help="Share of known images the adaptive line should accept.")] = 0.95,
+    recall: Annotated[
+        float | None, typer.Option(help="Share of known images the adaptive line should accept (default: 0.95).")
+    ] = None,
     cut: Annotated[
         float | None, typer.Option(help="Use this fixed score as the line instead of an adaptive one.")
     ] = None,
@@ -39,14 +42,14 @@ def score(
 
     Example: `unseen score features.safetensors --space space.safetensors --detector online --state state.safetensors`
     """
-    rule = threshold.Adaptive(recall) if cut is None else threshold.Fixed(cut)
-    session = _session(LabelSpace.load(space), detector, rule, state)
+    resume.usable(detector)
+    session = resume.session(LabelSpace.load(space), detector, resume.rule(recall, cut), state)
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     started, known = time.perf_counter(), 0
     with terminal.progress("samples") as bar:
-        task = bar.add_task(detector, total=len(samples), rate="")
+        task = bar.add_task(session.detector.name, total=len(samples), rate="")
         try:
             for start in range(0, len(samples), BATCH):
                 z = samples.z[start : start + BATCH]
@@ -61,18 +64,6 @@ def score(
             if learn and state:
                 session.save(state)
     _summary(session, len(samples), known, state if learn else None, as_json=as_json)
-
-
-def _session(labels: LabelSpace, detector: str, rule: threshold.Threshold[Any], state: Path | None) -> Session:
-    if state is None or not state.exists():
-        return Session(registry.make(detector, labels), rule)
-    session = Session.load(state, labels)
-    if session.detector.name != detector:
-        raise SettingError(
-            f"expected --detector {session.detector.name}, the one {state} was learned with, got {detector}; "
-            "name that detector or start another state file"
-        )
-    return session
 
 
 def _print(keys: Sequence[str], verdicts: Verdicts, *, as_json: bool) -> None:
