@@ -17,7 +17,7 @@ from unseen.encode.fetch import cache_dir
 from unseen.errors import StateError
 from unseen.files import load_tensors, save_tensors
 from unseen.labels.corpus import Corpus, distinct
-from unseen.labels.prompts import TextEncoder, Wording, text_identity
+from unseen.labels.prompts import TextEncoder, TextIdentity, Wording, text_identity
 
 BLOCK = 4096
 Report = Callable[[int, int], None]  # words so far, words in all
@@ -84,7 +84,7 @@ def encode_corpus(
 
 
 def lots(
-    corpus: Corpus, encoder: TextEncoder, wordings: dict[bool, Wording], *, cache: Path | None = None
+    corpus: Corpus, encoder: TextIdentity, wordings: dict[bool, Wording], *, cache: Path | None = None
 ) -> list[Lot]:
     """Return the corpus cut into what is encoded together, always alike."""
     folder = (cache or cache_dir()) / "texts" / text_identity(encoder)[:32]
