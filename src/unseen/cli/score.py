@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unseen import LabelSpace, Session, threshold
+from unseen import LabelSpace, Session, keyed, threshold
 from unseen import detectors as registry
 from unseen.cli import terminal
-from unseen.encode.cache import load_features
+from unseen.encode.cache import Features, load_features
 from unseen.errors import SettingError
+from unseen.scale import cluster
+from unseen.scale import score as scaled
 from unseen.session import Verdict, Verdicts
 
 BATCH = 2048  # samples between two checkpoints
@@ -21,7 +24,8 @@ BATCH = 2048  # samples between two checkpoints
 
 def score(
     features: Annotated[
-        Path, typer.Argument(help="A folder from `unseen encode`, or a .safetensors file with `features` [n, d].")
+        str,
+        typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet."),
     ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
     detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "default",
@@ -32,14 +36,29 @@ def score(
     cut: Annotated[
         float | None, typer.Option(help="Use this fixed score as the line instead of an adaptive one.")
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="One stream per value of this column, such as `folder`; --state is then a folder."),
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help=f"{cluster.HELP} Needs --key.")] = None,
     learn: Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per sample and a summary.")] = False,
 ) -> None:
     """Stream features through a detector and say of each which known name it is, or that it is unknown.
 
     Example: `unseen score features.safetensors --space space.safetensors --detector online --state state.safetensors`
+
+    `--key camera` scores each camera as a stream of its own, `--ray auto` many of them at once, with the same result.
     """
     rule = threshold.Adaptive(recall) if cut is None else threshold.Fixed(cut)
+    if ray and key is None:
+        raise SettingError(
+            "expected --key with --ray, got none: one stream is one scan; name the column that splits it"
+        )
+    if key is not None:
+        recipe = keyed.Recipe(LabelSpace.load(space), detector, rule, learn=learn, keep=learn and state is not None)
+        _streams(load_features(features), key, recipe, state, ray, as_json=as_json)
+        return
     session = _session(LabelSpace.load(space), detector, rule, state)
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
@@ -61,6 +80,54 @@ def score(
             if learn and state:
                 session.save(state)
     _summary(session, len(samples), known, state if learn else None, as_json=as_json)
+
+
+def _streams(
+    samples: Features, column: str, recipe: keyed.Recipe, state: Path | None, ray: str | None, *, as_json: bool
+) -> None:
+    """Score every stream of a column by itself; print verdicts in the order of the input."""
+    words = samples.column(column)
+    streams = keyed.split(words)
+    states = keyed.read_states(state, streams) if state else {}
+    scans = []
+    with terminal.progress("samples") as bar, _way(ray) as way:
+        task = bar.add_task(f"{len(streams):,} streams", total=len(samples), rate="")
+        for scan in way(recipe, streams, samples.z, states):
+            if state and recipe.keep:
+                keyed.write_state(state, scan)
+            scans.append(scan)
+            bar.update(task, advance=scan.summary.samples, rate=scan.key)
+    verdicts = keyed.joined(recipe, streams, scans)
+    for sample, word, verdict in zip(samples.keys, words, verdicts, strict=True):
+        if as_json:
+            terminal.emit({"key": sample, "stream": word, **verdict._asdict()})
+        else:
+            print(line(sample, verdict))
+    _streams_summary(streams, {scan.key: scan.summary for scan in scans}, state, as_json=as_json)
+
+
+@contextmanager
+def _way(ray: str | None) -> Iterator[keyed.Scans]:
+    if ray is None:
+        yield keyed.in_turn
+        return
+    with cluster.connect(ray) as joined:
+        yield scaled.on(joined)
+
+
+def _streams_summary(
+    streams: Sequence[keyed.Stream], found: dict[str, keyed.Summary], state: Path | None, *, as_json: bool
+) -> None:
+    if as_json:
+        for stream in streams:
+            terminal.emit({"stream": stream.key, "summary": found[stream.key]._asdict()})
+        return
+    total = {name: sum(getattr(one, name) for one in found.values()) for name in ("samples", "known", "seen")}
+    learned = sum(one.taught_known + one.taught_unknown for one in found.values())
+    terminal.err.print(
+        f"{len(found):,} streams · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
+        f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
+    )
 
 
 def _session(labels: LabelSpace, detector: str, rule: threshold.Threshold[Any], state: Path | None) -> Session:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from unseen.errors import MissingExtra, SettingError
+from unseen.errors import MissingExtra, SettingError, UnseenError
 
 LOCAL = "local"
 HELP = "Run on Ray: `auto` joins the running cluster, `local` starts one here, or host:port or ray://host:10001."
@@ -55,6 +55,16 @@ def connect(
         yield ray
     finally:
         ray.shutdown()
+
+
+def fetched(ray: Any, found: Any) -> Any:
+    """Return the results of tasks; an error that one raised on purpose is raised here as it was there."""
+    try:
+        return ray.get(found)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UnseenError):
+            raise error.cause from None
+        raise
 
 
 def _first_line(error: Exception) -> str:
