@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -15,6 +16,8 @@ class Ref:
 
 
 class InlineRay:
+    exceptions = SimpleNamespace(RayTaskError=RuntimeError)
+
     def __init__(self, cpus: int = 2) -> None:
         self.cpus, self.killed, self.started = cpus, 0, 0
 

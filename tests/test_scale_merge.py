@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
+from typer.testing import CliRunner
 
 from conftest import space, stream, unit
+from inline_ray import InlineRay
 from unseen import Session
+from unseen.cli import app
 from unseen.detectors import REGISTRY, Default, Online, OnlineID, Reading, make
 from unseen.detectors.merging import merged_bank
 from unseen.errors import SettingError
-from unseen.scale.merge import Here, Sharded
+from unseen.scale.merge import Here, Sharded, actors
 
 MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.needs_patches)
 LEARNING = ["default", "online", "online-id", "framework"]
@@ -150,3 +155,51 @@ def test_who_computes_first_changes_no_bit() -> None:
     one, two = (Sharded.of(detector, shards=4, every=16, team=team).observe(detector.start(), z) for team in teams)
     assert equal(one[0], two[0])
     assert all(torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+
+
+def files(folder: Path) -> list[str]:
+    labels = space(dtype=torch.float32)
+    labels.save(folder / "space.safetensors")
+    save_file({"features": stream(labels, 100)}, folder / "features.safetensors")
+    return ["score", str(folder / "features.safetensors"), "--space", str(folder / "space.safetensors"), "--json"]
+
+
+def scored(*options: str) -> str:
+    result = CliRunner().invoke(app, list(options), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_command_shares_a_stream_and_keeps_a_state_anyone_can_go_on_from(tmp_path: Path) -> None:
+    asked = files(tmp_path)
+    rows = [json.loads(line) for line in scored(*asked, "--shards", "3", "--merge-every", "40").splitlines()]
+    detector = Default(space(dtype=torch.float32))
+    z = load_file(tmp_path / "features.safetensors")["features"]
+    expected, _ = Sharded.of(detector, shards=3, every=40).observe(detector.start(), z)
+    assert [row["score"] for row in rows[:-1]] == pytest.approx(expected.score.tolist(), rel=1e-4)
+    state = ("--state", str(tmp_path / "state.safetensors"))
+    scored(*asked, *state, "--shards", "2", "--merge-every", "40")
+    assert json.loads(scored(*asked, *state).splitlines()[-1])["summary"]["seen"] == 200
+
+
+@pytest.mark.parametrize("options", [["--shards", "2", "--key", "folder"], ["--shards", "2", "--no-learn"]])
+def test_the_command_refuses_to_share_what_is_not_one_stream_that_learns(tmp_path: Path, options: list[str]) -> None:
+    with pytest.raises(SettingError, match="one stream that learns"):
+        CliRunner().invoke(app, [*files(tmp_path), *options], catch_exceptions=False)
+
+
+def test_actors_get_the_same_numbers_and_are_stopped() -> None:
+    ray, detector = InlineRay(), Online(space(dtype=torch.float32))
+    z = stream(detector.labels, 90)
+    with actors(ray, detector, 4) as team:
+        there = Sharded.of(detector, shards=4, every=16, team=team).observe(detector.start(), z)
+    here = Sharded.of(detector, shards=4, every=16).observe(detector.start(), z)
+    assert equal(there[0], here[0])
+    assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
+    assert ray.started == ray.killed == 4
+
+
+@pytest.mark.ray
+def test_the_command_gives_the_same_numbers_on_ray(tmp_path: Path) -> None:
+    asked = [*files(tmp_path), "--shards", "2", "--merge-every", "30"]
+    assert scored(*asked, "--ray", "local") == scored(*asked)

@@ -15,7 +15,7 @@ from unseen import detectors as registry
 from unseen.cli import terminal
 from unseen.encode.cache import Features, load_features
 from unseen.errors import SettingError
-from unseen.scale import cluster
+from unseen.scale import cluster, merge
 from unseen.scale import score as scaled
 from unseen.session import Verdict, Verdicts
 
@@ -40,7 +40,11 @@ def score(
         str | None,
         typer.Option(help="One stream per value of this column, such as `folder`; --state is then a folder."),
     ] = None,
-    ray: Annotated[str | None, typer.Option(help=f"{cluster.HELP} Needs --key.")] = None,
+    ray: Annotated[str | None, typer.Option(help=f"{cluster.HELP} Needs --key or --shards.")] = None,
+    shards: Annotated[
+        int, typer.Option(help="Observers that share one stream: faster, but an approximation; docs/scale.md.", min=1)
+    ] = 1,
+    merge_every: Annotated[int, typer.Option(help="With --shards: samples between two merges.", min=1)] = 1024,
     learn: Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per sample and a summary.")] = False,
 ) -> None:
@@ -49,11 +53,18 @@ def score(
     Example: `unseen score features.safetensors --space space.safetensors --detector online --state state.safetensors`
 
     `--key camera` scores each camera as a stream of its own, `--ray auto` many of them at once, with the same result.
+    `--shards 8 --ray auto` lets eight observers share one stream; their merged result is near the sequential one.
     """
     rule = threshold.Adaptive(recall) if cut is None else threshold.Fixed(cut)
-    if ray and key is None:
+    if ray and key is None and shards == 1:
         raise SettingError(
-            "expected --key with --ray, got none: one stream is one scan; name the column that splits it"
+            "expected --key or --shards with --ray, got neither: one stream is one scan; name the column that splits "
+            "it, or say how many observers may share it"
+        )
+    if shards > 1 and (key is not None or not learn):
+        raise SettingError(
+            "expected --shards for one stream that learns, got --key or --no-learn; leave --shards out: "
+            "streams of a column run side by side by themselves, and nothing learned is nothing to merge"
         )
     if key is not None:
         recipe = keyed.Recipe(LabelSpace.load(space), detector, rule, learn=learn, keep=learn and state is not None)
@@ -64,14 +75,16 @@ def score(
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     started, known = time.perf_counter(), 0
-    with terminal.progress("samples") as bar:
+    # a call of observe ends with a merge
+    batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)
+    with terminal.progress("samples") as bar, _shared(session, shards, merge_every, ray):
         task = bar.add_task(detector, total=len(samples), rate="")
         try:
-            for start in range(0, len(samples), BATCH):
-                z = samples.z[start : start + BATCH]
+            for start in range(0, len(samples), batch):
+                z = samples.z[start : start + batch]
                 verdicts = session.observe(z) if learn else session.score(z)
                 known += int(verdicts.known.sum())
-                _print(samples.keys[start : start + BATCH], verdicts, as_json=as_json)
+                _print(samples.keys[start : start + batch], verdicts, as_json=as_json)
                 if learn and state:
                     session.save(state)
                 rate = (start + len(z)) / (time.perf_counter() - started)
@@ -104,6 +117,22 @@ def _streams(
         else:
             print(line(sample, verdict))
     _streams_summary(streams, {scan.key: scan.summary for scan in scans}, state, as_json=as_json)
+
+
+@contextmanager
+def _shared(session: Session, shards: int, every: int, ray: str | None) -> Iterator[None]:
+    """Let several observers share the session's stream, in this process or as actors."""
+    if shards == 1:
+        yield
+        return
+    alone = session.detector
+    if ray is None:
+        session.detector = merge.Sharded.of(alone, shards=shards, every=every)
+        yield
+        return
+    with cluster.connect(ray) as joined, merge.actors(joined, alone, shards) as team:
+        session.detector = merge.Sharded.of(alone, shards=shards, every=every, team=team)
+        yield
 
 
 @contextmanager

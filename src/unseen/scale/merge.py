@@ -21,6 +21,7 @@ from torch import Tensor
 from unseen.detectors import Detector, Reading
 from unseen.detectors.merging import RULES, Rule
 from unseen.errors import SettingError
+from unseen.scale.cluster import fetched
 
 Deal = Literal["turns", "runs"]
 DEALS: tuple[Deal, ...] = ("turns", "runs")
@@ -154,7 +155,7 @@ class Actors:
         """Return, for every part, its readings and the state after it."""
         shared = self.ray.put(state)
         done = [actor.observe.remote(shared, part) for actor, part in zip(self.actors, parts, strict=False)]
-        return list(self.ray.get(done))
+        return list(fetched(self.ray, done))
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def mine(
     kind = ray.remote(num_cpus=min(1.0, slots / count), num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Texts)
     actors = [kind.remote(load, torch.get_num_threads()) for _ in range(count)]
     try:
-        identity = _agreed(ray.get([actor.identity.remote() for actor in actors]))
+        identity = _agreed(cluster.fetched(ray, [actor.identity.remote() for actor in actors]))
         found = lots(recipe.pool, identity, recipe.wordings, cache=cache)
         _encode_missing(ray, actors, found, report)
         anchors = [
@@ -112,7 +112,7 @@ def _encode_missing(ray: Any, actors: Sequence[Any], found: Sequence[Lot], repor
             running[actor.lot.remote(lot)] = (actor, lot)
         for ref in ray.wait(list(running))[0]:
             actor, lot = running.pop(ref)
-            lot.keep(ray.get(ref))
+            lot.keep(cluster.fetched(ray, ref))
             free.append(actor)
             report(done := done + len(lot.words), total)
 
@@ -130,7 +130,7 @@ def _reduced(
     shared = ray.put((list(found), vectors, recipe, identity, torch.get_num_threads()))
     chosen = [task.remote(list(names), own, shared) for names, own in zip(spaces.values(), anchors, strict=True)]
     for name, space in zip(spaces, chosen, strict=True):
-        yield name, ray.get(space)
+        yield name, cluster.fetched(ray, space)
 
 
 def choose(
