@@ -5,9 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -18,20 +17,29 @@ from unseen.bench.rows import Results, Row, key
 from unseen.bench.run import Outcome, execute, identity
 from unseen.suites import Source, Suite
 from unseen.suites.loading import reload
+from unseen.threads import one_thread
+
+Pool = Callable[[Suite, Sequence[Run]], Iterator[Outcome]]  # outcomes in the order of the runs
 
 
 def outcomes(
-    suite: Suite, runs: Sequence[Run], results: Results | None = None, *, workers: int | None = None
+    suite: Suite,
+    runs: Sequence[Run],
+    results: Results | None = None,
+    *,
+    workers: int | None = None,
+    pool: Pool | None = None,
 ) -> Iterator[tuple[Run, Row]]:
     """Yield each run with its row, in the order of `runs`; what `results` holds is read, the rest computed and added.
 
     Each process loads the suite from its source. Every run has one torch thread, so that rounding, and with it every
-    digit of a row but its seconds, is the same for any number of workers.
+    digit of a row but its seconds, is the same for any number of workers. `pool` computes elsewhere than in processes
+    of this machine.
     """
     done = results.done() if results else {}
     keys = [key(identity(suite, run)) for run in runs]
     missing = [run for run, name in zip(runs, keys, strict=True) if name not in done]
-    fresh = _computed(suite, missing, min(workers or _cores(), len(missing)))
+    fresh = pool(suite, missing) if pool else _computed(suite, missing, min(workers or _cores(), len(missing)))
     for run, name in zip(runs, keys, strict=True):
         if name not in done:
             row, scores = next(fresh)
@@ -44,7 +52,7 @@ def outcomes(
 def _computed(suite: Suite, runs: Sequence[Run], workers: int) -> Iterator[Outcome]:
     if workers <= 1:
         for run in runs:
-            with _one_thread():
+            with one_thread():
                 outcome = execute(suite, run)
             yield outcome
         return
@@ -60,16 +68,6 @@ def _computed(suite: Suite, runs: Sequence[Run], workers: int) -> Iterator[Outco
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _work(source: Source, run: Run) -> tuple[Row, Any]:
