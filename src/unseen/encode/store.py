@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from unseen.errors import DataError, MissingExtra
 
@@ -41,8 +41,7 @@ class Remote:
         return self.uri
 
     def __truediv__(self, name: str | Path) -> Remote:
-        parts = urlsplit(self.uri)
-        return Remote(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}")))
+        return self._at(f"{urlsplit(self.uri).path.rstrip('/')}/{name}")
 
     @property
     def name(self) -> str:
@@ -57,8 +56,7 @@ class Remote:
     @property
     def parent(self) -> Remote:
         """Return the folder."""
-        parts = urlsplit(self.uri)
-        return Remote(urlunsplit(parts._replace(path=str(PurePosixPath(parts.path).parent))))
+        return self._at(str(PurePosixPath(urlsplit(self.uri).path).parent))
 
     def absolute(self) -> Remote:
         """Return itself: a URI has no working folder."""
@@ -114,6 +112,10 @@ class Remote:
         depth = len(PurePosixPath(path).parts)
         return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
 
+    def _at(self, path: str) -> Remote:
+        parts = urlsplit(self.uri)
+        return Remote(_uri(parts.scheme, parts.netloc, path, parts.query))
+
     def _child(self, name: str, info: Any) -> Remote:
         return Remote((self / name).uri, info.size, info.mtime_ns)
 
@@ -158,13 +160,17 @@ def writing(place: Location) -> Iterator[Path]:
 def _system(scheme: str, netloc: str, query: str) -> tuple[Any, str]:
     """Return the file system of a URI and what its paths begin with; opened once, because that asks the network."""
     fs = _pyarrow("fs")
-    root = urlunsplit((scheme, netloc, "/x", query, ""))
+    root = _uri(scheme, netloc, "/x", query)
     try:
         system, path = fs.FileSystem.from_uri(root)
     except (ValueError, NotImplementedError):  # not one of pyarrow's own
         system, path = _from_fsspec(root)
         system = fs.PyFileSystem(fs.FSSpecHandler(system))
     return system, path.removesuffix("x")
+
+
+def _uri(scheme: str, netloc: str, path: str, query: str) -> str:
+    return f"{scheme}://{netloc}{path}" + (f"?{query}" if query else "")  # urlunsplit drops // before an empty host
 
 
 def _from_fsspec(uri: str) -> tuple[Any, str]:

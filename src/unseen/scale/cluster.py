@@ -51,6 +51,7 @@ def connect(
             f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
             "start one with `ray start --head`, or pass --ray local"
         ) from error
+    _keep_stdout_clean()
     try:
         yield ray
     finally:
@@ -65,6 +66,19 @@ def fetched(ray: Any, found: Any) -> Any:
         if isinstance(error.cause, UnseenError):
             raise error.cause from None
         raise
+
+
+def _keep_stdout_clean() -> None:
+    """Send to stderr what Ray says of dead workers: it says so on stdout, where the data go, and has no switch."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    said = getattr(worker, "print_to_stdstream", None)
+    if said and not getattr(said, "_to_stderr", False):
+
+        def to_stderr(data: dict[str, Any], *args: Any, **options: Any) -> Any:
+            return said({**data, "is_err": True}, *args, **options)
+
+        to_stderr._to_stderr = True  # type: ignore[attr-defined]
+        worker.print_to_stdstream = to_stderr
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from unseen.errors import DataError, SettingError
 from unseen.scale.cluster import fetched
 
 SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
+WAITS = (0.5, 2.0)  # seconds before a write is tried again
 BROKEN = 3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
 DECODING = 0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
 
@@ -67,6 +69,7 @@ class Written(NamedTuple):
     name: str
     encoded: int
     skipped: tuple[Skipped, ...]
+    error: str = ""  # why there is no file
 
 
 @dataclass(frozen=True)
@@ -125,18 +128,25 @@ def run(ray: Any, plan: Plan, job: Job) -> Iterator[Written]:
     if not plan.shards:
         return
     left = {shard.name: shard for shard in plan.shards}
-    flow = _flow(ray, plan, job)
+    reasons = []
+    for done in _reports(ray, _flow(ray, plan, job)):
+        if done.error:
+            reasons.append(done.error)
+        elif left.pop(done.name, None):
+            yield done
+        if len(reasons) > BROKEN:
+            break
+    if left:
+        raise DataError(_lost(left.values(), (*reasons, "their workers died again and again")[0]))
+
+
+def _reports(ray: Any, flow: Any) -> Iterator[Written]:
     try:
         for row in flow.iter_rows():
-            done = Written(row["name"], row["encoded"], tuple(Skipped(*one) for one in json.loads(row["skipped"])))
-            if left.pop(done.name, None):
-                yield done
-    except Exception as error:
-        if not isinstance(error, ray.exceptions.RayError) and "ray" not in type(error).__module__:
-            raise
-        raise DataError(_lost(left.values(), str(error).strip().splitlines()[-1])) from error
-    if left:
-        raise DataError(_lost(left.values(), "their workers died or failed again and again"))
+            skipped = tuple(Skipped(*one) for one in json.loads(row["skipped"]))
+            yield Written(row["name"], row["encoded"], skipped, row["error"])
+    except ray.exceptions.RayError as error:  # more than the few broken shards that are let pass
+        yield Written("", 0, (), str(error).strip().splitlines()[-1])
 
 
 def _flow(ray: Any, plan: Plan, job: Job) -> Any:
@@ -155,12 +165,29 @@ def _flow(ray: Any, plan: Plan, job: Job) -> Any:
     )
 
 
+def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any], dict[str, Any]]:
+    """Return a stage that tells why a shard failed instead of raising, and hands on what failed before."""
+
+    @wraps(work)
+    def stage(self: Any, row: dict[str, Any]) -> dict[str, Any]:
+        if row.get("error"):
+            return {"name": row["name"], "encoded": 0, "skipped": "[]", "error": row["error"]}
+        try:
+            return work(self, row) | {"error": ""}
+        except Exception as error:
+            empty = {"rows": "[]", "pixels": b"", "dtype": "uint8", "shape": "[0]", "encoded": 0, "skipped": "[]"}
+            return {"name": row["name"], **empty, "error": str(error) or type(error).__name__}
+
+    return stage
+
+
 class _Decode:
     """Make the pixels of a shard; what cannot be read is written down."""
 
     def __init__(self, prepare: Prepare) -> None:
         self.prepare = prepare
 
+    @_telling
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         inputs: tuple[Input, ...] = pickle.loads(row["inputs"])
         (batch,) = read_entries([one.entry for one in inputs], size=len(inputs))
@@ -193,14 +220,25 @@ class _Encode:
             )
         self.batch, self.folder = job.batch, folder
 
+    @_telling
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         rows = json.loads(row["rows"])
         if rows:
             array = np.frombuffer(row["pixels"], row["dtype"]).reshape(json.loads(row["shape"]))
             pixels = torch.from_numpy(array.copy())
             z = torch.cat([self.model.vectors(part).cpu() for part in pixels.split(self.batch)])
-            write_shard(self.folder / row["name"], z, rows, self.model.fingerprint)
+            _persistently(partial(write_shard, self.folder / row["name"], z, rows, self.model.fingerprint))
         return {"name": row["name"], "encoded": len(rows), "skipped": row["skipped"]}
+
+
+def _persistently(work: Callable[[], None]) -> None:
+    """Do what may fail for a moment, as a write to a store does; the last failure is raised."""
+    for wait in WAITS:
+        try:
+            return work()
+        except OSError:
+            time.sleep(wait)
+    return work()
 
 
 def _described(encoder: str) -> tuple[str, str, Prepare]:
@@ -246,7 +284,7 @@ def _quiet(ray: Any) -> None:
     context.enable_progress_bars = False  # the command has a bar of its own
     context.print_on_execution_start = False
     context.max_errored_blocks = BROKEN
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it has to say is in our error, the rest in its log
 
 
 def _lost(shards: Any, reason: str) -> str:
