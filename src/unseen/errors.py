@@ -67,3 +67,7 @@ class ServiceError(UnseenError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str]]:
+        """Let it travel from a worker with its status."""
+        return ServiceError, (self.status, str(self))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -56,7 +57,8 @@ def _computed(suite: Suite, runs: Sequence[Run], workers: int) -> Iterator[Outco
             yield outcome
         return
     context = multiprocessing.get_context("spawn")  # a forked torch may hang in its threads
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C a worker ends without a traceback of its own
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=signal.signal, initargs=quiet) as pool:
         try:
             for row, scores in pool.map(partial(_work, suite.source), runs):
                 yield Outcome(row, torch.from_numpy(scores))

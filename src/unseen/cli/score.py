@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unseen import LabelSpace, Session, keyed, threshold
 from unseen import detectors as registry
-from unseen.cli import terminal
+from unseen.cli import resume, terminal
 from unseen.encode.cache import Features, load_features
 from unseen.errors import SettingError
-from unseen.scale import cluster
+from unseen.scale import cluster, merge
 from unseen.scale import score as scaled
 from unseen.session import Verdict, Verdicts
 
@@ -28,11 +28,15 @@ def score(
         typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet."),
     ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "default",
+    detector: Annotated[
+        str | None, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))} (default: {resume.DETECTOR}).")
+    ] = None,
     state: Annotated[
         Path | None, typer.Option(help="Go on from this file if it is there, and keep the state in it.")
     ] = None,
-    recall: Annotated[float, typer.Option(help="Share of known images the adaptive line should accept.")] = 0.95,
+    recall: Annotated[
+        float | None, typer.Option(help="Share of known images the adaptive line should accept (default: 0.95).")
+    ] = None,
     cut: Annotated[
         float | None, typer.Option(help="Use this fixed score as the line instead of an adaptive one.")
     ] = None,
@@ -40,7 +44,11 @@ def score(
         str | None,
         typer.Option(help="One stream per value of this column, such as `folder`; --state is then a folder."),
     ] = None,
-    ray: Annotated[str | None, typer.Option(help=f"{cluster.HELP} Needs --key.")] = None,
+    ray: Annotated[str | None, typer.Option(help=f"{cluster.HELP} Needs --key or --shards.")] = None,
+    shards: Annotated[
+        int, typer.Option(help="Observers that share one stream: faster, but an approximation; docs/scale.md.", min=1)
+    ] = 1,
+    merge_every: Annotated[int, typer.Option(help="With --shards: samples between two merges.", min=1)] = 1024,
     learn: Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per sample and a summary.")] = False,
 ) -> None:
@@ -49,29 +57,45 @@ def score(
     Example: `unseen score features.safetensors --space space.safetensors --detector online --state state.safetensors`
 
     `--key camera` scores each camera as a stream of its own, `--ray auto` many of them at once, with the same result.
+    `--shards 8 --ray auto` lets eight observers share one stream; their merged result is near the sequential one.
     """
-    rule = threshold.Adaptive(recall) if cut is None else threshold.Fixed(cut)
-    if ray and key is None:
+    resume.usable(detector)
+    rule = resume.rule(recall, cut)
+    if ray and key is None and shards == 1:
         raise SettingError(
-            "expected --key with --ray, got none: one stream is one scan; name the column that splits it"
+            "expected --key or --shards with --ray, got neither: one stream is one scan; name the column that splits "
+            "it, or say how many observers may share it"
+        )
+    if shards > 1 and (key is not None or not learn):
+        raise SettingError(
+            "expected --shards for one stream that learns, got --key or --no-learn; leave --shards out: "
+            "streams of a column run side by side by themselves, and nothing learned is nothing to merge"
         )
     if key is not None:
-        recipe = keyed.Recipe(LabelSpace.load(space), detector, rule, learn=learn, keep=learn and state is not None)
+        recipe = keyed.Recipe(
+            LabelSpace.load(space),
+            detector or resume.DETECTOR,
+            rule or threshold.Adaptive(),
+            learn=learn,
+            keep=learn and state is not None,
+        )
         _streams(load_features(features), key, recipe, state, ray, as_json=as_json)
         return
-    session = _session(LabelSpace.load(space), detector, rule, state)
+    session = resume.session(LabelSpace.load(space), detector, rule, state)
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     started, known = time.perf_counter(), 0
-    with terminal.progress("samples") as bar:
-        task = bar.add_task(detector, total=len(samples), rate="")
+    # a call of observe ends with a merge
+    batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)
+    with terminal.progress("samples") as bar, _shared(session, shards, merge_every, ray):
+        task = bar.add_task(session.detector.name, total=len(samples), rate="")
         try:
-            for start in range(0, len(samples), BATCH):
-                z = samples.z[start : start + BATCH]
+            for start in range(0, len(samples), batch):
+                z = samples.z[start : start + batch]
                 verdicts = session.observe(z) if learn else session.score(z)
                 known += int(verdicts.known.sum())
-                _print(samples.keys[start : start + BATCH], verdicts, as_json=as_json)
+                _print(samples.keys[start : start + batch], verdicts, as_json=as_json)
                 if learn and state:
                     session.save(state)
                 rate = (start + len(z)) / (time.perf_counter() - started)
@@ -107,6 +131,22 @@ def _streams(
 
 
 @contextmanager
+def _shared(session: Session, shards: int, every: int, ray: str | None) -> Iterator[None]:
+    """Let several observers share the session's stream, in this process or as actors."""
+    if shards == 1:
+        yield
+        return
+    alone = session.detector
+    if ray is None:
+        session.detector = merge.Sharded.of(alone, shards=shards, every=every)
+        yield
+        return
+    with cluster.connect(ray) as joined, merge.actors(joined, alone, shards) as team:
+        session.detector = merge.Sharded.of(alone, shards=shards, every=every, team=team)
+        yield
+
+
+@contextmanager
 def _way(ray: str | None) -> Iterator[keyed.Scans]:
     if ray is None:
         yield keyed.in_turn
@@ -128,18 +168,6 @@ def _streams_summary(
         f"{len(found):,} streams · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
         f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
     )
-
-
-def _session(labels: LabelSpace, detector: str, rule: threshold.Threshold[Any], state: Path | None) -> Session:
-    if state is None or not state.exists():
-        return Session(registry.make(detector, labels), rule)
-    session = Session.load(state, labels)
-    if session.detector.name != detector:
-        raise SettingError(
-            f"expected --detector {session.detector.name}, the one {state} was learned with, got {detector}; "
-            "name that detector or start another state file"
-        )
-    return session
 
 
 def _print(keys: Sequence[str], verdicts: Verdicts, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -10,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.merging import Rule, added, merged_bank
 from unseen.gate import Text, decaying_steps, neglabel, read_text, settled
 from unseen.odds import energy, logit, logits, top
 from unseen.scan import scan
@@ -35,6 +37,7 @@ class Online(Detector[Banks]):
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -73,4 +76,13 @@ class Online(Detector[Banks]):
         return (
             Reading.of(id_read.energy - ood_read.energy, id_read.label, route),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
+        )
+
+    def _merged(self, start: Banks, ends: Sequence[Banks], rule: Rule) -> Banks:
+        id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))
+        return Banks(
+            merged_bank(start.id_bank, [end.id_bank for end in ends], id_taught, rule=rule),
+            merged_bank(start.ood_bank, [end.ood_bank for end in ends], ood_taught, rule=rule),
+            added(start.id_seen, [end.id_seen for end in ends]),
+            added(start.ood_seen, [end.ood_seen for end in ends]),
         )
