@@ -132,7 +132,7 @@ def _same(one, two):
 def test_every_kind_of_source_and_a_worker_killed_in_the_middle(ray, model, sources, local, tmp_path):
     expected, skipped = local
     job = scaled_encode.Job(str(model), "cpu", BATCH, actors=2)
-    plan = scaled_encode.plan(ray, sources, tmp_path, job, size=3)
+    plan = scaled_encode.plan(ray, sources, tmp_path, job, size=8)
     assert (plan.total, plan.already) == (4 * COUNT + 4, 0)
     reports, victim = [], 0
     for report in scaled_encode.run(ray, plan, job):
