@@ -468,6 +468,7 @@ def halves(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B M d3"]:
     return out
 
 
+@functools.cache
 def blas(name: str) -> ctypes._NamedFuncPointer:
     """Return a function of cuBLAS, from the library that torch has loaded."""
     return getattr(ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"), name)
