@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, cast
 
+import torch
 import typer
 from rich.progress import TaskID
 from rich.table import Table as Grid
@@ -45,6 +46,9 @@ def bench(
         list[str] | None, typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1)] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: one process, all seeds of a set in one go where the detector can.")
+    ] = "cpu",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
     compare: Annotated[
@@ -79,7 +83,7 @@ def bench(
     runs = harness.grid(loaded, chosen=detectors.split(","), orders=kinds, seeds=seeds)
     runs = harness.swept(runs, sweep or [])
     results = harness.Results(out, loaded.name) if out else None
-    rows = follow(loaded, runs, results, workers=workers, as_json=as_json)
+    rows = follow(loaded, runs, results, workers=workers, device=usable(device), as_json=as_json)
     if results:
         write(loaded, rows, results)
         if report:
@@ -89,6 +93,13 @@ def bench(
         show(loaded, rows)
     if not complete:
         raise typer.Exit(terminal.SKIPPED)
+
+
+def usable(device: str) -> str:
+    """Refuse a device that is not here before anything is loaded onto it."""
+    if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
+        raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
+    return device
 
 
 def stock(suite: str, root: Path) -> bool:
@@ -117,7 +128,13 @@ def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
 
 
 def follow(
-    suite: suites.Suite, runs: list[harness.Run], results: harness.Results | None, *, workers: int | None, as_json: bool
+    suite: suites.Suite,
+    runs: list[harness.Run],
+    results: harness.Results | None,
+    *,
+    workers: int | None,
+    device: str,
+    as_json: bool,
 ) -> list[harness.Row]:
     """Return the row of every run, with a bar that counts samples, because runs differ in length."""
     if results:
@@ -127,7 +144,7 @@ def follow(
     rows = []
     with terminal.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
-        for run, row in harness.outcomes(suite, runs, results, workers=workers):
+        for run, row in harness.outcomes(suite, runs, results, workers=workers, device=device):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:
