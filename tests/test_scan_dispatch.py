@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from conftest import space, stream
-from test_scan import PAPER, case, difference
+from scans import PAPER, case, difference
 from unseen import odds, scan
 from unseen.detectors import Framework, Online, OnlineID
 from unseen.errors import SettingError
