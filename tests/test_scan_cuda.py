@@ -331,9 +331,3 @@ def test_a_resident_state_observes_like_the_detector(known, negative, dim):
     assert len(routes) > 1
     assert worst < 2e-3
     torch.testing.assert_close(resident.bank[:, :dim], torch.cat(state[:2]), rtol=0, atol=2e-6)
-
-
-def test_float16_is_refused():
-    inputs = on_gpu(3, 4, 5, 1.0)
-    with pytest.raises(ValueError, match=r"expected float32 or float64 on the GPU, got torch\.float16; convert"):
-        cuda.scan(*(x.half() for x in inputs), **PAPER)

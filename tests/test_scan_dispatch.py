@@ -196,6 +196,9 @@ def test_what_cannot_be_is_refused():
         scan.scan(*case(3, 2, 2, 1.0)[:1], torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3), **PAPER)
     with pytest.raises(SettingError, match="expected at most 24576 rows in a bank on the GPU, got 24577"):
         cuda.scan(torch.zeros(24_577, 1), torch.zeros(1, 24_577), torch.zeros(1, 1), torch.zeros(1), **PAPER)
+    halves = [x.half() for x in (*(torch.zeros(1, 1),) * 3, torch.zeros(1))]
+    with pytest.raises(SettingError, match=r"expected float32 or float64 on the GPU, got torch\.float16; convert"):
+        cuda.scan(*halves, **PAPER)
     with pytest.raises(SettingError, match="expected reads out of float32, split, tf32, got 'bf16'"):
         cuda.scan(*(torch.zeros(1, 1),) * 3, torch.zeros(1), **PAPER, reads="bf16")  # type: ignore[arg-type]
 

@@ -107,7 +107,7 @@ def scan_many(
     Streams that start from the same bank may share one of shape [C, d]. `reads` is about reads only: what is learnt
     from is taken in float32, so banks are the same bits with every choice.
     """
-    reads = checked_reads(reads or READS)
+    reads = checked_reads(reads or READS, z)
     streams, samples, dim = z.shape
     classes = bank.shape[-2]
     cluster_for(classes)  # refuse too many rows before any work
@@ -162,7 +162,7 @@ def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float, rea
 
     Never in tf32: the gate reads with this, and routes must not depend on how a product is taken.
     """
-    reads = checked_reads(reads or READS)
+    reads = checked_reads(reads or READS, z)
     reads = "float32" if reads == "tf32" else reads
     with on_device_of(z):
         parts = [top(multiplied(chunk[None], rows[None], reads=reads)[0], tau=tau) for chunk in z.split(CHUNK)]
@@ -188,8 +188,10 @@ def side(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def checked_reads(reads: str) -> Reads:
-    """Refuse a precision nobody has heard of."""
+def checked_reads(reads: str, z: Tensor) -> Reads:
+    """Refuse a precision nobody has heard of, and samples in one that nothing here is written for."""
+    if z.dtype not in (torch.float32, torch.float64):
+        raise SettingError(f"expected float32 or float64 on the GPU, got {z.dtype}; convert with .float()")
     if reads not in get_args(Reads):
         raise SettingError(f"expected reads out of {', '.join(get_args(Reads))}, got {reads!r}")
     return reads  # type: ignore[return-value]
@@ -579,8 +581,6 @@ def checked(error: int, what: str = "the launch of a scan kernel (cudaError_t)")
 
 def kernel(name: str, like: Tensor) -> ctypes._NamedFuncPointer:
     """Return the launcher of a kernel for the tensor's dtype."""
-    if like.dtype not in (torch.float32, torch.float64):
-        raise SettingError(f"expected float32 or float64 on the GPU, got {like.dtype}; convert with .float()")
     return getattr(library_of(like), f"{name}_{str(like.dtype)[6:]}")
 
 
