@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench gpu results clean
+.PHONY: demo test test-ray lint bench gpu results clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
 	$(BIN)/pytest -q -n auto
+
+test-ray: .venv/ready
+	$(BIN)/pytest -q -m ray
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ def serve(
     batch: Annotated[int, typer.Option(help="Samples in one request.", min=1)] = 2048,
     body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
     volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say where it serves as one JSON object.")] = False,
 ) -> None:
     """Serve streams over HTTP: they learn from traffic, and survive a kill.
 
@@ -48,4 +49,12 @@ def serve(
         Limits(batch=batch, body=body, rate=rate),
         Durability(every=every, retain=retain, volatile=volatile),
     )
-    run(settings, port=port, demo=demo, announce=terminal.err.print)
+
+    def announce(sentence: str) -> None:
+        if as_json:
+            url = next(word for word in sentence.split() if "://" in word)
+            terminal.emit({"url": url, "data": str(data)})
+        else:
+            terminal.err.print(sentence, soft_wrap=True)
+
+    run(settings, port=port, demo=demo, announce=announce)

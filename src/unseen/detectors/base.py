@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
+from unseen.detectors.merging import Rule
 from unseen.errors import FeatureError, LabelError, SettingError
 from unseen.labels import LabelSpace
 
@@ -65,6 +66,7 @@ class Detector(ABC, Generic[S]):
     needs_negatives: ClassVar[bool] = False
     derives_even: ClassVar[bool] = False  # `even` is where unknown images lie, not only where log-odds are 0
     needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
+    merges: ClassVar[bool] = False  # states learned side by side can become one
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on."""
@@ -115,6 +117,18 @@ class Detector(ABC, Generic[S]):
     def block_for(self, z: Tensor) -> int:
         """Return how many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
         return GPU_BLOCK if z.is_cuda else BLOCK
+
+    def merge(self, start: S, ends: Sequence[S], *, rule: Rule = "mean") -> S:
+        """Return one state out of those of observers that went on from `start`, each over a part of one stream."""
+        if not self.merges:
+            raise SettingError(
+                f"expected a detector whose states can be merged, got {self.name!r}; "
+                "choose default, online or one that never learns, or do not shard the stream"
+            )
+        return ends[0] if len(ends) == 1 else self._merged(start, ends, rule)
+
+    def _merged(self, start: S, ends: Sequence[S], rule: Rule) -> S:
+        return start
 
     @property
     def settings(self) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.detectors.online_id import Bank
+from unseen.detectors.merging import Rule
+from unseen.detectors.online_id import Bank, merged
 from unseen.errors import FeatureError
 from unseen.gate import decaying_steps
 from unseen.odds import logits, top
@@ -32,6 +33,7 @@ class Framework(Detector[Bank]):
 
     name: ClassVar[str] = "framework"
     needs_names: ClassVar[int] = 2
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -55,6 +57,9 @@ class Framework(Detector[Bank]):
         step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
         best, bank = scan(state.bank, self._teacher(z), z, step, kappa=self.kappa, tau=self.tau)
         return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)
+
+    def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+        return merged(start, ends, rule)
 
     def block_for(self, z: Tensor) -> int:
         """Return the whole stream on a GPU, unless targets of the caller's own size come with it."""

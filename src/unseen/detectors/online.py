@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.merging import Rule, added, merged_bank
 from unseen.gate import decaying_steps, neglabel, read_text, resolved, settled
 from unseen.odds import energy, logit, logits, top
 from unseen.scan import Anchors, is_on_gpu, read, scan, scan_many, shared_targets, two
@@ -40,6 +41,7 @@ class Online(Detector[Banks]):
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -137,6 +139,15 @@ class Online(Detector[Banks]):
     def _routed(self, trust: Float[Tensor, " T"]) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
         bound = logit(self.beta)
         return trust >= bound, trust <= -bound
+
+    def _merged(self, start: Banks, ends: Sequence[Banks], rule: Rule) -> Banks:
+        id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))
+        return Banks(
+            merged_bank(start.id_bank, [end.id_bank for end in ends], id_taught, rule=rule),
+            merged_bank(start.ood_bank, [end.ood_bank for end in ends], ood_taught, rule=rule),
+            added(start.id_seen, [end.id_seen for end in ends]),
+            added(start.ood_seen, [end.ood_seen for end in ends]),
+        )
 
 
 def _stacked(banks: list[Tensor]) -> Tensor:

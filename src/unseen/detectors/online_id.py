@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -11,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.merging import Rule, added, merged_bank
 from unseen.gate import decaying_steps, mcm, read_text, resolved, settled
 from unseen.labels import LabelSpace
 from unseen.odds import logit, logits, top
@@ -36,6 +38,7 @@ class OnlineID(Detector[Bank]):
 
     name: ClassVar[str] = "online-id"
     needs_names: ClassVar[int] = 2
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -78,3 +81,13 @@ class OnlineID(Detector[Bank]):
             return Anchors(labels.id_anchors, self.tau), resolved(mcm, first, labels, z, tau=self.tau, bound=bound)
         text = read_text(labels, z, tau=self.tau)
         return text.known, settled(mcm, text, labels, z, tau=self.tau, bound=bound)
+
+    def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+        return merged(start, ends, rule)
+
+
+def merged(start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+    """Return one bank out of several taught side by side."""
+    taught = [end.seen - start.seen for end in ends]
+    bank = merged_bank(start.bank, [end.bank for end in ends], taught, rule=rule)
+    return Bank(bank, added(start.seen, [end.seen for end in ends]))
