@@ -21,7 +21,7 @@ export python=${PYTHON:-python3}
 features=${UNSEEN_FEATURES:-../shared/clip-b16}
 
 step() { # name, limit in seconds, file, lines to show, command
-    local name=$1 limit=$2 file=$out/$3 lines=$4 left=$((total - SECONDS)) begun=$SECONDS status old
+    local name=$1 limit=$2 file=$out/$3 lines=$4 left=$((total - SECONDS)) begun=$SECONDS status old errors
     shift 4
     [ "$left" -lt "$limit" ] && limit=$left
     if [ "$limit" -lt 5 ]; then
@@ -31,11 +31,12 @@ step() { # name, limit in seconds, file, lines to show, command
     touch "$file"
     old=$(wc -l <"$file")
     echo "== $name" >>"$out/errors.txt"
+    errors=$(wc -l <"$out/errors.txt")
     timeout -k 5 "$limit" "$@" >>"$file" 2>>"$out/errors.txt"
     status=$?
     echo "== $name: exit $status after $((SECONDS - begun)) s (limit $limit)"
     tail -n "+$((old + 1))" "$file" | tail -n "$lines"
-    [ $status -ne 0 ] && tail -n 20 "$out/errors.txt"
+    [ $status -ne 0 ] && tail -n "+$((errors + 1))" "$out/errors.txt" | tail -n 20
     return $status
 }
 
@@ -59,7 +60,7 @@ run_tests() {
         return 1
     fi
 }
-run_speed() { measure speed 110 ceilings streams many latency; }
+run_speed() { measure speed 120 ceilings streams latency many; }
 run_encode() { measure encode 150 ceilings encode ${TOWERS:+--towers $TOWERS} ${BATCHES:+--batches $BATCHES}; }
 run_profile() { measure profile 40 profile; }
 run_race() {
