@@ -129,7 +129,9 @@ def show(found: list[Row]) -> None:
     for name, order in dict.fromkeys((row["key"][0], row["key"][2]) for row in found):
         group = [row for row in found if row["key"][0] == name and row["key"][2] == order]
         print(f"| {name}, mean | {order} | {' | '.join(both(group, column) for column in columns)} |")
-    print("\nrealised recall against the wanted one, by suite; both kinds of one-sided streams included where they apply")
+    print(
+        "\nrealised recall against the wanted one, by suite; both kinds of one-sided streams included where they apply"
+    )
     for name in dict.fromkeys(row["key"][0] for row in found):
         for wanted in WANTED:
             print(f"{name}: wanted {wanted} %: {off(found, name, wanted)}")
@@ -150,7 +152,7 @@ def off(found: list[Row], name: str, wanted: int) -> str:
     kept = [value for value in kept if not math.isnan(value)]
     below, above = sum(value < -TOLERANCE for value in kept), sum(value > TOLERANCE for value in kept)
     return (
-        f"off by {min(kept):+.1f} to {max(kept):+.1f}, {statistics.fmean(kept):+.1f} on average of {len(kept)} streams; "
+        f"off by {min(kept):+.1f} to {max(kept):+.1f}, {statistics.fmean(kept):+.1f} on average of {len(kept)}; "
         f"{below} more than {TOLERANCE:g} points under, {above} over"
     )
 

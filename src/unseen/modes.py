@@ -51,7 +51,7 @@ def _geometric(first: float, ratio: float, count: int) -> tuple[float, ...]:
 CENTRE = Prior(0.0, 1.5, _from(-6, 1, 13))  # mean margin of unknown images: even odds, give or take
 SPREAD = Prior(1.8, 0.5, _geometric(0.7, 1.5, 5), of_log=True)  # their deviation
 DISTANCE = Prior(2.0, 0.85, _from(0.5, 0.5, 9))  # from there to the mean of known ones, in deviations of those
-WIDTH = Prior(4.5, 0.3, _geometric(2.4, 1.25, 7), of_log=True)  # deviation of known images
+WIDTH = Prior(4.5, 0.2, _geometric(2.4, 1.25, 7), of_log=True)  # deviation of known images
 
 
 class Modes(NamedTuple):
@@ -133,7 +133,9 @@ def counts(margins: Float[Tensor, " n"]) -> Float[Tensor, " N"]:
 
     Shared rather than rounded, so that a rounding error moves the line by as little.
     """
-    place = ((margins.double().clamp(LOWEST, HIGHEST) - LOWEST) / STEP).clamp(max=round((HIGHEST - LOWEST) / STEP) - 1e-9)
+    place = ((margins.double().clamp(LOWEST, HIGHEST) - LOWEST) / STEP).clamp(
+        max=round((HIGHEST - LOWEST) / STEP) - 1e-9
+    )
     left = place.long()
     nodes = torch.zeros(round((HIGHEST - LOWEST) / STEP) + 1, dtype=torch.float64)
     nodes.index_add_(0, left, 1 - (place - left))
