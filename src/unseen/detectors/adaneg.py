@@ -90,7 +90,8 @@ class AdaNeg(Detector[Memory]):
         """Score a block with the memory as it is."""
         cosine = self._cosine(z)
         adapted = self._adapted(state, cosine, state.images[: int(state.stored)] @ z.T)
-        return self._reading(cosine, adapted, torch.zeros(len(z), dtype=torch.int8, device=z.device))
+        route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
+        return self._reading(self._trust(self._logits(cosine)), adapted, route)
 
     def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
         """Keep the sure samples of a block in order and score each right after its own turn.
@@ -99,7 +100,7 @@ class AdaNeg(Detector[Memory]):
         memory it began with, and after each kept sample one class is read anew for the samples that are left.
         """
         cosine = self._cosine(z)
-        route, label, entropy = self._places(cosine, z)
+        trust, route, label, entropy = self._places(cosine, z)
         near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
         adapted = self._adapted(state, cosine, near)
         ledger = _Ledger(Memory(*(part.clone() for part in state)))
@@ -110,7 +111,7 @@ class AdaNeg(Detector[Memory]):
                 slots = torch.cat([cosine[name, None, t:], near[ledger.sources(name), t:]])
                 gram = ledger.relate(name, slot, slots[:, 0])
                 adapted[name, t:] = self._mixture(slots[None], gram[None])[0]
-        return self._reading(cosine, adapted, route), ledger.closed(z)
+        return self._reading(trust, adapted, route), ledger.closed(z)
 
     def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
         return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
@@ -119,8 +120,8 @@ class AdaNeg(Detector[Memory]):
         known, negative = cosine.T.div(self.tau).split([len(self.labels.names), len(self.labels.negatives)], dim=1)
         return Text(known.contiguous(), negative.contiguous())
 
-    def _places(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, list[int], list[float]]:
-        """Return which side each sample is sure of, the class it would be kept for and how unsure the text is of it."""
+    def _places(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
+        """Return each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
         bound, text = logit(self.sure), self._logits(cosine)
         trust = settled(self._trust, text, self.labels, z, tau=self.tau, bound=bound)
         route = (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
@@ -129,7 +130,7 @@ class AdaNeg(Detector[Memory]):
             log_p = side.log_softmax(dim=1)
             sides.append((offset + side.argmax(dim=1), -(log_p.exp() * log_p).sum(dim=1)))
         label, entropy = (torch.where(route > 0, one, other) for one, other in zip(*sides, strict=True))
-        return route, label.tolist(), entropy.tolist()
+        return trust.to(z.dtype), route, label.tolist(), entropy.tolist()
 
     def _trust(self, text: Text) -> Tensor:
         return grouped_log_odds(energy(text.known), text.negative, self.members)
@@ -153,9 +154,9 @@ class AdaNeg(Detector[Memory]):
         length = (weight * (gram @ weight)).sum(dim=1).sqrt()
         return (weight * slots).sum(dim=1) / length
 
-    def _reading(self, cosine: Float[Tensor, "C T"], adapted: Float[Tensor, "C T"], route: Tensor) -> Reading:
+    def _reading(self, frozen: Float[Tensor, " T"], adapted: Float[Tensor, "C T"], route: Tensor) -> Reading:
         """Return the log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds."""
-        frozen, moved = (self._trust(self._logits(part)) for part in (cosine, adapted))
+        moved = self._trust(self._logits(adapted))
         weight = math.log(self.lam) if self.lam else -math.inf
         accept = torch.logaddexp(logsigmoid(moved), logsigmoid(frozen) + weight)
         reject = torch.logaddexp(logsigmoid(-moved), logsigmoid(-frozen) + weight)

@@ -58,7 +58,7 @@ def merged_regression(
     """
     known = [_information(*one) for one in (start, *ends)]
     precision, pull = (added(first, rest) for first, *rest in zip(*known, strict=True))
-    cov = torch.cholesky_inverse(torch.linalg.cholesky(precision))
+    cov = torch.cholesky_inverse(torch.linalg.cholesky(precision)).contiguous()  # LAPACK answers by columns
     return cov @ pull, cov
 
 
