@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import LabelSpace
+from unseen.scale import cluster
 
 hypothesis.settings.register_profile("unseen", deadline=None, derandomize=True)  # CI machines stall; seeds must not
 hypothesis.settings.load_profile("unseen")
@@ -44,6 +47,13 @@ def stream(labels: LabelSpace, count: int = 80, *, seed: int = 3, noise: float =
 @pytest.fixture
 def labels() -> LabelSpace:
     return space()
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """Return a local Ray of two workers, one for all tests that are marked `ray`: starting it takes seconds."""
+    with cluster.connect("local", workers=2, memory=128 << 20) as joined:
+        yield joined
 
 
 @pytest.fixture(scope="session")

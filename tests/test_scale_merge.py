@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -200,6 +201,6 @@ def test_actors_get_the_same_numbers_and_are_stopped() -> None:
 
 
 @pytest.mark.ray
-def test_the_command_gives_the_same_numbers_on_ray(tmp_path: Path) -> None:
+def test_the_command_gives_the_same_numbers_on_ray(ray: Any, tmp_path: Path) -> None:
     asked = [*files(tmp_path), "--shards", "2", "--merge-every", "30"]
     assert scored(*asked, "--ray", "local") == scored(*asked)
