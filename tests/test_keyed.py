@@ -108,7 +108,7 @@ def test_states_lie_in_a_folder_and_go_on(files):
 
 def test_a_column_that_is_not_there_is_named(files):
     assert "expected a column out of camera, site, folder" in str(run(*words(files, "--key", "x")).exception)
-    assert "expected --key with --ray" in str(run(*words(files, "--ray", "local")).exception)
+    assert "expected --key or --shards with --ray" in str(run(*words(files, "--ray", "local")).exception)
 
 
 def test_without_ray_other_commands_work_and_this_one_says_what_to_install(files, monkeypatch):

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unseen import LabelSpace, Session, keyed, threshold
 from unseen import detectors as registry
-from unseen.cli import terminal
+from unseen.cli import resume, terminal
 from unseen.encode.cache import Features, load_features
 from unseen.errors import SettingError
 from unseen.scale import cluster, merge
@@ -28,11 +28,15 @@ def score(
         typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet."),
     ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))}.")] = "default",
+    detector: Annotated[
+        str | None, typer.Option(help=f"One of: {', '.join(sorted(registry.REGISTRY))} (default: {resume.DETECTOR}).")
+    ] = None,
     state: Annotated[
         Path | None, typer.Option(help="Go on from this file if it is there, and keep the state in it.")
     ] = None,
-    recall: Annotated[float, typer.Option(help="Share of known images the adaptive line should accept.")] = 0.95,
+    recall: Annotated[
+        float | None, typer.Option(help="Share of known images the adaptive line should accept (default: 0.95).")
+    ] = None,
     cut: Annotated[
         float | None, typer.Option(help="Use this fixed score as the line instead of an adaptive one.")
     ] = None,
@@ -55,7 +59,8 @@ def score(
     `--key camera` scores each camera as a stream of its own, `--ray auto` many of them at once, with the same result.
     `--shards 8 --ray auto` lets eight observers share one stream; their merged result is near the sequential one.
     """
-    rule = threshold.Adaptive(recall) if cut is None else threshold.Fixed(cut)
+    resume.usable(detector)
+    rule = resume.rule(recall, cut)
     if ray and key is None and shards == 1:
         raise SettingError(
             "expected --key or --shards with --ray, got neither: one stream is one scan; name the column that splits "
@@ -67,10 +72,16 @@ def score(
             "streams of a column run side by side by themselves, and nothing learned is nothing to merge"
         )
     if key is not None:
-        recipe = keyed.Recipe(LabelSpace.load(space), detector, rule, learn=learn, keep=learn and state is not None)
+        recipe = keyed.Recipe(
+            LabelSpace.load(space),
+            detector or resume.DETECTOR,
+            rule or threshold.Adaptive(),
+            learn=learn,
+            keep=learn and state is not None,
+        )
         _streams(load_features(features), key, recipe, state, ray, as_json=as_json)
         return
-    session = _session(LabelSpace.load(space), detector, rule, state)
+    session = resume.session(LabelSpace.load(space), detector, rule, state)
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
@@ -78,7 +89,7 @@ def score(
     # a call of observe ends with a merge
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)
     with terminal.progress("samples") as bar, _shared(session, shards, merge_every, ray):
-        task = bar.add_task(detector, total=len(samples), rate="")
+        task = bar.add_task(session.detector.name, total=len(samples), rate="")
         try:
             for start in range(0, len(samples), batch):
                 z = samples.z[start : start + batch]
@@ -157,18 +168,6 @@ def _streams_summary(
         f"{len(found):,} streams · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
         f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
     )
-
-
-def _session(labels: LabelSpace, detector: str, rule: threshold.Threshold[Any], state: Path | None) -> Session:
-    if state is None or not state.exists():
-        return Session(registry.make(detector, labels), rule)
-    session = Session.load(state, labels)
-    if session.detector.name != detector:
-        raise SettingError(
-            f"expected --detector {session.detector.name}, the one {state} was learned with, got {detector}; "
-            "name that detector or start another state file"
-        )
-    return session
 
 
 def _print(keys: Sequence[str], verdicts: Verdicts, *, as_json: bool) -> None:

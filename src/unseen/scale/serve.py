@@ -39,7 +39,7 @@ from unseen.serve.keys import Keys, loopback
 from unseen.serve.run import bound
 from unseen.serve.sight import Sight
 from unseen.serve.stream import Config, read_config
-from unseen.serve.streams import BROKEN, READY, Slot, Streams, threads
+from unseen.serve.streams import BROKEN, READY, Slot, Streams
 from unseen.serve.streams import _alone as alone
 
 NAME = "unseen"
@@ -107,7 +107,7 @@ class Alone(Streams):
         self.data, self.limits, self.durability = settings.data, settings.limits, settings.durability
         folder = settings.data / "streams" / key
         self._lock = _patiently(lambda: alone(folder / "lock"))
-        self.pool, self.chores = threads(2, "writer"), threads(1, "chores")
+        self.hire(settings.compute)
         for torn in (folder / "snapshots").glob(".*"):
             torn.unlink()
         self.slots, self.ready = {key: _slot(folder)}, False
@@ -145,8 +145,7 @@ class Fleet(Streams):
         """End every writer."""
         for slot in self.slots.values():
             self.stop(slot.config.id)
-        self.pool.shutdown()
-        self.chores.shutdown()
+        self.dismiss()
         self._lock.close()
 
     def _open(self, slot: Slot) -> None:
@@ -243,8 +242,8 @@ class Eyes:
 
     async def images(self, files: list[bytes], facts: Facts) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return one vector per image, for a label space that `facts` describe."""
-        vectors = await asyncio.to_thread(self.sight.images, files, cast(LabelSpace, facts))
-        return vectors.float().numpy()
+        looked = await self.sight.images("*", files, cast(LabelSpace, facts))
+        return looked.z.float().numpy()
 
 
 class Gateway:
