@@ -300,10 +300,11 @@ def _tar_entries(path: Location) -> Iterator[Entry]:
             labels = {_key(m): _text(shard, m) for m in members if m.name.endswith((".txt", ".cls"))}
     except tarfile.TarError as error:
         raise DataError(f"expected a tar of images, got {error} in {path}; download it again") from error
+    archive = path.absolute()
     for member in members:
         if Path(member.name).suffix.lower() in PICTURES:
             identity = _identity(path, member.offset_data, member.size)
-            read = partial(_decode_range, path.absolute(), member.offset_data, member.size)
+            read = partial(_decode_range, archive, member.offset_data, member.size)
             yield Entry(f"{path}/{member.name}", identity, read, labels.get(_key(member)))
 
 

@@ -12,6 +12,9 @@ from typing import Any
 from unseen.errors import MissingExtra, SettingError, UnseenError
 
 LOCAL = "local"
+# Ray ends a worker that idles for a second once there are more workers than cores: beside one actor a core, every short
+# task would import torch anew. And it gives workers a low priority, which only delays where nothing else is served.
+KEPT = {"num_workers_soft_limit": 64, "worker_niceness": 0}
 HELP = "Run on Ray: `auto` joins the running cluster, `local` starts one here, or host:port or ray://host:10001."
 
 
@@ -41,7 +44,8 @@ def connect(
         return
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
-        settings |= {"num_cpus": workers, "object_store_memory": memory, "include_dashboard": False}
+        settings |= {"num_cpus": workers, "object_store_memory": memory}
+        settings |= {"include_dashboard": False, "_system_config": KEPT}
     if env:
         settings["runtime_env"] = {"env_vars": dict(env)}
     try:

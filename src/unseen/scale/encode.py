@@ -133,6 +133,7 @@ def run(ray: Any, plan: Plan, job: Job) -> Iterator[Written]:
         if done.error:
             reasons.append(done.error)
         elif left.pop(done.name, None):
+            _assert_shared(plan.folder, done)
             yield done
         if len(reasons) > BROKEN:
             break
@@ -163,6 +164,14 @@ def _flow(ray: Any, plan: Plan, job: Job) -> Any:
         compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
         **share,
     )
+
+
+def _assert_shared(folder: Location, done: Written) -> None:
+    if done.encoded and not (folder / done.name).exists():
+        raise DataError(
+            f"expected {done.name} in {folder}, where a worker wrote it, got no file: the workers have disks of their "
+            "own; pass a folder that all nodes share, or a URI, with -o"
+        )
 
 
 def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any], dict[str, Any]]:
@@ -211,7 +220,8 @@ class _Encode:
     """Hold the model, encode shards, write them."""
 
     def __init__(self, job: Job, folder: Location, fingerprint: str) -> None:
-        torch.set_num_threads(1)  # one actor a core: threads of several would only wait for each other
+        if not torch.cuda.is_available():
+            torch.set_num_threads(1)  # one actor a core: threads of several would only wait for each other
         self.model = load_encoder(job.encoder, device=job.device)
         if self.model.fingerprint != fingerprint:
             raise DataError(
