@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import LabelSpace
+from unseen.scale import cluster
 
 try:
     import hypothesis
@@ -48,6 +51,13 @@ def stream(labels: LabelSpace, count: int = 80, *, seed: int = 3, noise: float =
 @pytest.fixture
 def labels() -> LabelSpace:
     return space()
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """Return a local Ray of two workers, one for all tests that are marked `ray`: starting it takes seconds."""
+    with cluster.connect("local", workers=2, memory=128 << 20) as joined:
+        yield joined
 
 
 @pytest.fixture(scope="session")
