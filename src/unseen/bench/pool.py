@@ -30,8 +30,8 @@ def outcomes(
     """
     done = results.done() if results else {}
     keys = [key(identity(suite, run)) for run in runs]
-    missing = [run for run, name in zip(runs, keys, strict=True) if name not in done]
-    fresh = _computed(suite, missing, min(workers or _cores(), len(missing)))
+    missing = {name: run for run, name in zip(runs, keys, strict=True) if name not in done}  # each of them once
+    fresh = _computed(suite, list(missing.values()), min(workers or _cores(), len(missing)))
     for run, name in zip(runs, keys, strict=True):
         if name not in done:
             row, scores = next(fresh)
