@@ -80,7 +80,7 @@ def test_verdicts_arrive_and_the_curves_follow(browser):
     assert text(browser, "live") == "live"
     assert number(browser, "known") + number(browser, "unknown") == number(browser, "seen")
     until(lambda: browser.find_elements("css selector", "#time .curve"))
-    assert len(browser.find_elements("css selector", "#labels tr")) == 8
+    assert len(browser.find_elements("css selector", "#labels tr")) == 6
     shot(browser, "light")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,15 @@ class OpenClipEncoder:
         """Return one unit vector per image."""
         if not batch:
             return torch.empty(0, self.dim, device=self.device)
-        pixels = torch.stack([self.preprocess(image.pixels) for image in batch])
+        return self.vectors(self.prepare(batch))
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return open_clip's own steps for this architecture."""
+        return partial(_stacked, self.preprocess)
+
+    def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
         with torch.inference_mode():
             return normalize(self.model.encode_image(pixels.to(self.device, self.dtype)).float(), dim=-1)
 
@@ -70,6 +78,10 @@ class OpenClipEncoder:
             digest.update(name.encode())
             digest.update(tensor.float().contiguous().flatten().numpy().tobytes())
         return digest.hexdigest()
+
+
+def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
+    return torch.stack([preprocess(image.pixels) for image in batch])
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:

@@ -37,9 +37,9 @@ class Strict(BaseModel):
 
 
 class Samples(Strict):
-    """Unit feature vectors, or images as base64."""
+    """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64."""
 
-    features: list[list[FiniteFloat]] | None = None
+    features: list[list[FiniteFloat]] | str | None = None
     images: list[str] | None = None
 
 
@@ -79,7 +79,8 @@ def valid(body: bytes | str, model: type[M]) -> M:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
+        # where a field may be of several kinds, pydantic names the kind as if it were a field
+        where = ".".join(str(name) for name in first["loc"] if "[" not in str(name)) or "the body"
         raise ServiceError(
             422, f"expected a body like {model.__name__}, got {where}: {first['msg']}; see /docs"
         ) from error
@@ -98,14 +99,15 @@ async def form(request: Request, limits: Limits) -> FormData:
 async def samples(request: Request, dim: int, limits: Limits) -> Tensor | list[bytes]:
     """Return the features of a request, or its images as bytes."""
     came: Tensor | list[bytes]
-    if kind(request) == JSON:
-        came = _from_json(await parsed(request, Samples))
-    elif kind(request) == RAW:
+    media = kind(request)
+    if media == RAW:
         came = _from_bytes(await request.body(), dim)
-    elif kind(request) == FORM:
+    elif media == JSON:
+        came = _from_json(await parsed(request, Samples), dim)
+    elif media == FORM:
         came = await files(await form(request, limits), "images")
     else:
-        raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {kind(request)!r}; set Content-Type")
+        raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
     if not 0 < len(came) <= limits.batch:
         raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(came)}; send smaller batches")
     return came
@@ -116,22 +118,24 @@ async def files(uploaded: FormData, field: str) -> list[bytes]:
     return [await part.read() for part in uploaded.getlist(field) if isinstance(part, UploadFile)]
 
 
-def _from_json(body: Samples) -> Tensor | list[bytes]:
+def _from_json(body: Samples, dim: int) -> Tensor | list[bytes]:
     if (body.features is None) == (body.images is None):
         raise ServiceError(422, "expected either features or images, got both or neither; send one of them")
     if body.images is not None:
-        return [_from_base64(number, text) for number, text in enumerate(body.images)]
+        return [_from_base64(f"image {number}", text) for number, text in enumerate(body.images)]
+    if isinstance(body.features, str):
+        return _from_bytes(_from_base64("features", body.features), dim)
     rows = body.features or []
     if len({len(row) for row in rows}) > 1:
         raise FeatureError("expected features of one width, got rows of several; use one encoder")
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _from_base64(number: int, text: str) -> bytes:
+def _from_base64(what: str, text: str) -> bytes:
     try:
         return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ServiceError(422, f"expected images in base64, got {error} in image {number}; encode it again") from error
+        raise ServiceError(422, f"expected base64, got {error} in {what}; encode it again") from error
 
 
 def _from_bytes(body: bytes, dim: int) -> Tensor:
@@ -139,6 +143,7 @@ def _from_bytes(body: bytes, dim: int) -> Tensor:
         raise FeatureError(
             f"expected rows of {dim} little-endian float32 numbers, got {len(body)} bytes; send whole rows"
         )
+    # a copy, because what torch is given must not be read-only
     return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32).reshape(-1, dim))
 
 
