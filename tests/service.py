@@ -39,8 +39,16 @@ def child(pipe: Connection, settings: Settings, room: int | None) -> None:
 class Server:
     """One process on a free loopback port."""
 
-    def __init__(self, data: Path, *, limits: Limits | None = None, room: int | None = None, **durability: Any) -> None:
-        settings = Settings(data, encoder=None, limits=limits or Limits(), durability=Durability(**durability))
+    def __init__(
+        self,
+        data: Path,
+        *,
+        limits: Limits | None = None,
+        room: int | None = None,
+        encoder: str | None = None,
+        **durability: Any,
+    ) -> None:
+        settings = Settings(data, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
         ours, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=child, args=(theirs, settings, room), daemon=True)
         self.process.start()

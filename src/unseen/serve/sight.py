@@ -20,6 +20,7 @@ from unseen import LabelSpace, load_encoder
 from unseen.encode.base import Encoder
 from unseen.encode.images import Image, decode
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
+from unseen.labels.corpus import Corpus
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
 from unseen.serve.turns import Turns
@@ -110,7 +111,10 @@ class Sight:
         self._mining.close()
 
     def _built(self, names: Sequence[str], negatives: int) -> LabelSpace:
-        return LabelSpace.build(names, self.encoder(), negatives=negatives, cache=self.cache)
+        corpus = (
+            None if negatives else Corpus("none", {"noun.none": ("thing",)})
+        )  # what is not chosen from need not be encoded
+        return LabelSpace.build(names, self.encoder(), negatives=negatives, corpus=corpus, cache=self.cache)
 
     def _read(self, part: Look) -> list[Image] | Exception:
         try:
