@@ -20,13 +20,12 @@ from tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
-from unseen.labels.corpus import Corpus
 from unseen.serve.app import Settings, create_app
 from unseen.serve.client import Client
 from unseen.serve.keys import Keys
 from unseen.serve.pictures import Pictures
 from unseen.serve.run import bound
-from unseen.serve.sight import CHUNK
+from unseen.serve.sight import CHUNK, NO_CORPUS
 from unseen.serve.turns import Turns
 
 NAMES = ["cat", "dog", "nice photo"]
@@ -63,9 +62,7 @@ def remote(server):
 @pytest.fixture(scope="module")
 def expected(clip):
     encoder = load_encoder(str(clip))
-    session = Session(
-        MCM(LabelSpace.build(NAMES, encoder, negatives=0, corpus=Corpus("none", {"noun.none": ("thing",)})))
-    )
+    session = Session(MCM(LabelSpace.build(NAMES, encoder, negatives=0, corpus=NO_CORPUS)))
     return session.score(encoder.images(IMAGES))
 
 
