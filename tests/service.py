@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sqlite3
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,8 @@ from unseen.serve.limits import Limits
 from unseen.serve.run import run
 from unseen.serve.stream import Config, Durability
 
+# a fork server finds what to import by this alone; without it every service would import torch again
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["service"])
 
