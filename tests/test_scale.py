@@ -29,7 +29,6 @@ from unseen.encode.cache import FeatureCache, encode_images, load_features, read
 from unseen.encode.images import find_images
 from unseen.errors import DataError, LabelError, SettingError
 from unseen.scale import bench as scaled_bench
-from unseen.scale import cluster
 from unseen.scale import encode as scaled_encode
 from unseen.scale import score as scaled_score
 
@@ -41,12 +40,6 @@ pytestmark = [
 
 COUNT = 36  # pictures of each kind of source
 BATCH = 4
-
-
-@pytest.fixture(scope="module")
-def ray():
-    with cluster.connect("local", workers=2, memory=128 << 20) as joined:
-        yield joined
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -175,8 +176,8 @@ def test_the_command_shares_a_stream_and_keeps_a_state_anyone_can_go_on_from(tmp
     rows = [json.loads(line) for line in scored(*asked, "--shards", "3", "--merge-every", "40").splitlines()]
     detector = Default(space(dtype=torch.float32))
     z = load_file(tmp_path / "features.safetensors")["features"]
-    expected, _ = Sharded.of(detector, shards=3, every=40).observe(detector.start(), z)
-    assert [row["score"] for row in rows[:-1]] == pytest.approx(expected.score.tolist(), rel=1e-4)
+    expected = Session(Sharded.of(detector, shards=3, every=40)).observe(z)
+    assert [row["score"] for row in rows[:-1]] == pytest.approx([verdict.score for verdict in expected], rel=1e-4)
     state = ("--state", str(tmp_path / "state.safetensors"))
     scored(*asked, *state, "--shards", "2", "--merge-every", "40")
     assert json.loads(scored(*asked, *state).splitlines()[-1])["summary"]["seen"] == 200
@@ -200,6 +201,6 @@ def test_actors_get_the_same_numbers_and_are_stopped() -> None:
 
 
 @pytest.mark.ray
-def test_the_command_gives_the_same_numbers_on_ray(tmp_path: Path) -> None:
+def test_the_command_gives_the_same_numbers_on_ray(ray: Any, tmp_path: Path) -> None:
     asked = [*files(tmp_path), "--shards", "2", "--merge-every", "30"]
     assert scored(*asked, "--ray", "local") == scored(*asked)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,29 +100,29 @@ class Dies(HashEncoder):
         return super().texts(prompts)
 
 
-@pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
+@pytest.fixture
+def shipped(ray: Any) -> Any:
+    """Return Ray, told to send these modules along: workers cannot import from the tests."""
     import test_scale_mine
 
-    with cluster.connect("local", workers=2, memory=100 << 20) as joined:
-        for module in (tiny_text, test_scale_mine):  # workers cannot import from the tests
-            joined.cloudpickle.register_pickle_by_value(module)
-        yield joined
+    for module in (tiny_text, test_scale_mine):
+        ray.cloudpickle.register_pickle_by_value(module)
+    return ray
 
 
 @pytest.mark.ray
 def test_an_encoder_that_dies_loses_and_doubles_nothing(
-    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "BLOCK", 7)
     load = partial(Dies, tmp_path / "died")
-    made = dict(scaled.mine(ray, SPACES, load, Recipe.of(**options("csp")), workers=2, cache=tmp_path / "ray"))
+    made = dict(scaled.mine(shipped, SPACES, load, Recipe.of(**options("csp")), workers=2, cache=tmp_path / "ray"))
     assert (tmp_path / "died").exists()
     same_as_local(made, tmp_path / "local", "csp")
 
 
 @pytest.mark.ray
-def test_the_command_gives_the_same_space_on_ray(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_gives_the_same_space_on_ray(shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(command, "load_encoder", tiny_text.hashed)

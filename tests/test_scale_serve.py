@@ -16,7 +16,6 @@ from conftest import space, stream
 from service import downloaded, flat, reference, same
 from unseen.detectors.base import unit
 from unseen.errors import ServiceError, SettingError
-from unseen.scale import cluster
 from unseen.serve.app import Settings
 from unseen.serve.client import Client, Remote
 from unseen.serve.stream import Config, Durability
@@ -38,19 +37,18 @@ class Running(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("service")
     LABELS.save(folder / "space.safetensors")
     placed = scaled.Placed(Settings(folder / "data", encoder=None, durability=Durability(every=100)))
     port = scaled._free("127.0.0.1")
-    with cluster.connect("local", workers=2, memory=100 << 20) as ray:
-        stop = scaled.deploy(ray, placed, port=port)
-        try:
-            with Client(f"http://127.0.0.1:{port}", timeout=120) as client:
-                yield Running(ray, placed, client, client.create(folder / "space.safetensors", detector="online"))
-        finally:
-            stop()
-            scaled.shutdown()
+    stop = scaled.deploy(ray, placed, port=port)
+    try:
+        with Client(f"http://127.0.0.1:{port}", timeout=120) as client:
+            yield Running(ray, placed, client, client.create(folder / "space.safetensors", detector="online"))
+    finally:
+        stop()
+        scaled.shutdown()
 
 
 def test_a_writer_that_is_killed_loses_nothing_and_learns_nothing_twice(running: Running, tmp_path: Path) -> None:
@@ -87,6 +85,8 @@ def test_the_service_answers_as_the_local_one_does(running: Running) -> None:
         said = next(line for line in events.iter_lines() if line.startswith("data: "))
     assert '"verdicts"' in said
     assert remote.info()["seq"] == before + 3
+    counted = client.http.get("/metrics", params={"stream": remote.id}).text
+    assert f'unseen_samples_total{{stream="{remote.id}"' in counted
     remote.delete()
     assert not (running.placed.settings.data / "streams" / remote.id).exists()
     with pytest.raises(ServiceError, match="expected the id of one of your streams"):

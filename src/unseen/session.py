@@ -111,6 +111,7 @@ class Session:
         """Learn from features in arrival order and return a verdict for each."""
         before = self.snapshot
         reading, state = self.detector.observe(before.detector, z)
+        reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
         cuts, line = self.threshold.learn(before.threshold, margin(reading))
         verdicts = Verdicts(self.detector.labels.names, reading, cuts)
         self.snapshot = Snapshot(state, line, _added(before.tally, verdicts))
@@ -119,7 +120,7 @@ class Session:
     def score(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Return verdicts without learning anything."""
         snapshot = self.snapshot
-        reading = self.detector.score(snapshot.detector, z)
+        reading = self.detector.score(snapshot.detector, z).cpu()
         return Verdicts(self.detector.labels.names, reading, self.threshold.read(snapshot.threshold, margin(reading)))
 
     @property

@@ -18,6 +18,7 @@ from unseen.labels import LabelSpace
 S = TypeVar("S")
 
 BLOCK = 512  # samples per block: working memory is bounded by it, not by the stream
+GPU_BLOCK = 8192  # a GPU wants more at once, and has the memory
 UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
 
 
@@ -44,6 +45,10 @@ class Reading(NamedTuple):
     def joined(cls, parts: list[Reading]) -> Reading:
         """Return consecutive readings as one."""
         return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def cpu(self) -> Reading:
+        """Return the reading in host memory."""
+        return Reading(*(part.cpu() for part in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +100,23 @@ class Detector(ABC, Generic[S]):
     def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
         readings = []
-        for block in self._checked(z).split(BLOCK):
+        for block in self._checked(z).split(self.block_for(z)):
             reading, state = self.learn(state, block)
             readings.append(reading)
         return Reading.joined(readings), state
+
+    def observe_many(
+        self, states: Sequence[S], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
+    ) -> list[tuple[Reading, S]]:
+        """Observe independent streams, each an order of rows of `z`: seeds, sets, tenants over one pool of features.
+
+        The results are those of `observe(state, z[order])` for each; detectors that can do all at once on a GPU do.
+        """
+        return [self.observe(state, z[order]) for state, order in zip(states, orders, strict=True)]
+
+    def block_for(self, z: Tensor) -> int:
+        """Return how many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
+        return GPU_BLOCK if z.is_cuda else BLOCK
 
     def merge(self, start: S, ends: Sequence[S], *, rule: Rule = "mean") -> S:
         """Return one state out of those of observers that went on from `start`, each over a part of one stream."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from unseen.gate import Text, neglabel, read_text
 from unseen.odds import in_cache
 
 LEVEL_VARIANCE = 1e4  # prior of the intercept: the level of the evidence is free
+FEW_NAMES = 4  # with fewer, all but the best say too little about how names spread
 PANEL = 128  # samples factored at once: more cost a larger factor, fewer more passes over the state
 
 
@@ -186,11 +187,31 @@ def evidence(text: Text) -> Evidence:
     """Return NegLabel's log-odds plus MCM's contrast plus half the surprise of a name standing out so far by chance."""
     (known_mean, known_var), (far_mean, far_var) = (mean_and_variance(part) for part in text)
     spread = Spread(known_var.sqrt(), far_var.sqrt(), known_mean - far_mean)
-    known = text.known.shape[1] / (text.known.shape[1] + text.negative.shape[1])
+    count = text.known.shape[1]
+    known = count / (count + text.negative.shape[1])
     peak, mean = text.known.amax(1), known * known_mean + (1 - known) * far_mean
     stands_out = (peak - mean) / deviation_of_all(spread, known)
     f = neglabel(text) + (peak - known_mean) + surprise(stands_out) / 2
-    return Evidence(f.double(), Spread(*(part.double() for part in spread)))
+    mean_of_names, deviation = without_the_best(known_mean.double(), known_var.double(), peak.double(), count)
+    return Evidence(f.double(), Spread(deviation, far_var.double().sqrt(), mean_of_names - far_mean.double()))
+
+
+def without_the_best(
+    mean: Float[Tensor, " T"], variance: Float[Tensor, " T"], best: Float[Tensor, " T"], count: int
+) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+    """Return mean and deviation of the normal that `count` logits are draws from, estimated from all but the best.
+
+    The right name of a known image is no draw, and among few names it would widen the normal that says where unrelated
+    images lie. Both moments are corrected for the loss of a best that is a draw.
+    """
+    if count < FEW_NAMES:
+        return mean, variance.sqrt()
+    rest = (count * mean - best) / (count - 1)
+    square = (count * (variance + mean.square()) - best.square()) / (count - 1) - rest.square()
+    first, second = expected_maximum(count), expected_maximum(count, power=2)
+    kept = (count - second) / (count - 1) - (count - 2 + second) / (count - 1) ** 2
+    deviation = (square.clamp(min=0) / kept).sqrt()
+    return rest + first / (count - 1) * deviation, deviation
 
 
 def deviation_of_all(spread: Spread, known: float) -> Tensor:
@@ -258,8 +279,9 @@ def panel(
     return Lesson(f - white[:, -1] * deviation, deviation.square() - 1, white[:, :-1], white[:, -1])
 
 
-def expected_maximum(count: int) -> float:
-    """Return the mean of the largest of `count` standard normals, by quadrature.
+@cache
+def expected_maximum(count: int, *, power: int = 1) -> float:
+    """Return the mean of the largest of `count` standard normals, or of its `power`, by quadrature.
 
     >>> round(expected_maximum(1), 6), round(expected_maximum(2), 6)
     (0.0, 0.56419)
@@ -267,7 +289,7 @@ def expected_maximum(count: int) -> float:
     x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
     below = torch.special.log_ndtr(x) * (count - 1)
     density = count * torch.exp(below - x.square() / 2) / math.sqrt(2 * math.pi)
-    return float(torch.trapezoid(x * density, x))
+    return float(torch.trapezoid(x**power * density, x))
 
 
 def with_level(z: Float[Tensor, "T d"]) -> Float[Tensor, "T d1"]:

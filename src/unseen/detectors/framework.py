@@ -16,7 +16,8 @@ from unseen.detectors.online_id import Bank, merged
 from unseen.errors import FeatureError
 from unseen.gate import decaying_steps
 from unseen.odds import logits, top
-from unseen.scan import scan
+from unseen.scan import Anchors, is_on_gpu, scan
+from unseen.scan.base import Teacher
 
 Targets = Callable[[Float[Tensor, "T d"]], Float[Tensor, "T K"]]
 
@@ -60,7 +61,13 @@ class Framework(Detector[Bank]):
     def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
         return merged(start, ends, rule)
 
-    def _teacher(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
+    def block_for(self, z: Tensor) -> int:
+        """Return the whole stream on a GPU, unless targets of the caller's own size come with it."""
+        return max(1, len(z)) if is_on_gpu(z) and self.targets is None else super().block_for(z)
+
+    def _teacher(self, z: Float[Tensor, "T d"]) -> Teacher:
+        if self.targets is None and is_on_gpu(z):
+            return Anchors(self.labels.id_anchors, self.tau)
         if self.targets is None:
             return logits(z, self.labels.id_anchors, tau=self.tau)
         targets = self.targets(z).to(z)

@@ -33,10 +33,9 @@ def merged_bank(
     if not bool(counts.any()):
         return start
     weights = counts / counts.sum() if rule == "mean" else torch.ones_like(counts)
-    base = start.double()
-    moved = base.clone()
+    moved = start.double() * (1 - float(weights.sum()))  # what the weights leave of the start: nothing of a mean
     for weight, end in zip(weights.tolist(), ends, strict=True):
-        moved += weight * (end.double() - base)
+        moved.add_(end, alpha=weight)
     return normalize(moved, dim=-1).to(start.dtype)
 
 

@@ -267,6 +267,8 @@ class Gateway:
         if len(asked.body) > (most := self.placed.settings.limits.body):
             raise ServiceError(413, f"expected at most {most:,} bytes, got more; send smaller batches")
         found = PATH.fullmatch(asked.path)
+        if asked.path == "/metrics" and "stream" in request.query_params:  # each process counts what it did itself
+            return _response(await self._asked(request.query_params["stream"], asked))
         if asked.path == "/v1/streams" and asked.method == "POST":
             return _response(await self._created(asked))
         if found is None or (asked.method == "DELETE" and not found[2]):
