@@ -20,6 +20,7 @@ from unseen.detectors.default import (
     one_by_one,
     votes,
     with_level,
+    without_the_best,
 )
 from unseen.errors import LabelError, SettingError
 from unseen.gate import Text, read_text
@@ -80,10 +81,23 @@ def test_evidence_is_trust_plus_contrast_plus_half_the_surprise():
     expected = trust + known.amax(1) - known.mean(1) + t.clamp(min=0).square() / 4
     found = evidence(Text(known, negative))
     torch.testing.assert_close(found.known, expected)
-    known_deviation, far_deviation, shift = found.spread
-    torch.testing.assert_close(known_deviation, known.std(1, correction=0))
-    torch.testing.assert_close(far_deviation, negative.std(1, correction=0))
-    torch.testing.assert_close(shift, known.mean(1) - negative.mean(1))
+    torch.testing.assert_close(found.spread.far_deviation, negative.std(1, correction=0))
+
+
+@pytest.mark.parametrize("count", [4, 10, 200])
+def test_the_spread_of_names_is_that_of_their_draws_whether_or_not_one_is_right(count):
+    known = 3 + 2 * torch.randn(20_000, count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for hit, off in ((0.0, 0.05), (15.0, 0.35)):
+        known[:, 0] += hit
+        mean, variance = known.mean(1), known.var(1, correction=0)
+        mean, deviation = without_the_best(mean, variance, known.amax(1), count)
+        assert float(deviation.square().mean().sqrt()) == pytest.approx(2, rel=off)
+        assert float(mean.mean()) == pytest.approx(3, abs=2 * off + 0.1)
+
+
+def test_few_names_spread_as_they_do():
+    mean, deviation = without_the_best(torch.tensor([1.0]), torch.tensor([4.0]), torch.tensor([3.0]), 2)
+    assert (float(mean), float(deviation)) == (1, 2)
 
 
 def test_a_best_name_below_the_mean_surprises_nobody():
