@@ -213,10 +213,13 @@ class Default(Detector[Pool]):
             two_sided(sums, (record.seen - first).clamp(min=0), self.ridge)
             for sums, first in ((record.own, 0), (record.pooled, 1))
         )
-        # what likes share must also part the stream at least as clearly as the samples do by themselves
-        slopes = (after / before).clamp(max=1) * explained.square() / (explained.square() + self.enough**2)
+        slopes = self._unblurred(before, after) * explained.square() / (explained.square() + self.enough**2)
         parted = ((after - NORMAL) / (1 - NORMAL)).clamp(0, 1)
         return Say(level, slopes, known * (self.share * (1 + slopes * parted.sqrt())).clamp(max=1))
+
+    def _unblurred(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return 1 where likes part the stream at least as clearly as its samples do by themselves, else less."""
+        return (after / before).clamp(max=1)
 
     def _combined(self, frozen: Evidence, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: Say) -> Tensor:
         pooled = say.level + say.slopes * (predicted - say.level) / (1 + leverage)
@@ -276,20 +279,14 @@ def recorded(state: Pool, f: Float[Tensor, " T"], lesson: Lesson) -> tuple[Recor
 
     Before its first sample a stream has no level and its pool no opinion, so that one counts as evidence only.
     """
-    count = torch.arange(len(f), device=f.device)
-    seen, own = state.seen + count, powers(f)
+    seen = state.seen + torch.arange(len(f), device=f.device)
     level = (state.own[0] + earlier(f)) / seen.clamp(min=1)
-    errors = torch.stack(
-        [(f - level).square() * seen / (seen + 1), (f - lesson.predicted).square() / (1 + lesson.leverage)], 1
-    )
-    errors, pooled = ((seen > 0).unsqueeze(1) * part for part in (errors, powers(lesson.predicted)))
-    before = Record(
-        seen, *(total + earlier(part) for total, part in zip(state[5:8], (errors, own, pooled), strict=True))
-    )
-    return before, Record(
-        state.seen + len(f),
-        *(total + part.sum(0) for total, part in zip(state[5:8], (errors, own, pooled), strict=True)),
-    )
+    plain, left = (f - level).square() * seen / (seen + 1), (f - lesson.predicted).square() / (1 + lesson.leverage)
+    later = (seen > 0).unsqueeze(1)
+    gained = (later * torch.stack([plain, left], dim=1), powers(f), later * powers(lesson.predicted))
+    sums = list(zip((state.errors, state.own, state.pooled), gained, strict=True))
+    before = Record(seen, *(total + earlier(part) for total, part in sums))
+    return before, Record(state.seen + len(f), *(total + part.sum(0) for total, part in sums))
 
 
 def powers(values: Float[Tensor, " T"]) -> Float[Tensor, "T 4"]:
