@@ -77,6 +77,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=2, help="of `held`: 0 and 1 were looked at while choosing")
     parser.add_argument("--suites", nargs="+", choices=[*SETS, *OFFLINE], default=list(SETS))
+    parser.add_argument(
+        "--beside", nargs="*", choices=["oracle", "online"], default=["oracle", "online"], help="of `sets`"
+    )
     parser.add_argument("--most", type=int, default=10**9, help="images of each set, drawn at random (default: all)")
     parser.add_argument("--variants", nargs="*", help="of `ablation`: only these (default: all)")
     parser.add_argument("--rows", type=Path, help="JSON lines to go on from and to append to")
@@ -119,12 +122,14 @@ def chosen(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def sets(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
-    for method, seeds, orders in (
-        ("default", arguments.seeds, ORDERS),
-        *((name, 1, ORDERS[:1]) for name in FROZEN),
-        ("oracle", min(ORACLE_SEEDS, arguments.seeds), ORDERS[:1]),
-        ("online", arguments.seeds, ORDERS[:1]),
-    ):
+    methods = {
+        "default": (arguments.seeds, ORDERS),
+        **dict.fromkeys(FROZEN, (1, ORDERS[:1])),
+        "oracle": (min(ORACLE_SEEDS, arguments.seeds), ORDERS[:1]),
+        "online": (arguments.seeds, ORDERS[:1]),
+    }
+    for method in ("default", *FROZEN, *arguments.beside):
+        seeds, orders = methods[method]
         for seed in range(seeds):
             for name, ood, load in cells(arguments):
                 for order in orders:
@@ -400,9 +405,10 @@ class MayBlur(Default):
 class NoLevel(Default):
     """A sample is drawn to its likes only, not to the level of the stream."""
 
-    def _combined(self, frozen: Any, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: module.Say) -> Tensor:
-        moved = say.slopes * (predicted - frozen.known) / (1 + leverage)
-        return frozen.known + is_open * say.whole * moved
+    def _combined(
+        self, own: Tensor, even: Tensor, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: module.Say
+    ) -> tuple[Tensor, Tensor]:
+        return own + is_open * say.whole * say.slopes * (predicted - own) / (1 + leverage), even
 
 
 def without(part: str) -> Callable[..., module.Evidence]:
@@ -477,23 +483,34 @@ def mean(rows: Sequence[Row], name: str) -> float:
 def show_sets(rows: list[Row]) -> None:
     by = grouped(rows, "suite", "set", "method", "order")
     gaps: dict[str, list[tuple[float, float]]] = {"auroc": [], "fpr95_id": []}
-    print("| set | MCM | NegLabel | Algorithm 1 | oracle | shuffled | ID first | OOD first | worst - best frozen |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    beside = [method for method in ("online", "oracle") if any(row["method"] == method for row in rows)]
+    titles = [
+        "set",
+        "MCM",
+        "NegLabel",
+        *beside,
+        "shuffled",
+        "ID first",
+        "OOD first",
+        "worst - best frozen",
+        "gap closed",
+    ]
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name, ood in {(row["suite"], row["set"]): None for row in rows}:
         cell = functools.partial(pick, by, name, ood)
         mine = [cell("default", order) for order in ORDERS]
         best = {m: pick_best(cell, m) for m in gaps}
-        for metric, gap in gaps.items():
-            target = mean(cell("oracle", "shuffled"), metric) - best[metric]
-            gap.append((mean(mine[0], metric) - best[metric], target))
-        columns = [both(cell(m, "shuffled")) for m in (*FROZEN, "online", "oracle")]
+        closed = []
+        for metric, gap in gaps.items() if "oracle" in beside else ():
+            gap.append((mean(mine[0], metric) - best[metric], mean(cell("oracle", "shuffled"), metric) - best[metric]))
+            closed.append(share_of(gap[-1:]))
+        columns = [both(cell(m, "shuffled")) for m in (*FROZEN, *beside)]
         worst = min(row["auroc"] for group in mine for row in group) - best["auroc"]
         lowest = min(mean(group, "auroc") for group in mine) - best["auroc"]
-        print(f"| {name} {ood} | {' | '.join([*columns, *map(both, mine)])} | {lowest:+.1f} (any seed {worst:+.1f}) |")
+        off = f"{lowest:+.1f} (any seed {worst:+.1f})"
+        print(f"| {' | '.join([f'{name} {ood}', *columns, *map(both, mine), off, ' / '.join(closed)])} |")
     for metric, gap in gaps.items():
-        print(
-            f"\ngap closed, {metric}: {100 * sum(g for g, _ in gap) / sum(t for _, t in gap):.0f} % of the sum of gaps"
-        )
+        print(f"\ngap closed, {metric}: {share_of(gap)} of the sum of gaps")
     show_verdicts([row for row in rows if row["method"] == "default"])
     print("\n| set | ID accuracy, frozen | shuffled | ID first | OOD first | lowest seed - frozen |")
     print("|---|---|---|---|---|---|")
@@ -502,6 +519,12 @@ def show_sets(rows: list[Row]) -> None:
         low = min(row["accuracy"] - row["accuracy_frozen"] for row in group)
         shown = " | ".join(f"{mean(orders[order,], 'accuracy'):.1f}" for order in ORDERS)
         print(f"| {name} {ood} | {mean(group, 'accuracy_frozen'):.1f} | {shown} | {low:+.1f} |")
+
+
+def share_of(gaps: Sequence[tuple[float, float]]) -> str:
+    """Return how much of the way from the best frozen baseline to the oracle was gone, where there is a way."""
+    gone, way = (sum(column) for column in zip(*gaps, strict=True)) if gaps else (0.0, 0.0)
+    return f"{100 * gone / way:.0f} %" if abs(way) >= 1 else "-"
 
 
 def pick(by: dict[tuple[Any, ...], list[Row]], name: str, ood: str, method: str, order: str) -> list[Row]:

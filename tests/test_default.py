@@ -247,13 +247,29 @@ def test_the_energy_of_draws_is_typical_on_both_sides_of_the_freezing():
 
 
 def test_even_follows_the_mean_spread_of_the_stream_so_far(labels):
-    detector, z = Default(labels), stream(labels, 60)
+    detector, z = Default(labels, share=0.0), stream(labels, 60)
     spread = evidence(read_text(labels, z, tau=detector.tau), detector.lean).spread
     reading, state = detector.observe(detector.start(), z)
     running = Spread(*(part.cumsum(0) / torch.arange(1, 61) for part in spread))
     torch.testing.assert_close(reading.even, detector._even(running))
     again = Spread(*((part.sum() + part) / 61 for part in spread))
     torch.testing.assert_close(detector.score(state, z).even, detector._even(again))
+
+
+def test_the_level_of_the_stream_does_not_move_the_line():
+    # the pool is never believed, so that scores are half the level: a margin must be half a sample's own
+    labels = space(6, 30, 24)
+    detector, z = Default(labels, enough=1e6, reach=1e6), stream(labels, 200)
+    reading, state = detector.observe(detector.start(), z)
+    own = Default(labels, share=0.0).observe(detector.start(), z)[0]
+    seen = torch.arange(200)
+    kept = 1 - 0.5 * seen / (seen + detector.ridge)
+    torch.testing.assert_close(reading.score - reading.even, kept * (own.score - own.even))
+    later = detector.score(state, z[:5])
+    plain = Default(labels, share=0.0).score(state, z[:5])
+    torch.testing.assert_close(
+        later.score - later.even, (1 - 0.5 * 200 / (200 + detector.ridge)) * (plain.score - plain.even)
+    )
 
 
 def test_a_vote_needs_more_than_half_of_the_posterior():

@@ -126,11 +126,11 @@ class Default(Detector[Pool]):
         predicted, leverage = x @ state.weight, ((x @ state.cov) * x).sum(1)
         ratio = self._ratio(leverage, state.seen, slopes(state.cov))
         say = self._say(Record(state.seen, state.errors, state.own, state.pooled))
-        score = self._combined(frozen, predicted, leverage, self._open(ratio, state.spread, state.seen), say)
         spread = Spread(
             *((total + one) / (state.seen + 1) for total, one in zip(state[-3:], frozen.spread, strict=True))
         )
-        even = self._even(spread)
+        is_open = self._open(ratio, state.spread, state.seen)
+        score, even = self._combined(frozen.known, self._even(spread), predicted, leverage, is_open, say)
         return Reading.frozen(score.to(z.dtype), self._named(text, state.votes), even.to(z.dtype))
 
     def learn(self, state: Pool, z: Float[Tensor, "T d"]) -> tuple[Reading, Pool]:
@@ -142,13 +142,15 @@ class Default(Detector[Pool]):
         ratio = self._ratio(lesson.leverage, seen, slopes(state.cov) - earlier(lesson.white[:, :-1].square().sum(1)))
         is_open = self._open(ratio, state.spread + earlier(ratio.square()), seen)
         record, end = recorded(state, frozen.known, lesson)
-        score = self._combined(frozen, lesson.predicted, lesson.leverage, is_open, self._say(record))
         totals = [total + one.cumsum(0) for total, one in zip(state[-3:], frozen.spread, strict=True)]
+        even = self._even(Spread(*(total / (seen + 1) for total in totals)))
+        say = self._say(record)
+        score, even = self._combined(frozen.known, even, lesson.predicted, lesson.leverage, is_open, say)
         reading = Reading(
             score.to(z.dtype),
             self._named(text, state.votes + earlier(ballot)),
             lesson.innovation.sign().to(torch.int8),
-            self._even(Spread(*(total / (seen + 1) for total in totals))).to(z.dtype),
+            even.to(z.dtype),
         )
         return reading, Pool(
             weight,
@@ -221,9 +223,13 @@ class Default(Detector[Pool]):
         """Return 1 where likes part the stream at least as clearly as its samples do by themselves, else less."""
         return (after / before).clamp(max=1)
 
-    def _combined(self, frozen: Evidence, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: Say) -> Tensor:
-        pooled = say.level + say.slopes * (predicted - say.level) / (1 + leverage)
-        return frozen.known + is_open * say.whole * (pooled - frozen.known)
+    def _combined(
+        self, own: Tensor, even: Tensor, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: Say
+    ) -> tuple[Tensor, Tensor]:
+        """Return the score, and the score of even evidence: that, too, is drawn to the level of the stream."""
+        weight, slopes = is_open * say.whole, say.slopes / (1 + leverage)
+        pooled = say.level + slopes * (predicted - say.level)
+        return own + weight * (pooled - own), even + weight * (1 - slopes) * (say.level - even)
 
     def _named(self, text: Text, votes: Tensor) -> Tensor:
         return (text.known - self.balance * torch.log1p(votes)).argmax(1)
