@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, NamedTuple
@@ -12,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.merging import Rule, added, merged_regression
 from unseen.gate import Text, neglabel, read_text
 from unseen.odds import in_cache
 
@@ -100,6 +102,7 @@ class Default(Detector[Pool]):
     name: ClassVar[str] = "default"
     needs_negatives: ClassVar[bool] = True
     derives_even: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -162,6 +165,15 @@ class Default(Detector[Pool]):
             *end[1:],
             *(total + one.sum() for total, one in zip(state[-3:], frozen.spread, strict=True)),
         )
+
+    def _merged(self, start: Pool, ends: Sequence[Pool], rule: Rule) -> Pool:
+        """Return the pool of all parts: the regression and every sum are what one observer of them all would have.
+
+        Only `spread` differs: its terms are leverages met on the way, and each part met its own.
+        """
+        totals = Pool(*(added(first, rest) for first, *rest in zip(start, *ends, strict=True)))
+        weight, cov = merged_regression(start[:2], [end[:2] for end in ends])
+        return totals._replace(weight=weight, cov=cov)
 
     @property
     def ridge(self) -> float:
