@@ -4,15 +4,21 @@
     python benchmarks/service.py --json              # one JSON object per line
 
 Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
-one sample at a time with the same detector and writes nothing. The service's own tests decide whether it is right.
+one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
+
+Every answer is checked: each sample is answered once, under a number of its own, and the scores of the first samples
+are those of a session that observes them in that order.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import multiprocessing
+import os
+import re
+import selectors
+import socket
 import statistics
 import sys
 import tempfile
@@ -32,7 +38,7 @@ from unseen import LabelSpace, Session, detectors
 from unseen.serve.streams import DEFAULT
 
 FORKS = multiprocessing.get_context("spawn")
-RAW = {"content-type": "application/octet-stream"}
+VERIFIED = 1024  # samples whose scores are computed again
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Row:
     per_second: float
     p50_ms: float
     p99_ms: float
+    cpu_us: float  # the server's CPU time per sample: what stays comparable when the machine has other work
     errors: int
 
 
@@ -58,8 +65,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         space = Path(folder) / "space.safetensors"
         labels.save(space)
-        for clients, batch in ((arguments.clients, arguments.batch), (arguments.concurrency, 1)):
-            for server in ("durable", "volatile", "naive"):
+        for clients, batch in loads(arguments):
+            for server in arguments.servers:
                 row = measured(arguments, Path(folder), space, z, server, clients, batch)
                 rows.append(row)
                 if arguments.json:
@@ -74,13 +81,21 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--negatives", type=int, default=10_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--detector", default=DEFAULT)
-    parser.add_argument("--clients", type=int, default=4, help="callers that send batches")
-    parser.add_argument("--batch", type=int, default=32, help="samples in their requests")
+    parser.add_argument("--clients", type=int, default=8, help="callers that send batches")
+    parser.add_argument("--batch", type=int, default=64, help="samples in their requests")
     parser.add_argument("--concurrency", type=int, default=32, help="callers that send one sample at a time")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
+    parser.add_argument("--servers", nargs="+", default=["durable", "volatile", "naive"])
+    parser.add_argument("--loads", nargs="+", default=["batched", "single"])
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
+
+
+def loads(arguments: argparse.Namespace) -> list[tuple[int, int]]:
+    """Return how many callers send how many samples at a time."""
+    both = {"batched": (arguments.clients, arguments.batch), "single": (arguments.concurrency, 1)}
+    return [both[name] for name in arguments.loads]
 
 
 def measured(
@@ -95,16 +110,29 @@ def measured(
         sys.exit(f"the {server} server did not start")
     host, path = ours.recv()
     try:
-        load(host, path, z, clients, batch, min(2.0, arguments.seconds))  # warm
-        times, errors, elapsed = load(host, path, z, clients, batch, arguments.seconds)
+        warm, load = (Load(host, path, z, clients, batch) for _ in range(2))
+        warm.run(min(2.0, arguments.seconds))
+        before = cpu(process.pid)
+        elapsed = load.run(arguments.seconds)
+        spent = cpu(process.pid) - before
     finally:
         process.kill()
         process.join()
+    times, errors = load.times, load.errors + warm.errors
     if not times:
         sys.exit(f"the {server} server answered nothing")
+    if server != "naive" and not errors:
+        verify(warm.answers + load.answers, LabelSpace.load(space), z, arguments.detector, batch)
     samples = len(times) * batch
     cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-    return Row(server, clients, batch, elapsed, samples, samples / elapsed, 1e3 * cuts[49], 1e3 * cuts[98], errors)
+    per_second, cpu_us = samples / elapsed, 1e6 * spent / samples
+    return Row(server, clients, batch, elapsed, samples, per_second, 1e3 * cuts[49], 1e3 * cuts[98], cpu_us, errors)
+
+
+def cpu(pid: int | None) -> float:
+    """Return the seconds of CPU time a process has used, by Linux's count."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -> None:
@@ -148,37 +176,87 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
 
-def load(
-    host: str, path: str, z: torch.Tensor, clients: int, batch: int, seconds: float
-) -> tuple[list[float], int, float]:
-    """Return how long each answered request took, how many failed, and for how long the callers called."""
-    bodies = [part.numpy().tobytes() for part in z.split(batch) if len(part) == batch]
-    stop = time.perf_counter() + seconds
-    times: list[float] = []
-    errors: list[int] = []
+@dataclass
+class Caller:
+    """One connection that asks again as soon as it is answered."""
 
-    def call(first: int) -> None:
-        connection = http.client.HTTPConnection(host, timeout=60)
-        number = first
-        while time.perf_counter() < stop:
-            started = time.perf_counter()
-            connection.request("POST", path, bodies[number % len(bodies)], RAW)
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status == 200:
-                times.append(time.perf_counter() - started)
-            else:
-                errors.append(answer.status)
-            number += clients
-        connection.close()
+    socket: socket.socket
+    number: int  # of the body it sends
+    started: float = 0.0
+    buffer: bytes = b""
 
-    started = time.perf_counter()
-    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return times, len(errors), time.perf_counter() - started
+
+class Load:
+    """Callers in one thread that keep a server busy, and everything it answered."""
+
+    def __init__(self, host: str, path: str, z: torch.Tensor, clients: int, batch: int) -> None:
+        bodies = [part.numpy().tobytes() for part in z.split(batch) if len(part) == batch]
+        head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/octet-stream\r\ncontent-length: "
+        self.requests = [f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies]
+        self.address = (host.split(":")[0], int(host.split(":")[1]))
+        self.clients = clients
+        self.times: list[float] = []
+        self.answers: list[tuple[int, bytes]] = []  # which body, what was said of it
+        self.errors = 0
+
+    def run(self, seconds: float) -> float:
+        """Return for how long the callers called; the answers to the last requests count and are waited for."""
+        selector, started = selectors.DefaultSelector(), time.perf_counter()
+        for number in range(self.clients):
+            connection = socket.create_connection(self.address, timeout=60)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            caller = Caller(connection, number)
+            selector.register(connection, selectors.EVENT_READ, caller)
+            self._ask(caller)
+        while selector.get_map():
+            for key, _ in selector.select(60):
+                if self._heard(key.data):
+                    key.data.number += self.clients
+                    if time.perf_counter() - started < seconds:
+                        self._ask(key.data)
+                        continue
+                    selector.unregister(key.data.socket)
+                    key.data.socket.close()
+        return time.perf_counter() - started
+
+    def _ask(self, caller: Caller) -> None:
+        caller.started, caller.buffer = time.perf_counter(), b""
+        caller.socket.sendall(self.requests[caller.number % len(self.requests)])
+
+    def _heard(self, caller: Caller) -> bool:
+        came = caller.socket.recv(1 << 20)
+        if not came:
+            sys.exit("the server hung up")
+        caller.buffer += came
+        head, found, body = caller.buffer.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE) if found else None
+        if length is None or len(body) < int(length[1]):
+            return False
+        self.times.append(time.perf_counter() - caller.started)
+        if head.startswith(b"HTTP/1.1 200"):
+            self.answers.append((caller.number % len(self.requests), body))
+        else:
+            self.errors += 1
+        return True
+
+
+def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor, detector: str, batch: int) -> None:
+    """Stop the benchmark if a sample was lost, answered twice, or scored otherwise than a session scores it."""
+    said: dict[int, tuple[int, float]] = {}
+    for number, body in answers:
+        rows = json.loads(body)["verdicts"]
+        if len(rows) != batch:
+            sys.exit(f"{len(rows)} verdicts for {batch} samples")
+        said |= {row["seq"]: (number * batch + place, row["score"]) for place, row in enumerate(rows)}
+    if sorted(said) != list(range(len(answers) * batch)):
+        sys.exit("samples were lost or answered twice")
+    first = min(VERIFIED, len(said))
+    places, scores = zip(*(said[seq] for seq in range(first)), strict=True)
+    session = Session(detectors.make(detector, labels))
+    expected = session.observe(z[torch.tensor(places)]).reading.score
+    if not torch.allclose(torch.tensor(scores), expected, rtol=1e-3, atol=1e-2):
+        gap = float((torch.tensor(scores) - expected).abs().max())
+        sys.exit(f"scores differ by up to {gap} from those of a session")
 
 
 def show(rows: list[Row]) -> None:
@@ -186,14 +264,25 @@ def show(rows: list[Row]) -> None:
     from rich.table import Table
 
     table = Table(
-        "server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "errors", "of volatile", "of naive"
+        "server",
+        "callers",
+        "batch",
+        "samples",
+        "per second",
+        "p50 ms",
+        "p99 ms",
+        "CPU µs",
+        "errors",
+        "of volatile",
+        "of naive",
     )
     for row in rows:
-        beside = {other.server: other.per_second for other in rows if other.batch == row.batch}
-        ratios = (f"{row.per_second / beside[name]:.2f}" for name in ("volatile", "naive"))
-        numbers = (f"{row.per_second:,.0f}", f"{row.p50_ms:.0f}", f"{row.p99_ms:.0f}", str(row.errors))
+        beside = {other.server: row.per_second / other.per_second for other in rows if other.batch == row.batch}
+        ratios = (f"{beside[name]:.2f}" if name in beside else "" for name in ("volatile", "naive"))
+        numbers = tuple(f"{x:,.0f}" for x in (row.per_second, row.p50_ms, row.p99_ms, row.cpu_us, row.errors))
         table.add_row(row.server, str(row.clients), str(row.batch), f"{row.samples:,}", *numbers, *ratios)
     Console().print(table)
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row")
 
 
 if __name__ == "__main__":

@@ -85,10 +85,7 @@ def test_evidence_is_trust_less_the_lean_plus_contrast_plus_half_the_surprise(le
     variance = (4 * known.var(1, correction=0) + 10 * negative.var(1, correction=0)) / 14
     found = evidence(Text(known, negative), lean)
     torch.testing.assert_close(found.known, trust - lean * apart + contrast + contrast**2 / variance / 4)
-    known_deviation, far_deviation, shift = found.spread
-    torch.testing.assert_close(known_deviation, known.std(1, correction=0))
-    torch.testing.assert_close(far_deviation, negative.std(1, correction=0))
-    torch.testing.assert_close(shift, apart)
+    torch.testing.assert_close(found.spread.far_deviation, negative.std(1, correction=0))
 
 
 def test_moving_all_negatives_changes_nothing_when_the_lean_is_whole():

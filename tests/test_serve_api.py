@@ -15,7 +15,6 @@ from conftest import space, stream
 from service import Server, downloaded, flat, reference, same
 from unseen import Session
 from unseen.detectors import Online
-from unseen.detectors.base import unit
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.limits import Limits
@@ -23,7 +22,7 @@ from unseen.serve.stream import Config
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 400)
-SENT = unit(Z, like=Z)  # as the writer sees them
+SENT = Z  # the journal has what was sent
 CONFIG = Config("", "", "*", "online")
 
 

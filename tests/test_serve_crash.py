@@ -13,7 +13,6 @@ import torch
 
 from conftest import space, stream
 from service import Server, blocks, different, downloaded, flat, reference, same
-from unseen.detectors.base import unit
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.stream import Config
@@ -67,7 +66,7 @@ class Load:
 
     def _note(self, said, z) -> None:
         self.requests += 1
-        for row, sample in zip(said, unit(z, like=z), strict=True):
+        for row, sample in zip(said, z, strict=True):
             self.told_twice += row["seq"] in self.acknowledged
             self.acknowledged[row["seq"]] = sample
 
@@ -126,7 +125,7 @@ def test_the_journal_stays_small_and_kills_between_snapshots_change_no_bit(tmp_p
         for _ in range(40):
             part = z[len(sent) * 20 :][:20]
             remote.observe(part)
-            sent.append(unit(part, like=part))
+            sent.append(part)
         largest = max(largest, remote.info()["journal_bytes"])
         expected = flat(reference(CONFIG, LABELS, sent))
         assert same(downloaded(remote, LABELS, tmp_path / "state"), expected)
@@ -154,7 +153,7 @@ def test_reset_and_restore_survive_a_kill(tmp_path):
     remote.observe(z[50:60])
     before = downloaded(remote, LABELS, tmp_path / "before")
     server.kill()
-    sent = unit(z, like=z)
+    sent = z
     assert same(before, flat(reference(CONFIG, LABELS, [sent[:20], sent[50:60]])))
     with Server(tmp_path / "data", every=30) as server:
         remote = server.client.stream(remote.id)

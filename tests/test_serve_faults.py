@@ -13,7 +13,6 @@ import torch
 
 from conftest import space, stream
 from service import Server, downloaded, flat, reference, same
-from unseen.detectors.base import unit
 from unseen.errors import ServiceError, StateError
 from unseen.serve.client import Client
 from unseen.serve.journal import Entry, Journal, Position
@@ -23,7 +22,7 @@ from unseen.serve.streams import Streams
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 1000)
-SENT = unit(Z, like=Z)
+SENT = Z
 CONFIG = Config("0" * 16, "", "*", "online")
 
 
@@ -44,7 +43,7 @@ def fed(stream: Stream, start: int, stop: int, *, size: int = 10) -> list[torch.
     parts = list(Z[start:stop].split(size))
     for part in parts:
         stream.observe([stream.part(part)])
-    return [unit(part, like=part) for part in parts]
+    return parts
 
 
 def left_behind(stream: Stream) -> None:
@@ -227,7 +226,7 @@ def test_a_full_disk_refuses_learns_nothing_and_recovers(tmp_path):
         def fill():
             for part in Z.split(20):
                 remote.observe(part, key=f"part {len(sent)}")
-                sent.append(unit(part, like=part))
+                sent.append(part)
 
         with pytest.raises(ServiceError, match="sound disk") as caught:
             fill()
@@ -238,7 +237,7 @@ def test_a_full_disk_refuses_learns_nothing_and_recovers(tmp_path):
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 << 30, resource.RLIM_INFINITY))
         part = Z[20 * len(sent) :][:20]
         assert remote.observe(part, key=f"part {len(sent)}")[0]["seq"] == 20 * len(sent)
-        sent.append(unit(part, like=part))
+        sent.append(part)
         expected = flat(reference(CONFIG, LABELS, sent))
         assert same(downloaded(remote, LABELS, tmp_path / "state"), expected)
     with Server(tmp_path / "data") as server:

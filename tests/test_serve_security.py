@@ -24,7 +24,7 @@ from unseen.serve.client import Client
 from unseen.serve.keys import Keys, loopback
 from unseen.serve.limits import Limits
 from unseen.serve.run import run
-from unseen.serve.sight import Sight
+from unseen.serve.sight import Look, Sight
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 50)
@@ -153,7 +153,8 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path):
         return result.stdout.strip()
 
     text = unseen("add", "--owner", "team", "--scope", "read")
-    assert f'"id": "{text.split("_")[1]}", "owner": "team", "scope": "read"' in unseen("list")
+    assert f'"id": "{text.split("_")[1]}", "owner": "team", "scope": "read"' in unseen("list", "--json")
+    assert unseen("list").split() == [text.split("_")[1], "read", "team"]
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +188,10 @@ def test_pictures_that_claim_too_many_pixels_are_not_unpacked(tmp_path):
     file = io.BytesIO()
     Image.new("1", (9000, 9000)).save(file, "png")
     sight = Sight(None, tmp_path, Limits(pixels=1_000_000))
-    with pytest.raises(ImageError, match="9000 x 9000 pixels"):
-        sight.images([file.getvalue()], LABELS)
-    with pytest.raises(ImageError, match="image 0: not an image"):
-        sight.images([b"junk"], LABELS)
+    bomb, junk = sight.look([Look([file.getvalue()], 0, LABELS), Look([b"junk"], 8, LABELS)])
+    assert isinstance(bomb, ImageError)
+    assert "image 0: 9000 x 9000 pixels" in str(bomb)
+    assert "image 8: not an image" in str(junk)
 
 
 def test_keys_and_features_stay_out_of_the_log(tmp_path, caplog):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,10 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.merging import Rule, added, merged_regression
 from unseen.gate import Text, neglabel, read_text
 from unseen.odds import in_cache
 
 LEVEL_VARIANCE = 1e4  # prior of the intercept: the level of the evidence is free
+FEW_NAMES = 4  # with fewer, all but the best say too little about how names spread
 PANEL = 128  # samples factored at once: more cost a larger factor, fewer more passes over the state
 BORROWED = 10  # negatives whose deviation stands in where the names are too few to have one of their own
 TINY = 1e-9  # a variance that is none: every word, or every image, is the same
@@ -99,6 +102,7 @@ class Default(Detector[Pool]):
     name: ClassVar[str] = "default"
     needs_negatives: ClassVar[bool] = True
     derives_even: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -161,6 +165,15 @@ class Default(Detector[Pool]):
             *end[1:],
             *(total + one.sum() for total, one in zip(state[-3:], frozen.spread, strict=True)),
         )
+
+    def _merged(self, start: Pool, ends: Sequence[Pool], rule: Rule) -> Pool:
+        """Return the pool of all parts: the regression and every sum are what one observer of them all would have.
+
+        Only `spread`, `errors` and `pooled` differ: their terms are what each part met on its way.
+        """
+        totals = Pool(*(added(first, rest) for first, *rest in zip(start, *ends, strict=True)))
+        weight, cov = merged_regression(start[:2], [end[:2] for end in ends])
+        return totals._replace(weight=weight, cov=cov)
 
     @property
     def ridge(self) -> float:
@@ -243,9 +256,29 @@ def evidence(text: Text, lean: float) -> Evidence:
     """
     (known_mean, known_var), (far_mean, far_var) = (mean_and_variance(part) for part in text)
     spread = Spread(known_var.sqrt(), far_var.sqrt(), known_mean - far_mean)
-    contrast = text.known.amax(1) - known_mean
-    f = neglabel(text) - lean * spread.shift + contrast + surprise(contrast, spread, text.known.shape[1]) / 2
-    return Evidence(f.double(), Spread(*(part.double() for part in spread)))
+    count, peak = text.known.shape[1], text.known.amax(1)
+    contrast = peak - known_mean
+    f = neglabel(text) - lean * spread.shift + contrast + surprise(contrast, spread, count) / 2
+    mean_of_names, deviation = without_the_best(known_mean.double(), known_var.double(), peak.double(), count)
+    return Evidence(f.double(), Spread(deviation, far_var.double().sqrt(), mean_of_names - far_mean.double()))
+
+
+def without_the_best(
+    mean: Float[Tensor, " T"], variance: Float[Tensor, " T"], best: Float[Tensor, " T"], count: int
+) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+    """Return mean and deviation of the normal that `count` logits are draws from, estimated from all but the best.
+
+    The right name of a known image is no draw, and among few names it would widen the normal that says where unrelated
+    images lie. Both moments are corrected for the loss of a best that is a draw.
+    """
+    if count < FEW_NAMES:
+        return mean, variance.sqrt()
+    rest = (count * mean - best) / (count - 1)
+    square = (count * (variance + mean.square()) - best.square()) / (count - 1) - rest.square()
+    first, second = expected_maximum(count), expected_maximum(count, power=2)
+    kept = (count - second) / (count - 1) - (count - 2 + second) / (count - 1) ** 2
+    deviation = (square.clamp(min=0) / kept).sqrt()
+    return rest + first / (count - 1) * deviation, deviation
 
 
 def energy_of_draws(count: int, deviation: Tensor) -> Tensor:
@@ -342,8 +375,9 @@ def panel(
     return Lesson(f - white[:, -1] * deviation, deviation.square() - 1, white[:, :-1], white[:, -1])
 
 
-def expected_maximum(count: int) -> float:
-    """Return the mean of the largest of `count` standard normals, by quadrature.
+@cache
+def expected_maximum(count: int, *, power: int = 1) -> float:
+    """Return the mean of the largest of `count` standard normals, or of its `power`, by quadrature.
 
     >>> round(expected_maximum(1), 6), round(expected_maximum(2), 6)
     (0.0, 0.56419)
@@ -351,7 +385,7 @@ def expected_maximum(count: int) -> float:
     x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
     below = torch.special.log_ndtr(x) * (count - 1)
     density = count * torch.exp(below - x.square() / 2) / math.sqrt(2 * math.pi)
-    return float(torch.trapezoid(x * density, x))
+    return float(torch.trapezoid(x**power * density, x))
 
 
 def with_level(z: Float[Tensor, "T d"]) -> Float[Tensor, "T d1"]:

@@ -21,7 +21,8 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 import unseen
 from unseen import LabelSpace
 from unseen.errors import LabelError, ServiceError, UnseenError
-from unseen.serve import payload, views
+from unseen.serve import payload, sight, views
+from unseen.serve.direct import Direct
 from unseen.serve.document import KEY_HEADER, body
 from unseen.serve.events import Hub
 from unseen.serve.front import Front, add_refusals
@@ -31,7 +32,7 @@ from unseen.serve.metrics import Metrics
 from unseen.serve.payload import FORM, JSON, RAW, RestoreBody, Samples, StreamBody
 from unseen.serve.sight import Sight
 from unseen.serve.stream import AUTO, KEPT, Config, Durability, Part, Stream
-from unseen.serve.streams import BROKEN, OPENING, READY, Slot, Streams
+from unseen.serve.streams import BROKEN, OPENING, READY, Slot, Streams, opened
 
 PAGE = Path(__file__).parent / "page"
 STATIC = {
@@ -53,14 +54,17 @@ class Settings:
     encoder: str | None = "offline"
     limits: Limits = field(default_factory=Limits)
     durability: Durability = field(default_factory=Durability)
+    compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other
 
 
 class Service:
     """What all routes share."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, streams: Streams | None = None) -> None:
         self.settings, self.limits = settings, settings.limits
-        self.streams = Streams(settings.data, limits=settings.limits, durability=settings.durability)
+        self.streams = streams or Streams(
+            settings.data, limits=settings.limits, durability=settings.durability, compute=settings.compute
+        )
         self.keys = Keys(settings.data / "keys.json")
         self.hub, self.rate = Hub(self.limits.listeners), Rate(self.limits.rate)
         self.metrics, self.sight = Metrics(), Sight(settings.encoder, settings.data / "cache", self.limits)
@@ -88,47 +92,58 @@ class Service:
         """Return the stream a request names, if it is open."""
         return opened(self.slot(request, scope))
 
-    async def chore(self, work: Callable[[], T]) -> T:
-        """Run what is slow and seldom away from the loop and from the writers."""
-        return await asyncio.get_running_loop().run_in_executor(self.streams.chores, work)
+    async def chore(self, owner: str, work: Callable[[], T]) -> T:
+        """Run what is slow and seldom away from the loop and from the writers, owners taking turns."""
+        return await asyncio.get_running_loop().run_in_executor(self.streams.chores.of(owner), work)
 
-    async def part(self, request: Request, stream: Stream) -> Part:
+    async def part(self, request: Request, slot: Slot) -> Part:
         """Return what a caller brought as checked features."""
+        stream, owner = opened(slot), slot.config.owner
         came = await payload.samples(request, stream.labels.dim, self.limits)
-        if not isinstance(came, torch.Tensor):
-            came = await self.chore(partial(self.sight.images, came, stream.labels))
-        return stream.part(came, idempotency_key(request))
+        self.rate.take(owner, len(came))
+        key = idempotency_key(request)
+        if isinstance(came, torch.Tensor):
+            return stream.part(came, key)
+        looked = await self.sight.images(owner, came, stream.labels)
+        return stream.part(looked.z, key, asked=sight.asked(came), pictures=looked.pictures)
 
     async def observe(self, slot: Slot, part: Part) -> str:
         """Return what the writer says of a part, after counting it and telling who listens."""
         stream = opened(slot)
         assert slot.observe is not None
         answer = await slot.observe(part)
-        text = payload.dumped(payload.verdicts(answer, stream.labels.names))
+        said = payload.verdicts(answer, stream.labels.names)
+        text = payload.dumped(said)
         if not answer.repeated:
             views.counted(self.metrics, slot, answer)
-            self.hub.publish(slot.config.id, answer.first, text)
+            slot.pictures.add(answer.first, part.pictures)
+            if self.hub.heard(slot.config.id):
+                pictured = payload.dumped({**said, "pictured": True}) if part.pictures else text
+                self.hub.publish(slot.config.id, answer.first, pictured)
             self.streams.snapshot_due(stream)
         return text
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Return the service as an ASGI application."""
-    service = Service(settings)
+def create_app(settings: Settings, streams: Streams | None = None) -> FastAPI:
+    """Return the service as an ASGI application, for all streams of its folder or for those given."""
+    service = Service(settings, streams)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        opening = asyncio.get_running_loop().run_in_executor(service.streams.chores, service.streams.open_all)
+        opening = asyncio.get_running_loop().run_in_executor(service.streams.keeper, service.streams.open_all)
         yield
         service.hub.close()
         await opening
         for slot in service.streams.slots.values():
             for gather in filter(None, (slot.observe, slot.score)):
                 await gather.idle()
+        await asyncio.to_thread(service.sight.close)
         await asyncio.to_thread(service.streams.close)
 
     app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
+    traffic = {"observe": partial(observe, service), "score": partial(score, service)}
+    app.add_middleware(Direct, handlers=traffic)
     app.add_middleware(Bounded, limits=settings.limits)
     app.add_middleware(Front, metrics=service.metrics, is_open=lambda: not service.locked)
     add_refusals(app)
@@ -180,12 +195,11 @@ def add_streams(app: FastAPI, service: Service) -> None:
         owner = service.allowed(request, "admin").owner
         if payload.kind(request) == FORM:
             form = await payload.form(request, service.limits)
-            wanted = payload.valid(str(form.get("stream", "")), StreamBody)
-            uploaded = await payload.files(form, "space")
-            labels = await service.chore(partial(uploaded_space, uploaded))
+            wanted = payload.valid(form.texts.get("stream", ""), StreamBody)
+            labels = await service.chore(owner, partial(uploaded_space, form.files.get("space", [])))
         else:
             wanted = await payload.parsed(request, StreamBody)
-            labels = await service.chore(partial(wanted_space, service, wanted))
+            labels = await wanted_space(service, owner, wanted)
         config = Config(
             "",
             wanted.name,
@@ -195,8 +209,8 @@ def add_streams(app: FastAPI, service: Service) -> None:
             wanted.threshold.kind,
             wanted.threshold.settings,
         )
-        slot = await service.chore(partial(service.streams.create, labels, config))
-        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))), 201)
+        slot = await service.chore(owner, partial(service.streams.create, labels, config))
+        return await described(service, slot, 201)
 
     @app.get("/v1/streams")
     async def listed(request: Request) -> dict[str, Any]:
@@ -205,20 +219,19 @@ def add_streams(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{id}")
     async def inspect(request: Request, id: str) -> Response:
-        slot = service.slot(request, "read")
-        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))))
+        return await described(service, service.slot(request, "read"))
 
     @app.delete("/v1/streams/{id}")
     async def delete(request: Request, id: str) -> dict[str, str]:
         slot = service.slot(request, "admin")
-        await service.chore(partial(service.streams.delete, slot))
+        await service.chore(slot.config.owner, partial(service.streams.delete, slot))
         return {"deleted": slot.config.id}
 
     @app.post("/v1/streams/{id}/reset")
     async def reset(request: Request, id: str) -> Response:
         slot = service.slot(request, "admin")
-        await service.chore(opened(slot).reset)
-        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))))
+        await service.chore(slot.config.owner, opened(slot).reset)
+        return await described(service, slot)
 
 
 def add_samples(app: FastAPI, service: Service) -> None:
@@ -226,26 +239,21 @@ def add_samples(app: FastAPI, service: Service) -> None:
     document = body({JSON: Samples, RAW: None, FORM: {"images": 1}})
 
     @app.post("/v1/streams/{id}/observe", openapi_extra=document | KEY_HEADER)
-    async def observe(request: Request, id: str) -> Response:
-        slot = service.slot(request, "observe")
-        stream = opened(slot)
-        part = await service.part(request, stream)
-        service.rate.take(slot.config.owner, len(part))
-        return payload.answered(await service.observe(slot, part))
+    async def observed(request: Request, id: str) -> Response:
+        return await observe(service, request)
 
     @app.post("/v1/streams/{id}/score", openapi_extra=document)
-    async def score(request: Request, id: str) -> Response:
-        slot = service.slot(request, "read")
-        stream = opened(slot)
-        part = await service.part(request, stream)
-        service.rate.take(slot.config.owner, len(part))
-        assert slot.score is not None
-        return payload.answered(payload.dumped(payload.verdicts(await slot.score(part), stream.labels.names)))
+    async def scored(request: Request, id: str) -> Response:
+        return await score(service, request)
 
     @app.get("/v1/streams/{id}/events")
     async def events(request: Request, id: str) -> Response:
         messages = service.hub.listen(service.slot(request, "read").config.id)
         return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    @app.get("/v1/streams/{id}/pictures/{seq}")
+    async def picture(request: Request, id: str, seq: int) -> Response:
+        return Response(service.slot(request, "read").pictures[seq], media_type="image/jpeg")
 
 
 def add_snapshots(app: FastAPI, service: Service) -> None:
@@ -255,7 +263,7 @@ def add_snapshots(app: FastAPI, service: Service) -> None:
     async def state(request: Request, id: str) -> Response:
         stream = service.stream(request, "read")
         path = stream.folder / "snapshots" / f".export-{time.monotonic_ns()}"
-        at = await service.chore(partial(stream.export, path))
+        at = await service.chore(stream.config.owner, partial(stream.export, path))
         return FileResponse(
             path,
             media_type=RAW,
@@ -271,12 +279,13 @@ def add_snapshots(app: FastAPI, service: Service) -> None:
     @app.post("/v1/streams/{id}/snapshots", status_code=201)
     async def take(request: Request, id: str) -> dict[str, Any]:
         stream = service.stream(request, "admin")
-        taken = await service.chore(partial(stream.snapshot, KEPT))
+        taken = await service.chore(stream.config.owner, partial(stream.snapshot, KEPT))
         return {"snapshot": taken.entry}
 
     @app.delete("/v1/streams/{id}/snapshots/{entry}")
     async def drop(request: Request, id: str, entry: int) -> dict[str, int]:
-        await service.chore(partial(service.stream(request, "admin").drop, entry))
+        stream = service.stream(request, "admin")
+        await service.chore(stream.config.owner, partial(stream.drop, entry))
         return {"deleted": entry}
 
     @app.post("/v1/streams/{id}/restore", openapi_extra=body({JSON: RestoreBody, RAW: None}))
@@ -284,11 +293,12 @@ def add_snapshots(app: FastAPI, service: Service) -> None:
         slot = service.slot(request, "admin")
         stream = opened(slot)
         if payload.kind(request) == RAW:
-            await service.chore(partial(restore_bytes, stream, await request.body()))
+            await service.chore(slot.config.owner, partial(restore_bytes, stream, await request.body()))
         else:
             wanted = await payload.parsed(request, RestoreBody)
-            await service.chore(partial(stream.restore, stream.find(wanted.snapshot, AUTO, KEPT).path))
-        return payload.answered(payload.dumped(await service.chore(partial(views.described, slot))))
+            source = stream.find(wanted.snapshot, AUTO, KEPT).path
+            await service.chore(slot.config.owner, partial(stream.restore, source))
+        return await described(service, slot)
 
 
 def add_views(app: FastAPI, service: Service) -> None:
@@ -296,21 +306,34 @@ def add_views(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{id}/history")
     async def history(request: Request, id: str) -> dict[str, Any]:
-        past = service.stream(request, "read").history
-        return {"points": [point._asdict() for point in past.points], "margins": past.margins, "drift": past.drift}
+        return views.past(service.slot(request, "read"))
 
     @app.get("/v1/streams/{id}/labels")
     async def labels(request: Request, id: str, offset: int = 0) -> Response:
         stream = service.stream(request, "read")
-        return payload.answered(payload.dumped(await service.chore(partial(views.nearest, stream.labels, offset))))
+        shown = await service.chore(stream.config.owner, partial(views.nearest, stream.labels, offset))
+        return payload.answered(payload.dumped(shown))
 
 
-def opened(slot: Slot) -> Stream:
-    """Return the stream in a slot; say why there is none."""
-    if slot.stream is None:
-        why = slot.reason or "still being opened; try again in a moment"
-        raise ServiceError(503, f"expected a stream that is ready, got one that is {slot.status}: {why}")
-    return slot.stream
+async def observe(service: Service, request: Request) -> Response:
+    """Learn and score."""
+    slot = service.slot(request, "observe")
+    return payload.answered(await service.observe(slot, await service.part(request, slot)))
+
+
+async def score(service: Service, request: Request) -> Response:
+    """Score only."""
+    slot = service.slot(request, "read")
+    part = await service.part(request, slot)
+    stream = opened(slot)
+    assert slot.score is not None
+    return payload.answered(payload.dumped(payload.verdicts(await slot.score(part), stream.labels.names)))
+
+
+async def described(service: Service, slot: Slot, status: int = 200) -> Response:
+    """Return everything there is to say about a stream."""
+    shown = await service.chore(slot.config.owner, partial(views.described, slot))
+    return payload.answered(payload.dumped(shown), status)
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -321,13 +344,13 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-def wanted_space(service: Service, wanted: StreamBody) -> LabelSpace:
+async def wanted_space(service: Service, owner: str, wanted: StreamBody) -> LabelSpace:
     """Return the label space a body asks for: named by the operator, or built from names."""
     if (wanted.names is None) == (wanted.space is None):
         raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
     if wanted.space is not None:
-        return service.streams.space(wanted.space)
-    return service.sight.space(wanted.names or [], wanted.negatives)
+        return await service.chore(owner, partial(service.streams.space, wanted.space))
+    return await service.sight.space(owner, wanted.names or [], wanted.negatives)
 
 
 def uploaded_space(files: list[bytes]) -> LabelSpace:

@@ -1,4 +1,4 @@
-"""A stream to look at: made-up vectors around made-up names, one in three from none of them."""
+"""A stream to look at: the images inside the package, observed one batch after another while the service runs."""
 
 from __future__ import annotations
 
@@ -6,41 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import lru_cache
 
-import torch
 from fastapi import FastAPI
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from unseen import LabelSpace
+from unseen import demo
 from unseen.errors import ServiceError
-from unseen.serve.app import Service, opened
-from unseen.serve.stream import Config
-from unseen.serve.streams import DEFAULT, Slot, Streams
+from unseen.serve.app import Service
+from unseen.serve.stream import Config, Stream
+from unseen.serve.streams import DEFAULT, Slot, opened
 
-NAME = "demo: made-up samples"
-NAMES = ("golden retriever", "espresso", "sports car", "lighthouse", "acoustic guitar", "red fox", "sunflower", "tram")
-WIDTH, NEGATIVES, BATCH, PAUSE = 64, 200, 8, 0.5
-
-log = logging.getLogger("unseen.serve")
-
-
-def space() -> LabelSpace:
-    """Return eight names and two hundred negatives with random vectors."""
-    anchors = normalize(torch.randn(len(NAMES) + NEGATIVES, WIDTH, generator=torch.Generator().manual_seed(0)), dim=-1)
-    negatives = tuple(f"something else {number}" for number in range(NEGATIVES))
-    return LabelSpace(NAMES, negatives, anchors[: len(NAMES)], anchors[len(NAMES) :], encoder="made up")
-
-
-def samples(labels: LabelSpace, count: int, generator: torch.Generator) -> Tensor:
-    """Return vectors that share a shift from the text, as images do, around known names or unknown things."""
-    gap = normalize(torch.randn(labels.dim, generator=torch.Generator().manual_seed(1)), dim=-1)
-    known = labels.id_anchors[torch.randint(len(labels.names), (count,), generator=generator)]
-    other = normalize(torch.randn(40, labels.dim, generator=torch.Generator().manual_seed(2)), dim=-1)
-    unknown = other[torch.randint(len(other), (count,), generator=generator)]
-    near = torch.where(torch.rand(count, 1, generator=generator) < 2 / 3, known, unknown)
-    noise = normalize(torch.randn(count, labels.dim, generator=generator), dim=-1)
-    return normalize(0.6 * near + 0.5 * gap + 0.6 * noise, dim=-1)
+NAME = "demo: six animals among other things"
+BATCH, PAUSE = 4, 0.4
 
 
 def attach(app: FastAPI) -> None:
@@ -50,7 +28,7 @@ def attach(app: FastAPI) -> None:
     @asynccontextmanager
     async def lifespan(application: FastAPI) -> AsyncIterator[None]:
         async with inner(application):
-            task = asyncio.create_task(_feed(application))
+            task = asyncio.create_task(_feed(application.state.service))
             yield
             task.cancel()
             await asyncio.wait([task])
@@ -58,25 +36,43 @@ def attach(app: FastAPI) -> None:
     app.router.lifespan_context = lifespan
 
 
-async def _feed(app: FastAPI) -> None:
-    service: Service = app.state.service
+log = logging.getLogger("unseen.serve")
+
+
+async def _feed(service: Service) -> None:
     while not service.streams.ready:
         await asyncio.sleep(0.05)
-    slot = _found(service.streams)
-    stream = opened(slot)
-    generator = torch.Generator().manual_seed(stream.at.seq)
+    slot = await _found(service)
     while True:
-        part = stream.part(samples(stream.labels, BATCH, generator))
         try:
-            await service.observe(slot, part)
+            stream = opened(slot)
+            features, pictures = batch(stream)
+            await service.observe(slot, stream.part(features, pictures=pictures))
         except ServiceError as error:
             log.warning("the demo stopped: %s", error)
             return
         await asyncio.sleep(PAUSE)
 
 
-def _found(streams: Streams) -> Slot:
-    for slot in streams.slots.values():
+def batch(stream: Stream) -> tuple[Tensor, tuple[bytes, ...]]:
+    """Return the features and thumbnails that come next; after the last image all come again in another order."""
+    count = len(demo.load().keys)
+    turn, place = divmod(stream.at.seq, count)
+    pack = shuffled(turn)
+    places = slice(place, min(place + BATCH, count))
+    return pack.trial.z[places], pack.thumbnails[places]
+
+
+@lru_cache(1)
+def shuffled(turn: int) -> demo.Pack:
+    """Return the pack in the random order of one turn; what is known of the truth stays in it."""
+    pack = demo.load()
+    return pack[pack.trial.arrival("shuffled", turn)]
+
+
+async def _found(service: Service) -> Slot:
+    for slot in service.streams.slots.values():
         if slot.config.name == NAME and slot.stream:
             return slot
-    return streams.create(space(), Config("", NAME, "*", DEFAULT))
+    wanted = Config("", NAME, "*", DEFAULT)
+    return await service.chore("*", lambda: service.streams.create(demo.load().space, wanted))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -33,6 +32,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 
+RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
 log = logging.getLogger("unseen.serve")
 
 
@@ -53,7 +54,7 @@ class Front:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
+                message["headers"] = [*message.get("headers", ()), *RAW_HEADERS]
             await send(message)
 
         try:
@@ -63,8 +64,7 @@ class Front:
                 await self.app(scope, receive, dressed)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.metrics.requests.labels(route, status).inc()
-            self.metrics.latency.labels(route).observe(time.perf_counter() - started)
+            self.metrics.answered(route, status, time.perf_counter() - started)
 
 
 def foreign(scope: Scope) -> Response | None:
@@ -122,8 +122,23 @@ def refusal(error: Exception, status: int) -> Response:
 
 def add_refusals(app: FastAPI) -> None:
     """Answer every error with JSON of one shape."""
-    app.add_exception_handler(UnseenError, refused)
-    app.add_exception_handler(RequestValidationError, misread)
-    app.add_exception_handler(HTTPException, missing)
-    app.add_exception_handler(ClientDisconnect, gone)
-    app.add_exception_handler(Exception, broken)
+    for kind, answer in ANSWERS.items():
+        app.add_exception_handler(kind, answer)
+
+
+async def answer_to(request: Request, error: Exception) -> Response:
+    """Return what a caller is told of an error."""
+    for kind, answer in ANSWERS.items():
+        if isinstance(error, kind):
+            return await answer(request, error)
+    raise error
+
+
+# the general comes last
+ANSWERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    UnseenError: refused,
+    RequestValidationError: misread,
+    HTTPException: missing,
+    ClientDisconnect: gone,
+    Exception: broken,
+}

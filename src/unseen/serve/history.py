@@ -59,6 +59,11 @@ class History:
             self.points, self._stride = self.points[1::2], 2 * self._stride
 
     @property
+    def latest(self) -> Records:
+        """Return what was said of the most recent samples, newest last."""
+        return self._recent
+
+    @property
     def margins(self) -> list[float]:
         """Return how far the latest scores were above even odds, in order."""
         return [float(margin) for margin in self._recent["margin"] if math.isfinite(margin)]

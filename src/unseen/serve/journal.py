@@ -11,16 +11,24 @@ import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import UInt32
+
 from unseen.errors import StateError
 
-SCHEMA = """
+VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
+OPEN = """
 PRAGMA page_size = 16384;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
-PRAGMA wal_autocheckpoint = 256;
+PRAGMA wal_autocheckpoint = 1024;
+"""
+SCHEMA = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
     payload BLOB NOT NULL, chain BLOB NOT NULL
@@ -29,8 +37,12 @@ CREATE TABLE IF NOT EXISTS receipts (
     id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, asked BLOB NOT NULL, first INTEGER NOT NULL,
     answer BLOB NOT NULL, seal BLOB NOT NULL
 );
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
+COMMIT;
 """
 
+WORD = 0xFFFFFFFF
 OBSERVE, RESET, RESTORE = "observe", "reset", "restore"
 
 
@@ -85,6 +97,8 @@ class Journal:
         refuse_holes(path.with_name(path.name + "-wal"))
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._check_version()
+            self._db.executescript(OPEN)
             self._db.executescript(SCHEMA)
         except sqlite3.Error as error:
             raise damaged(path, error) from error
@@ -133,6 +147,15 @@ class Journal:
         except sqlite3.Error as error:
             raise damaged(self.path, error) from error
 
+    def note(self, name: str) -> str | None:
+        """Return what was noted under a name."""
+        row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def put_note(self, name: str, value: str) -> None:
+        """Note something about the journal as a whole."""
+        self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
+
     def size(self) -> int:
         """Return the bytes the journal takes on disk."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
@@ -141,6 +164,16 @@ class Journal:
     def close(self) -> None:
         """Let go of the files; what was appended stays."""
         self._db.close()
+
+    def _check_version(self) -> None:
+        """Refuse a file of another format before anything is written to it."""
+        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        is_new = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if is_new or found == VERSION:
+            return
+        self._db.close()
+        remedy = "a newer unseen wrote it, install that" if found > VERSION else "open it with the unseen it is from"
+        raise StateError(f"expected a journal of format {VERSION} in {self.path.name}, got format {found}; {remedy}")
 
     def _anchored(self, after: Position) -> Position:
         if after == self.start:
@@ -185,6 +218,13 @@ class Volatile(Journal):
         """Yield nothing."""
         return iter(())
 
+    def note(self, name: str) -> str | None:
+        """Remember nothing."""
+        return None
+
+    def put_note(self, name: str, value: str) -> None:
+        """Remember nothing."""
+
     def close(self) -> None:
         """Have nothing to let go of."""
 
@@ -218,12 +258,28 @@ def refuse_holes(wal: Path) -> None:
 
 
 def _wal_sum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    a, b = sums
-    for even, odd in zip(words[::2], words[1::2], strict=True):
-        a = (a + even + b) & 0xFFFFFFFF
-        b = (b + odd + a) & 0xFFFFFFFF
-    return a, b
+    """Return SQLite's checksum of 8n bytes: a += even + b, b += odd + a for each pair of words.
+
+    That is linear, so n steps are one product with powers of [[1, 1], [1, 2]] modulo 2^32, where numpy wraps by itself.
+    """
+    words = np.frombuffer(data, f"{order}u4").astype(np.uint32)
+    powers = _powers(len(words) // 2)
+    even, odd = words[::2], words[1::2]
+    by = powers[-2::-1]  # the last pair is multiplied by the zeroth power
+    a = (by[:, 0, 0] + by[:, 0, 1]) * even + by[:, 0, 1] * odd
+    b = (by[:, 1, 0] + by[:, 1, 1]) * even + by[:, 1, 1] * odd
+    start = powers[-1] * np.array(sums, np.uint32)
+    totals = (int(a.sum(dtype=np.uint32)) + int(start[0].sum()), int(b.sum(dtype=np.uint32)) + int(start[1].sum()))
+    return totals[0] & WORD, totals[1] & WORD
+
+
+@lru_cache(8)
+def _powers(count: int) -> UInt32[np.ndarray, "n 2 2"]:
+    powers = [(1, 0, 0, 1)]
+    for _ in range(count):
+        p, q, r, s = powers[-1]
+        powers.append((p + q & WORD, p + 2 * q & WORD, r + s & WORD, r + 2 * s & WORD))
+    return np.array(powers, np.uint32).reshape(-1, 2, 2)
 
 
 def damaged(path: Path, why: object) -> StateError:

@@ -6,9 +6,11 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import os
 import re
 import secrets
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from unseen.errors import ServiceError, SettingError, StateError
@@ -86,11 +88,15 @@ class Keys:
 
     def _read(self) -> None:
         """Take over what another process has written since."""
-        version = self.path.stat().st_mtime_ns if self.path.exists() else 0
+        try:
+            version = os.stat(self.path).st_mtime_ns
+        except FileNotFoundError:
+            version = 0
         if version != self._version:
             self._keys, self._version = {key.id: key for key in _read(self.path)}, version
 
 
+@lru_cache(64)
 def loopback(host: str) -> bool:
     """Say whether only this machine can reach `host`."""
     try:

@@ -29,6 +29,16 @@ class Metrics:
         self.drift = Gauge("unseen_drift", "Change of recent scores; 1 is the alarm", ["stream"], registry=registry)
         self.faults = Gauge("unseen_faults", "Damaged or missed snapshots", ["stream"], registry=registry)
 
+        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count a request; looking a label up costs more than counting, so it is done once."""
+        if (route, status) not in self._answered:
+            self._answered[route, status] = self.requests.labels(route, status), self.latency.labels(route)
+        count, times = self._answered[route, status]
+        count.inc()
+        times.observe(seconds)
+
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self._registry)

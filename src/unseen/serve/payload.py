@@ -7,13 +7,13 @@ import binascii
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from torch import Tensor
 
@@ -37,9 +37,9 @@ class Strict(BaseModel):
 
 
 class Samples(Strict):
-    """Unit feature vectors, or images as base64."""
+    """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64."""
 
-    features: list[list[FiniteFloat]] | None = None
+    features: list[list[FiniteFloat]] | str | None = None
     images: list[str] | None = None
 
 
@@ -79,7 +79,8 @@ def valid(body: bytes | str, model: type[M]) -> M:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
+        # where a field may be of several kinds, pydantic names the kind as if it were a field
+        where = ".".join(str(name) for name in first["loc"] if "[" not in str(name)) or "the body"
         raise ServiceError(
             422, f"expected a body like {model.__name__}, got {where}: {first['msg']}; see /docs"
         ) from error
@@ -90,48 +91,60 @@ def kind(request: Request) -> str:
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
-async def form(request: Request, limits: Limits) -> FormData:
+class Form(NamedTuple):
+    """What came in an uploaded form: texts by name, and files as bytes; what a client calls its files is ignored."""
+
+    texts: dict[str, str]
+    files: dict[str, list[bytes]]
+
+
+async def form(request: Request, limits: Limits) -> Form:
     """Return an uploaded form with a bounded number of files."""
-    return await request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20)
+    came = Form({}, {})
+    async with request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20) as parts:
+        for name, part in parts.multi_items():
+            if isinstance(part, UploadFile):
+                came.files.setdefault(name, []).append(await part.read())
+            else:
+                came.texts[name] = part
+    return came
 
 
 async def samples(request: Request, dim: int, limits: Limits) -> Tensor | list[bytes]:
     """Return the features of a request, or its images as bytes."""
     came: Tensor | list[bytes]
-    if kind(request) == JSON:
-        came = _from_json(await parsed(request, Samples))
-    elif kind(request) == RAW:
+    media = kind(request)
+    if media == RAW:
         came = _from_bytes(await request.body(), dim)
-    elif kind(request) == FORM:
-        came = await files(await form(request, limits), "images")
+    elif media == JSON:
+        came = _from_json(await parsed(request, Samples), dim)
+    elif media == FORM:
+        came = (await form(request, limits)).files.get("images", [])
     else:
-        raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {kind(request)!r}; set Content-Type")
+        raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
     if not 0 < len(came) <= limits.batch:
         raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(came)}; send smaller batches")
     return came
 
 
-async def files(uploaded: FormData, field: str) -> list[bytes]:
-    """Return the files of one field; what the client calls them is not looked at."""
-    return [await part.read() for part in uploaded.getlist(field) if isinstance(part, UploadFile)]
-
-
-def _from_json(body: Samples) -> Tensor | list[bytes]:
+def _from_json(body: Samples, dim: int) -> Tensor | list[bytes]:
     if (body.features is None) == (body.images is None):
         raise ServiceError(422, "expected either features or images, got both or neither; send one of them")
     if body.images is not None:
-        return [_from_base64(number, text) for number, text in enumerate(body.images)]
+        return [_from_base64(f"image {number}", text) for number, text in enumerate(body.images)]
+    if isinstance(body.features, str):
+        return _from_bytes(_from_base64("features", body.features), dim)
     rows = body.features or []
     if len({len(row) for row in rows}) > 1:
         raise FeatureError("expected features of one width, got rows of several; use one encoder")
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _from_base64(number: int, text: str) -> bytes:
+def _from_base64(what: str, text: str) -> bytes:
     try:
         return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ServiceError(422, f"expected images in base64, got {error} in image {number}; encode it again") from error
+        raise ServiceError(422, f"expected base64, got {error} in {what}; encode it again") from error
 
 
 def _from_bytes(body: bytes, dim: int) -> Tensor:
@@ -139,6 +152,7 @@ def _from_bytes(body: bytes, dim: int) -> Tensor:
         raise FeatureError(
             f"expected rows of {dim} little-endian float32 numbers, got {len(body)} bytes; send whole rows"
         )
+    # a copy, because what torch is given must not be read-only
     return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32).reshape(-1, dim))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -13,6 +14,7 @@ from unseen.serve.app import Settings, create_app
 from unseen.serve.keys import Keys, loopback
 
 CONNECTIONS = 1024
+SWITCH = 0.0005  # seconds
 
 
 def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], object]) -> None:
@@ -22,6 +24,8 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
             f"expected an API key before binding {settings.host}, got none; make one with "
             f"`unseen keys add --scope admin --data {settings.data}`"
         )
+    # a thread back from torch or SQLite waits so long for one that runs Python, dozens of times a block; 5 ms is usual
+    sys.setswitchinterval(SWITCH)
     app = create_app(settings)
     if demo:
         demonstration.attach(app)
@@ -31,6 +35,7 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         app,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         limit_concurrency=CONNECTIONS,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=10,

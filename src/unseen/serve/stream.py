@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, Session, checkpoint, detectors, threshold
-from unseen.detectors.base import unit
+from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError, ServiceError, SettingError, StateError, UnseenError
 from unseen.files import replacing
 from unseen.serve.history import RECORD, History, Records
@@ -89,14 +88,11 @@ class Part:
 
     z: Float[Tensor, "n d"]
     key: bytes | None = None
+    asked: bytes = b""  # hash of what was sent, where there is a key
+    pictures: Sequence[bytes] = ()
 
     def __len__(self) -> int:
-        return len(self.z)
-
-    @property
-    def asked(self) -> bytes:
-        """Return a hash of the features."""
-        return hashlib.blake2b(_raw(self.z), digest_size=16).digest()
+        return self.z.shape[0]  # many times faster than len of a tensor
 
 
 class Answer(NamedTuple):
@@ -130,15 +126,24 @@ class Stream:
         self.start = self.at = Position.start(f"{config.id} {self.labels.fingerprint}")
         self._recover()
 
-    def part(self, features: Tensor, key: str | None = None) -> Part:
-        """Return features as the writer takes them; refuse what no detector could use."""
+    def part(
+        self, features: Tensor, key: str | None = None, *, asked: bytes = b"", pictures: Sequence[bytes] = ()
+    ) -> Part:
+        """Return features as the writer takes them; refuse what no detector could use.
+
+        `asked` is a hash of what was sent, where that is not the features themselves.
+        """
         if features.ndim != 2 or features.shape[1] != self.labels.dim or not len(features):
             raise FeatureError(
                 f"expected features of shape [n, {self.labels.dim}] for this label space, got {list(features.shape)}; "
                 "pass a batch of at least one vector from the same encoder"
             )
-        hashed = None if key is None else hashlib.blake2b(key.encode(), digest_size=16).digest()
-        return Part(unit(features, like=self.labels.id_anchors), hashed)
+        z = features.detach().to(self.labels.id_anchors.dtype)
+        if key is None:
+            return Part(_nearly_unit(z, self.labels.id_anchors), pictures=pictures)
+        hashed = hashlib.blake2b(key.encode(), digest_size=16).digest()
+        asked = asked or hashlib.blake2b(_raw(z), digest_size=16).digest()
+        return Part(_nearly_unit(z, self.labels.id_anchors), hashed, asked, pictures)
 
     def score(self, parts: Sequence[Part]) -> list[Answer | Exception]:
         """Return verdicts for a block without learning anything."""
@@ -305,11 +310,23 @@ class Stream:
             self.at = at
             self.replayed += entry.count
         self.readers.snapshot = self.writer.snapshot
+        self._compare_arithmetic()
         if ahead := [saved.path.name for saved in self.saved(AUTO, KEPT, DAMAGED) if saved.entry > self.at.entry]:
             raise StateError(
                 f"expected a journal up to the snapshot {ahead[-1]}, got one that ends before it; restore a backup"
             )
         self._fresh = True
+
+    def _compare_arithmetic(self) -> None:
+        """Say so when a replay could not give the bits that were learned; from here on, note what computes."""
+        then, now = self.journal.note("arithmetic"), _arithmetic()
+        if then == now:
+            return
+        if then and self.replayed:
+            self.faults.append(
+                f"{self.replayed} samples were learned with {then} and replayed with {now}: equal to rounding"
+            )
+        self.journal.put_note("arithmetic", now)
 
     def _from_snapshot(self) -> Position | None:
         for _, entry, path in reversed(self.saved()):
@@ -358,7 +375,6 @@ class Stream:
 
     def _save(self, path: Path, state: Snapshot, at: Position) -> None:
         checkpoint.save(path, state._asdict(), {**self.readers.identity, "position": list(at)})
-        _sync(path.parent)  # or a power cut could undo the rename after the journal has forgotten
 
     def _rotate(self, at: Position) -> None:
         autos = self.saved(AUTO)
@@ -382,7 +398,6 @@ def write_config(folder: Path, config: Config) -> None:
     body = json.dumps(asdict(config), sort_keys=True)
     with replacing(folder / "stream.json") as path:
         path.write_text(json.dumps({"stream": body, "sha256": hashlib.sha256(body.encode()).hexdigest()}))
-    _sync(folder)
 
 
 def read_config(folder: Path) -> Config:
@@ -445,9 +460,15 @@ def _file_hash(path: Path) -> bytes:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _nearly_unit(z: Float[Tensor, "n d"], like: Tensor) -> Float[Tensor, "n d"]:
+    """Return features that every detector takes: those well within its bounds as they came, others made unit."""
+    numbers = z.numpy()
+    squares = np.einsum("nd,nd->n", numbers, numbers)
+    if bool((np.abs(squares - 1) < UNIT_TOLERANCE).all()):  # of squares: half as far as is allowed of norms
+        return z
+    return unit(z, like=like)
+
+
+def _arithmetic() -> str:
+    cores = torch.get_num_threads()
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {cores} compute thread(s)"

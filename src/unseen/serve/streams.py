@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-import torch
+from prometheus_client import Counter
 
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError
+from unseen.files import sync_folder
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
+from unseen.serve.pictures import Pictures
 from unseen.serve.stream import AUTO, Answer, Config, Durability, Part, Stream, read_config, write_config
+from unseen.serve.turns import Turns, threads
 
 DEFAULT = "default" if "default" in detectors.REGISTRY else "online"
 READY, OPENING, BROKEN = "ready", "opening", "damaged"
@@ -45,20 +48,36 @@ class Slot:
     stream: Stream | None = None
     observe: Gather[Part, Answer] | None = None
     score: Gather[Part, Answer] | None = None
+    pictures: Pictures = field(default_factory=Pictures)
+    counters: list[Counter] | None = None
 
 
 class Streams:
     """Every stream of one folder, and the threads they share."""
 
-    def __init__(self, data: Path, *, limits: Limits | None = None, durability: Durability | None = None) -> None:
+    def __init__(
+        self, data: Path, *, limits: Limits | None = None, durability: Durability | None = None, compute: int = 1
+    ) -> None:
         self.data, self.limits, self.durability = data, limits or Limits(), durability or Durability()
         self.slots: dict[str, Slot] = {}
         self.ready = False
         (data / "streams").mkdir(parents=True, exist_ok=True)
         (data / "spaces").mkdir(exist_ok=True)
         self._lock = _alone(data / "lock")
-        self.pool, self.chores = threads(2, "writer"), threads(1, "chores")
+        self.hire(compute)
         self._swept()
+
+    def hire(self, compute: int) -> None:
+        """Start the threads; all compute alike: a stream is replayed by another thread than the one that learned."""
+        self.writers = Turns(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
+        self.chores = Turns(2, "chores", compute=compute)
+        self.keeper = threads(1, "keeper", compute=compute)  # opens streams and takes snapshots
+
+    def dismiss(self) -> None:
+        """End the threads once they have finished what is at work."""
+        self.writers.close()
+        self.chores.close()
+        self.keeper.shutdown()
 
     def open_all(self) -> None:
         """Bring every stream back to where it was; one that cannot be trusted is refused, the others go on."""
@@ -78,6 +97,7 @@ class Streams:
             labels.save(half / "space.safetensors")
             write_config(half, config)
             half.rename(whole)
+            sync_folder(whole.parent)
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
             raise ServiceError(507, f"expected room for a stream, got {error}; free some space") from error
@@ -114,15 +134,14 @@ class Streams:
         return LabelSpace.load(offered[name])
 
     def snapshot_due(self, stream: Stream) -> None:
-        """Let the chores thread take a snapshot when one is due; the writer does not wait for it."""
+        """Let the keeper take a snapshot when one is due; the writer does not wait for it."""
         if stream.due and not stream.queued:
             stream.queued = True
-            self.chores.submit(self._snapshot, stream)
+            self.keeper.submit(self._snapshot, stream)
 
     def close(self) -> None:
         """Finish what is at work and leave every stream with a fresh snapshot."""
-        self.pool.shutdown()
-        self.chores.shutdown()
+        self.dismiss()
         for slot in self.slots.values():
             if slot.stream:
                 slot.stream.close()
@@ -135,8 +154,9 @@ class Streams:
             log.error("stream %s refused: %s", slot.config.id, error)
             slot.status, slot.reason = BROKEN, str(error)
             return
-        slot.observe = Gather(stream.observe, self.pool, block=BLOCK, queue=self.limits.queue)
-        slot.score = Gather(stream.score, self.pool, block=BLOCK, queue=self.limits.queue)
+        turn = self.writers.of(slot.config.owner)
+        slot.observe = Gather(stream.observe, turn, block=BLOCK, queue=self.limits.queue)
+        slot.score = Gather(stream.score, turn, block=BLOCK, queue=self.limits.queue)
         slot.stream, slot.status = stream, READY
 
     def _snapshot(self, stream: Stream) -> None:
@@ -163,9 +183,12 @@ class Streams:
                 self.slots[folder.name] = Slot(unknown, BROKEN, str(error))
 
 
-def threads(count: int, name: str) -> ThreadPoolExecutor:
-    """Return a pool whose threads compute alike: torch counts its threads per thread, and rounding follows."""
-    return ThreadPoolExecutor(count, name, torch.set_num_threads, (torch.get_num_threads(),))
+def opened(slot: Slot) -> Stream:
+    """Return the stream in a slot; say why there is none."""
+    if slot.stream is None:
+        why = slot.reason or "still being opened; try again in a moment"
+        raise ServiceError(503, f"expected a stream that is ready, got one that is {slot.status}: {why}")
+    return slot.stream
 
 
 def _alone(path: Path) -> IO[str]:

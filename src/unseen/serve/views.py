@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from unseen import LabelSpace
 from unseen.serve import payload
 from unseen.serve.metrics import Metrics
 from unseen.serve.stream import Answer, Stream
-from unseen.serve.streams import Slot
+from unseen.serve.streams import Slot, opened
+
+LATEST = 60  # verdicts a page shows when it is opened
 
 
 def brief(slot: Slot) -> dict[str, Any]:
@@ -77,6 +81,20 @@ def saved(stream: Stream) -> list[dict[str, Any]]:
     ]
 
 
+def past(slot: Slot) -> dict[str, Any]:
+    """Return how a stream went: curves, recent margins, and what was said last, with which of it has a picture."""
+    stream = opened(slot)
+    history, last = stream.history, stream.history.latest[-LATEST:]
+    first = stream.at.seq - len(last)
+    latest = payload.verdicts(Answer(first, last), stream.labels.names)["verdicts"] if len(last) else []
+    return {
+        "points": [point._asdict() for point in history.points],
+        "margins": history.margins,
+        "drift": history.drift,
+        "latest": [row | {"pictured": row["seq"] in slot.pictures} for row in latest],
+    }
+
+
 def nearest(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:
     """Return a page of known names, each with the negatives closest to it."""
     start = max(0, min(offset, len(labels.names)))
@@ -92,12 +110,15 @@ def nearest(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) 
 
 def counted(metrics: Metrics, slot: Slot, answer: Answer) -> None:
     """Add an answer to the counters."""
+    known, route = np.count_nonzero(answer.records["known"]), answer.records["route"]
     stream = slot.config.id
-    known, route = int(answer.records["known"].sum()), answer.records["route"]
-    metrics.samples.labels(stream, "known").inc(known)
-    metrics.samples.labels(stream, "unknown").inc(len(route) - known)
-    metrics.taught.labels(stream, "known").inc(int((route > 0).sum()))
-    metrics.taught.labels(stream, "unknown").inc(int((route < 0).sum()))
+    if slot.counters is None:  # looking labels up costs more than counting
+        sides = ("known", "unknown")
+        slot.counters = [count.labels(stream, side) for count in (metrics.samples, metrics.taught) for side in sides]
+    taught_known, taught_unknown = np.count_nonzero(route > 0), np.count_nonzero(route < 0)
+    numbers = (known, len(route) - known, taught_known, taught_unknown)
+    for counter, number in zip(slot.counters, numbers, strict=True):
+        counter.inc(int(number))
 
 
 def measured(metrics: Metrics, slots: Iterable[Slot]) -> bytes:
