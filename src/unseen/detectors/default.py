@@ -169,7 +169,7 @@ class Default(Detector[Pool]):
     def _merged(self, start: Pool, ends: Sequence[Pool], rule: Rule) -> Pool:
         """Return the pool of all parts: the regression and every sum are what one observer of them all would have.
 
-        Only `spread` differs: its terms are leverages met on the way, and each part met its own.
+        Only `spread`, `errors` and `pooled` differ: their terms are what each part met on its way.
         """
         totals = Pool(*(added(first, rest) for first, *rest in zip(start, *ends, strict=True)))
         weight, cov = merged_regression(start[:2], [end[:2] for end in ends])
@@ -256,10 +256,10 @@ def evidence(text: Text, lean: float) -> Evidence:
     """
     (known_mean, known_var), (far_mean, far_var) = (mean_and_variance(part) for part in text)
     spread = Spread(known_var.sqrt(), far_var.sqrt(), known_mean - far_mean)
-    best, count = text.known.amax(1), text.known.shape[1]
-    contrast = best - known_mean
+    count, peak = text.known.shape[1], text.known.amax(1)
+    contrast = peak - known_mean
     f = neglabel(text) - lean * spread.shift + contrast + surprise(contrast, spread, count) / 2
-    mean_of_names, deviation = without_the_best(known_mean.double(), known_var.double(), best.double(), count)
+    mean_of_names, deviation = without_the_best(known_mean.double(), known_var.double(), peak.double(), count)
     return Evidence(f.double(), Spread(deviation, far_var.double().sqrt(), mean_of_names - far_mean.double()))
 
 
