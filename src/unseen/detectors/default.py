@@ -22,6 +22,7 @@ FEW_NAMES = 4  # with fewer, all but the best say too little about how names spr
 PANEL = 128  # samples factored at once: more cost a larger factor, fewer more passes over the state
 BORROWED = 10  # negatives whose deviation stands in where the names are too few to have one of their own
 TINY = 1e-9  # a variance that is none: every word, or every image, is the same
+FEW_VOTES = 5  # fewer say little about how popular a name is: names differ by that much by accident
 NORMAL = 1 / 3  # two-sidedness of a normal distribution; two points, however unequal, have 1
 
 
@@ -36,9 +37,8 @@ class Pool(NamedTuple):
     errors: Float[Tensor, " 2"]  # summed squared error of the level alone, and of the pool, each before its sample
     own: Float[Tensor, " 4"]  # summed powers of the evidence
     pooled: Float[Tensor, " 4"]  # the same of what the pool said of each sample before it learned from it
-    known_deviation: Float[
-        Tensor, ""
-    ]  # sums over the stream of how each image's logits spread: `even` needs their mean
+    # sums over the stream of how each image's logits spread: `even` needs their means
+    known_deviation: Float[Tensor, ""]
     far_deviation: Float[Tensor, ""]
     shift: Float[Tensor, ""]
 
@@ -245,7 +245,7 @@ class Default(Detector[Pool]):
         return own + weight * (pooled - own), even + weight * (1 - slopes) * (say.level - even)
 
     def _named(self, text: Text, votes: Tensor) -> Tensor:
-        return (text.known - self.balance * torch.log1p(votes)).argmax(1)
+        return (text.known - self.balance * torch.log1p(votes / FEW_VOTES)).argmax(1)
 
 
 def evidence(text: Text, lean: float) -> Evidence:
