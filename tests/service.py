@@ -35,7 +35,7 @@ def child(pipe: Connection, settings: Settings, room: int | None) -> None:
     if room is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    os.environ["UNSEEN_TEST"] = "1"
+    os.environ["UNSEEN_CACHE"] = str(settings.data / "cache")
     run(settings, port=0, demo=False, announce=pipe.send)
 
 
