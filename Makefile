@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench results clean
+.PHONY: demo test test-ray lint bench gpu results clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
 	$(BIN)/pytest -q -n auto
+
+test-ray: .venv/ready
+	$(BIN)/pytest -q -m ray
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -18,6 +21,10 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/speed.py
+
+# on a machine with a GPU, with whatever Python has torch for CUDA there: PYTHON=...
+gpu:
+	PYTHON=$(PYTHON) benchmarks/on_gpu.sh results/gpu
 
 results: .venv/ready
 	$(BIN)/python benchmarks/results.py ../shared/clip-b16

@@ -1,7 +1,8 @@
 """How fast the scan is: naive loop, one by one, blocked and the floor of its matrix products, as ratios in one run.
 
-    python benchmarks/speed.py            # a table
-    python benchmarks/speed.py --json     # one JSON object per line
+    python benchmarks/speed.py                  # a table
+    python benchmarks/speed.py --json           # one JSON object per line
+    python benchmarks/speed.py --device cuda    # the same questions to a GPU, and its own: see benchmarks/gpu.py
 
 Every time is the median of a few repetitions; `naive` runs a slice of the stream and is scaled up per sample. Nothing
 is printed while the scan's tests are red: a fast wrong number is no speed-up.
@@ -48,7 +49,12 @@ class Row:
 
 
 def main() -> None:
-    arguments = parsed()
+    arguments, others = parsed()
+    if arguments.device != "cpu":
+        import gpu  # which borrows from this file
+
+        gpu.main([*others, *["--json"] * arguments.json])
+        return
     torch.set_num_threads(arguments.threads)
     if subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/test_scan.py"], cwd=REPO, capture_output=True
@@ -63,7 +69,7 @@ def main() -> None:
         show(rows)
 
 
-def parsed() -> argparse.Namespace:
+def parsed() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--known", type=int, default=1_000)
     parser.add_argument("--negatives", type=int, default=10_000)
@@ -72,8 +78,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--slow", type=int, default=200, help="samples for the one-at-a-time cases")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--million", action="store_true", help="also a stream of 10^6 samples (minutes)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: options are those of gpu.py")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    arguments, others = parser.parse_known_args()
+    if others and arguments.device == "cpu":
+        parser.error(f"expected no other arguments on a CPU, got {' '.join(others)}")
+    return arguments, others
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -130,8 +140,14 @@ def stream(labels: LabelSpace, samples: int) -> Tensor:
         labels.id_anchors[torch.randint(len(labels.names), (samples,), generator=generator)],
         labels.ood_anchors[torch.randint(len(labels.negatives), (samples,), generator=generator)],
     )
-    noise = normalize(torch.randn(samples, labels.dim, generator=generator), dim=-1)
-    strength = 0.1 + 0.25 * torch.rand(samples, 1, generator=generator)
+    return around(anchors, generator)
+
+
+def around(anchors: Tensor, generator: torch.Generator) -> Tensor:
+    """Return one sample near each anchor, some clearly so and some not."""
+    options = {"generator": generator, "device": anchors.device}
+    noise = normalize(torch.randn(anchors.shape, **options), dim=-1)
+    strength = 0.1 + 0.25 * torch.rand(len(anchors), 1, **options)
     return normalize(strength * anchors + noise, dim=-1)
 
 

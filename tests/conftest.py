@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import hypothesis
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import LabelSpace
+from unseen.scale import cluster
 
-hypothesis.settings.register_profile("unseen", deadline=None, derandomize=True)  # CI machines stall; seeds must not
-hypothesis.settings.load_profile("unseen")
+try:
+    import hypothesis
+except ImportError:  # the GPU's tests do without it: a machine with a GPU may have pytest and no more
+    pass
+else:
+    hypothesis.settings.register_profile("unseen", deadline=None, derandomize=True)  # CI stalls; seeds must not
+    hypothesis.settings.load_profile("unseen")
 torch.set_num_threads(1)  # the tensors here are too small to share
 
 REPO = Path(__file__).parents[1]
@@ -44,6 +51,13 @@ def stream(labels: LabelSpace, count: int = 80, *, seed: int = 3, noise: float =
 @pytest.fixture
 def labels() -> LabelSpace:
     return space()
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """Return a local Ray of two workers, one for all tests that are marked `ray`: starting it takes seconds."""
+    with cluster.connect("local", workers=2, memory=128 << 20) as joined:
+        yield joined
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,24 @@ def test_rows_do_not_depend_on_the_number_of_workers(suite, tmp_path):
         assert torch.equal(one.scores(row), two.scores(other))
 
 
+def test_runs_in_one_go_have_the_rows_of_runs_by_themselves(suite):
+    runs = grid(suite, chosen=("mcm", "online", "neglabel", bench.ORACLE), orders=("shuffled", "id_first"), seeds=2)
+    alone = [row for _, row in outcomes(suite, runs, workers=1)]
+    grouped = [row for row, _ in pool_module._grouped(suite, runs, "cpu")]
+    assert timeless(grouped) == timeless(alone)
+
+
+def test_a_row_of_another_device_is_another_row(suite):
+    run = grid(suite, chosen=("online",), orders=("shuffled",), seeds=1)[0]
+    assert bench.identity(suite, run, device="cuda") == {**bench.identity(suite, run), "device": "cuda"}
+
+
+def test_a_gpu_that_is_not_there_is_refused(cli, table, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingError, match="expected --device cpu, or cuda where torch finds a GPU, got 'cuda'"):
+        cli(table, "--features", table.parent, "--device", "cuda")
+
+
 def test_a_killed_run_goes_on_after_its_last_whole_line(suite, tmp_path, monkeypatch):
     results = Results(tmp_path, "rows")
     expected = rows_of(suite, results)
@@ -161,6 +179,17 @@ def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):
         swept(runs, ["gamma=1"])
     with pytest.raises(SettingError, match="expected a sweep like"):
         swept(runs, ["kappa=small"])
+
+
+def test_a_sweep_through_the_default_gives_every_run_its_own_row_and_resumes(suite, tmp_path):
+    runs = swept(grid(suite, chosen=("online",), orders=("shuffled",), seeds=1), ["kappa=0.02,0.05,0.2"])
+    runs += runs[:1]  # asked for twice, computed once
+    for _ in range(2):
+        results = Results(tmp_path, suite.name)
+        for run, row in outcomes(suite, runs, results, workers=1):
+            assert row["varied"] == [name for name, _ in run.settings]
+            assert row["settings"]["kappa"] == dict(run.settings).get("kappa", 0.05)
+        assert len(results.done()) == len(results.path.read_text().splitlines()) == len(runs) - 1
 
 
 def test_rows_of_the_oracle_and_of_fitted_methods_are_marked(suite):

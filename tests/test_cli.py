@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import json
+import math
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import unseen
 from conftest import space, stream
 from unseen import LabelSpace, Session
-from unseen.cli import app, main
+from unseen.cli import app, main, terminal
+from unseen.errors import UnseenError
 
 runner = CliRunner()
 
@@ -104,12 +109,49 @@ def test_a_state_of_another_detector_is_named(files):
     arguments = ["score", files["features"], "--space", files["space"], "--state", files["state"]]
     runner.invoke(app, arguments)
     result = runner.invoke(app, [*arguments, "--detector", "mcm"])
-    assert "expected --detector default" in str(result.exception)
+    assert "was learned with, default, got mcm" in str(result.exception)
 
 
-def test_help_teaches_and_version_is_said():
-    for command in ("score", "bench", "gap"):
-        assert "Example" in runner.invoke(app, [command, "--help"]).stdout
+def test_score_goes_on_with_the_detector_and_the_line_of_its_state(files):
+    arguments = ("score", files["features"], "--space", files["space"], "--state", files["state"])
+    invoke(*arguments, "--detector", "mcm", "--recall", "0.9")
+    invoke(*arguments)
+    assert invoke(*arguments, "--recall", "0.9")[-1]["summary"]["seen"] == 270
+    result = runner.invoke(app, [*arguments, "--recall", "0.5"])
+    assert "expected --recall and --cut as" in str(result.exception)
+
+
+def test_json_is_strict(capsys):
+    terminal.emit({"share": math.nan, "parts": [{"far": math.inf, "near": 0.5}], "path": Path("a")})
+    assert json.loads(capsys.readouterr().out) == {"share": None, "parts": [{"far": None, "near": 0.5}], "path": "a"}
+
+
+def test_an_error_is_one_line(capsys):
+    terminal.fail(UnseenError("word " * 60))
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Yield every command by its words."""
+    for name, command in typer.main.get_command(app).commands.items():
+        yield from [(name, part) for part in command.commands] if hasattr(command, "commands") else [(name,)]
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_teaches_by_example_and_speaks_json(words):
+    text = runner.invoke(app, [*words, "--help"]).stdout
+    assert "Example" in text
+    assert "--json" in text
+
+
+def test_ctrl_c_while_torch_is_imported_ends_quietly():
+    stop = "class Stop:\n def find_spec(self, name, *_):\n  if name == 'torch': signal.raise_signal(signal.SIGINT)\n"
+    script = f"import signal, sys, unseen.__main__ as entry\n{stop}sys.meta_path.insert(0, Stop())\nentry.main()"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
+
+
+def test_version_is_said():
     assert runner.invoke(app, ["--version"]).stdout.strip() == f"unseen {unseen.__version__}"
 
 

@@ -65,3 +65,29 @@ def test_no_names_and_two_wordings_are_refused() -> None:
         CliRunner().invoke(app, [], catch_exceptions=False)
     with pytest.raises(LabelError, match="got both"):
         CliRunner().invoke(app, ["--label", "a", "--prompt", "x {}", "--learned", "f"], catch_exceptions=False)
+
+
+def test_several_files_or_a_folder_make_one_space_each(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "pets.txt").write_text("cat\ndog\n")
+    (tmp_path / "in" / "wild.txt").write_text("fox\nwolf\nbear\n")
+    run("--labels", "in", "-o", "out", "--negatives", "9")
+    run("--labels", "in/pets.txt", "-o", "pets.safetensors", "--negatives", "9")
+    pets, wild = (LabelSpace.load(tmp_path / "out" / f"{name}.safetensors") for name in ("pets", "wild"))
+    assert wild.names == ("fox", "wolf", "bear")
+    assert pets.fingerprint == LabelSpace.load(tmp_path / "pets.safetensors").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--labels", "empty"], "text files"),
+        (["--labels", "classes.txt", "--labels", "words.txt", "--label", "fox"], "at most one file"),
+        (["--labels", "classes.txt", "--labels", "words.txt"], "a folder for 2"),
+        (["--labels", "classes.txt", "--labels", "./classes.txt"], "different names"),
+    ],
+)
+def test_many_spaces_ask_for_what_they_need(tmp_path: Path, options: list[str], says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LabelError, match=says):
+        CliRunner().invoke(app, options, catch_exceptions=False)

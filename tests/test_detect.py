@@ -205,6 +205,7 @@ def test_a_state_meets_what_it_was_learned_with(
         run("photos", "--detector", "mcm", *state)
     with pytest.raises(SettingError, match="--recall and --cut"):
         run("photos", "--recall", "0.5", *state)
+    run("photos", "--recall", "0.95", *state)  # what it was learned with, said again
     monkeypatch.setattr(encoder, "fingerprint", "0ther" * 8)
     with pytest.raises(EncoderError, match="pass --encoder colour"):
         run("photos", *state)

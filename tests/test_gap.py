@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch.nn.functional import normalize, one_hot
 from typer.testing import CliRunner
 
 from conftest import space, stream, unit
+from tiny_models import ColourEncoder, pictures
 from unseen import gap
 from unseen.cli.gap import gap as command
+from unseen.encode.cache import FeatureCache
 from unseen.errors import DataError, FeatureError, MissingExtra, SettingError
 from unseen.scan import naive
 from unseen.suites import FeatureSet
@@ -220,6 +223,18 @@ def test_the_command_prints_tables_json_and_a_plot(files):
     assert len(row["classes"]) == 6
     assert row["regret"][-1]["samples"] == 80
     assert row["bound"] <= row["distance"]
+
+
+def test_the_command_reads_a_folder_of_encoded_images(files):
+    encoder = ColourEncoder()
+    cache = FeatureCache(files / "features", encoder)
+    images = [replace(image, path=f"{i}.png", label=f"name {i % 6}") for i, image in enumerate(pictures(12))]
+    labels = space(dim=encoder.dim, dtype=torch.float32)
+    labels.save(files / "colours.safetensors")
+    cache.add(images, encoder.images(images))
+    for options in ((), ("--truth",)):
+        told = run(files / "features", "--space", files / "colours.safetensors", "--json", *options)
+        assert json.loads(told.stdout)["regret"][-1]["samples"] == 12
 
 
 def test_the_command_refuses_what_it_cannot_do(files, monkeypatch):

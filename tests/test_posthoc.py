@@ -110,11 +110,13 @@ class Theirs:
     def predict_features(self, x):
         return (x - self.mean).norm(dim=1)
 
+    fit_logits, predict_logits = fit_features, predict_features
+
 
 def test_a_detector_of_pytorch_ood_runs_on_features_or_logits():
     z, label = images()
     adapted = posthoc.fitted(PytorchOOD(LABELS, theirs=Theirs()), z, label)
-    torch.testing.assert_close(adapted.score(None, z).score, -(z - z.mean(0)).norm(dim=1))
+    torch.testing.assert_close(adapted.score(None, z).score, -(z - z.mean(0)).norm(dim=1), atol=1e-6, rtol=1e-6)
     logits = posthoc.fitted(PytorchOOD(LABELS, theirs=Theirs(), on="logits"), z, label)
     assert logits.confidence(z).shape == (80,)
     assert logits.theirs.classes == 4

@@ -153,7 +153,8 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path):
         return result.stdout.strip()
 
     text = unseen("add", "--owner", "team", "--scope", "read")
-    assert f'"id": "{text.split("_")[1]}", "owner": "team", "scope": "read"' in unseen("list")
+    assert f'"id": "{text.split("_")[1]}", "owner": "team", "scope": "read"' in unseen("list", "--json")
+    assert unseen("list").split() == [text.split("_")[1], "read", "team"]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 
 from conftest import space, stream
 from unseen import LabelSpace, Session, detectors
-from unseen.detectors import MCM, Framework, Online
+from unseen.detectors import MCM, Default, Framework, Online
 from unseen.errors import SettingError, StateError
 from unseen.files import load_tensors, save_tensors
 from unseen.threshold import Adaptive, Fixed
@@ -28,6 +29,13 @@ def test_verdicts_name_the_known_and_not_the_unknown(labels):
     assert unknown.name is None
     assert not unknown.known
     assert known.confidence == pytest.approx(1 / (1 + 2.718281828459045**-known.score))
+
+
+def test_the_score_of_a_verdict_is_what_its_line_and_its_confidence_are_about(labels):
+    session = Session(Default(labels), Fixed(0.5))
+    for verdict in session.observe(stream(labels, 60)):
+        assert verdict.known == (verdict.score >= 0.5)
+        assert verdict.confidence == pytest.approx(1 / (1 + math.exp(-verdict.score)))
 
 
 def test_verdicts_are_a_sequence(session, labels):

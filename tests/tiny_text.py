@@ -39,3 +39,7 @@ class TableEncoder:
         ]
         angle = torch.deg2rad(torch.tensor(found))
         return torch.stack([angle.cos(), angle.sin()], 1)
+
+
+def hashed(name: str) -> HashEncoder:
+    return HashEncoder()

@@ -1,9 +1,26 @@
 """Know which images belong to none of your classes. No training, no labels: unseen learns from the stream itself."""
 
-from unseen import detectors, threshold
-from unseen.encode import load_encoder, read_images
-from unseen.labels import LabelSpace
-from unseen.session import Session, Verdict
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unseen import detectors, threshold
+    from unseen.encode import load_encoder, read_images
+    from unseen.labels import LabelSpace
+    from unseen.session import Session, Verdict
 
 __version__ = "0.1.0"
 __all__ = ["LabelSpace", "Session", "Verdict", "__version__", "detectors", "load_encoder", "read_images", "threshold"]
+
+_HOMES = {"load_encoder": "encode", "read_images": "encode", "LabelSpace": "labels", "Session": "session"}
+_HOMES |= {"Verdict": "session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: torch takes seconds, in which Ctrl-C would end in a traceback."""
+    if name not in __all__:
+        raise AttributeError(f"module 'unseen' has no attribute {name!r}")
+    home = importlib.import_module(f"unseen.{_HOMES.get(name, name)}")
+    return getattr(home, name) if name in _HOMES else home

@@ -12,6 +12,8 @@ UnseenError
 └── ServiceError      a request the service refuses: over a limit, without a key, in conflict, out of disk
 """
 
+from __future__ import annotations
+
 
 class UnseenError(Exception):
     """Base of all errors raised on purpose."""
@@ -49,9 +51,14 @@ class MissingExtra(UnseenError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
         super().__init__(
             f"expected the package {package!r} for this, got none; install it with: pip install 'unseen[{extra}]'"
         )
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        """Let it travel from a worker as what it was made of, not as its message."""
+        return MissingExtra, (self.package, self.extra)
 
 
 class ServiceError(UnseenError):
@@ -60,3 +67,7 @@ class ServiceError(UnseenError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str]]:
+        """Let it travel from a worker with its status."""
+        return ServiceError, (self.status, str(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -38,22 +39,41 @@ class Report:
 
 
 def evaluate(detector: Detector[Any], trial: Trial) -> Report:
-    """Stream a trial through a detector, features only, then judge its scores by the truth."""
+    """Stream a trial through a detector, features only, then judge its scores by the truth.
+
+    The detector runs where its label space is; the truth stays on the host.
+    """
     started = perf_counter()
-    reading, state = detector.observe(detector.start(), trial.z)
-    return judged(detector, reading, trial, cost=_cost(started, state))
+    reading, state = detector.observe(detector.start(), _beside(detector, trial.z))
+    return judged(detector, reading.cpu(), trial, cost=_cost(started, state))
+
+
+def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Report]:
+    """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
+    started = perf_counter()
+    observed = detector.observe_many(
+        [detector.start()] * len(orders),
+        _beside(detector, pool.z),
+        [order.to(detector.labels.id_anchors.device) for order in orders],
+    )
+    readings = [reading.cpu() for reading, _ in observed]
+    costs = [_cost(started, state) for _, state in observed]
+    return [
+        judged(detector, reading, pool[order], cost=cost._replace(seconds=cost.seconds / len(orders)))
+        for reading, order, cost in zip(readings, orders, costs, strict=True)
+    ]
 
 
 def oracle(detector: Online, trial: Trial) -> Report:
     """Run Algorithm 1 with routes taken from the truth: an upper bound for study, never a result of a detector."""
     started, state, readings = perf_counter(), detector.start(), []
-    z = unit(trial.z, like=detector.labels.id_anchors)
-    for block, is_id in zip(z.split(BLOCK), trial.is_id.split(BLOCK), strict=True):
+    z = unit(_beside(detector, trial.z), like=detector.labels.id_anchors)
+    for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
         reading, state = detector.taught(state, block, read_text(detector.labels, block, tau=detector.tau), trust)
         readings.append(reading)
     name = f"oracle-{detector.name}"
-    return judged(detector, Reading.joined(readings), trial, name=name, cost=_cost(started, state))
+    return judged(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
 
 
 NOTHING = Cost(0.0, 0)
@@ -64,7 +84,8 @@ def judged(
 ) -> Report:
     """Return every metric of scores that were made without the truth."""
     is_id = trial.is_id
-    frozen = (unit(trial.z[is_id], like=detector.labels.id_anchors) @ detector.labels.id_anchors.T).argmax(1)
+    anchors = detector.labels.id_anchors
+    frozen = (unit(_beside(detector, trial.z[is_id]), like=anchors) @ anchors.T).argmax(1).cpu()
     metrics = {
         **summary(reading.score[is_id], reading.score[~is_id]),
         "accuracy": _share(reading.label[is_id] == trial.label[is_id]),
@@ -104,6 +125,10 @@ def _slice(report: Report, part: Int[Tensor, " n"]) -> dict[str, float]:
 def _cost(started: float, state: Any) -> Cost:
     seconds, parts = perf_counter() - started, checkpoint.flat(state).values()
     return Cost(seconds, sum(part.element_size() * part.nelement() for part in parts))
+
+
+def _beside(detector: Detector[Any], z: Tensor) -> Tensor:
+    return z.to(detector.labels.id_anchors.device)
 
 
 def _share(claims: Bool[Tensor, " n"]) -> float:

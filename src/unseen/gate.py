@@ -50,7 +50,19 @@ def settled(
     bound: float,
 ) -> Float[Tensor, " T"]:
     """Return `trust` with values near `±bound` computed again in float64: routes must not depend on shapes."""
-    first = trust(text)
+    return resolved(trust, trust(text), labels, z, tau=tau, bound=bound)
+
+
+def resolved(
+    trust: Callable[[Text], Tensor],
+    first: Float[Tensor, " T"],
+    labels: LabelSpace,
+    z: Float[Tensor, "T d"],
+    *,
+    tau: float,
+    bound: float,
+) -> Float[Tensor, " T"]:
+    """Return a `first` reading of trust with values near `±bound` computed again in float64."""
     unsure = (first.abs() - bound).abs() < UNSURE
     if first.dtype == torch.float64 or not bool(unsure.any()):
         return first
@@ -59,9 +71,9 @@ def settled(
 
 
 def decaying_steps(
-    taught: Bool[Tensor, " T"], seen: Int[Tensor, ""], *, rho: float, dtype: torch.dtype
-) -> tuple[Float[Tensor, " T"], Int[Tensor, ""]]:
+    taught: Bool[Tensor, "*S T"], seen: Int[Tensor, "*S"], *, rho: float, dtype: torch.dtype
+) -> tuple[Float[Tensor, "*S T"], Int[Tensor, "*S"]]:
     """Return the step `rho / sqrt(n)` of the n-th teaching sample, zero for the rest, and the new count (Eq. 11)."""
-    count = seen + taught.cumsum(0)
+    count = seen.unsqueeze(-1) + taught.cumsum(-1)
     step = torch.where(taught, rho / count.clamp(min=1).double().sqrt(), 0.0)
-    return step.to(dtype), seen + taught.sum()
+    return step.to(dtype), seen + taught.sum(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -23,8 +24,8 @@ class Verdict(NamedTuple):
 
     name: str | None
     known: bool
-    score: float
-    confidence: float  # sigmoid of the score's distance from even odds
+    score: float  # log-odds above even: what the line is drawn on
+    confidence: float  # its sigmoid
     warming: bool = False  # too little seen for the threshold to mean what it says
 
 
@@ -61,12 +62,20 @@ class Verdicts(Sequence[Verdict]):
     def __getitem__(self, index: int | slice) -> Verdict | list[Verdict]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        score, known = float(self.reading.score[index]), bool(self.known[index])
-        name = self.names[int(self.reading.label[index])] if known else None
-        return Verdict(name, known, score, float(self.confidence[index]), bool(self.cuts.warming[index]))
+        known, label, score, confidence, warming = (column[index] for column in self._columns)
+        return Verdict(self.names[label] if known else None, known, score, confidence, warming)
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[i] for i in range(len(self)))
+
+    @cached_property
+    def _columns(self) -> tuple[list[Any], ...]:
+        # once: a column per verdict would make reading them all quadratic
+        columns = self.known, self.reading.label, self.margin, self.confidence, self.cuts.warming
+        return tuple(column.tolist() for column in columns)
+
+    def __repr__(self) -> str:
+        return f"Verdicts({int(self.known.sum())} known, {int((~self.known).sum())} unknown)"
 
 
 class Tally(NamedTuple):
@@ -95,10 +104,14 @@ class Session:
         zero = torch.zeros((), dtype=torch.int64)
         self.snapshot = Snapshot(detector.start(), self.threshold.start(), Tally(zero, zero, zero, zero))
 
+    def __repr__(self) -> str:
+        return f"Session({self.detector.name}, {self.detector.labels!r}, seen={int(self.snapshot.tally.seen)})"
+
     def observe(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Learn from features in arrival order and return a verdict for each."""
         before = self.snapshot
         reading, state = self.detector.observe(before.detector, z)
+        reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
         cuts, line = self.threshold.learn(before.threshold, margin(reading))
         verdicts = Verdicts(self.detector.labels.names, reading, cuts)
         self.snapshot = Snapshot(state, line, _added(before.tally, verdicts))
@@ -107,7 +120,7 @@ class Session:
     def score(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Return verdicts without learning anything."""
         snapshot = self.snapshot
-        reading = self.detector.score(snapshot.detector, z)
+        reading = self.detector.score(snapshot.detector, z).cpu()
         return Verdicts(self.detector.labels.names, reading, self.threshold.read(snapshot.threshold, margin(reading)))
 
     @property

@@ -12,11 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
+from unseen.modes import known_line
 
 S = TypeVar("S")
-
-PRIOR = 64  # pseudo-samples that say how unknown images spread before any was seen
-PRIOR_DEVIATION = 2.0  # nats
 
 
 class Cuts(NamedTuple):
@@ -108,14 +106,15 @@ class Recent(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptive(Threshold[Recent]):
-    """Draw the line from the stream: fit two modes to the recent scores and keep `recall` of the upper one.
+    """Draw the line from the stream, where it should keep a share `recall` of the known images.
 
-    Where 0 is derived (`anchored`: a sample related to no name scores 0), the unknown mode cannot lie above it and the
-    line cannot fall below it, so a stream of one kind is no special case. Elsewhere only the scores themselves can say
-    where the modes are, and a stream of one kind is split in two.
+    Where 0 is derived (`anchored`: a sample related to no name scores about 0), `modes.known_line` says where known
+    images lie from the first sample on: from the later half of the stream, whenever it has grown by an eighth or less.
+    Elsewhere only the scores themselves can say where the modes are: the line stays at even odds until `warmup` scores
+    have been seen, then the upper of two fitted modes is kept, and a stream of one kind is split in two.
 
-    The line moves every `every` samples counted from the stream's start, so cutting the stream differently into calls
-    changes nothing. Until `warmup` scores have been seen the line stays at even odds and verdicts say so.
+    The line moves at counts from the stream's start, at least every `every` samples, so cutting the stream differently
+    into calls changes nothing. Verdicts before `warmup` scores say that the line is young.
     """
 
     recall: float = 0.95
@@ -136,9 +135,9 @@ class Adaptive(Threshold[Recent]):
             )
 
     def start(self) -> Recent:
-        """Return an empty ring and even odds."""
-        zero = torch.zeros((), dtype=torch.float64)
-        return Recent(torch.zeros(self.window, dtype=torch.float64), zero.long(), zero)
+        """Return an empty ring and the line that needs no score: where known images usually lie, or even odds."""
+        ring, zero = (torch.zeros(shape, dtype=torch.float64) for shape in ((self.window,), ()))
+        return Recent(ring, zero.long(), known_line(ring[:0], self.recall) if self.anchored else zero)
 
     def suited(self, *, anchored: bool) -> Adaptive:
         """Return this rule, leaning on even odds where the detector derives them."""
@@ -149,14 +148,15 @@ class Adaptive(Threshold[Recent]):
         return float(state.cut)
 
     def warming(self, state: Recent) -> bool:
-        """Say whether the line still stands at even odds for want of scores."""
+        """Say whether few scores have been seen yet."""
         return int(state.seen) < self.warmup
 
     def learn(self, state: Recent, score: Float[Tensor, " T"]) -> tuple[Cuts, Recent]:
         """Return the line each sample met and the state after the last: a sample meets the line drawn before it."""
         cuts, start = [self.read(state, score[:0])], 0
         while start < len(score):
-            stop = min(len(score), start + self.every - int(state.seen) % self.every)
+            pace = self._pace(int(state.seen))
+            stop = min(len(score), start + pace - int(state.seen) % pace)
             cuts.append(self.read(state, score[start:stop]))
             state = self._remember(state, score[start:stop])
             start = stop
@@ -166,26 +166,17 @@ class Adaptive(Threshold[Recent]):
         seen = state.seen + len(score)
         slots = torch.arange(int(state.seen), int(seen)) % self.window
         ring = state.ring.index_copy(0, slots, score.detach().cpu().double())
-        if int(seen) % self.every or int(seen) < self.warmup:
+        if int(seen) % self._pace(int(state.seen)) or (int(seen) < self.warmup and not self.anchored):
             return Recent(ring, seen, state.cut)
-        draw = known_mode_cut if self.anchored else upper_mode_cut
-        return Recent(ring, seen, draw(ring[: int(seen)], self.recall))
+        if not self.anchored:
+            return Recent(ring, seen, upper_mode_cut(ring[: int(seen)], self.recall))
+        latest = min(self.window, int(seen) - int(seen) // 2)  # what a detector says changes while it learns
+        slots = torch.arange(int(seen) - latest, int(seen)) % self.window
+        return Recent(ring, seen, known_line(ring[slots], self.recall))
 
-
-def known_mode_cut(margins: Float[Tensor, " n"], recall: float, *, rounds: int = 30) -> Float[Tensor, ""]:
-    """Return the margin that a share `recall` of the known mode exceeds, never below 0.
-
-    Two normals by expectation maximisation, told apart by 0: the unknown mean is at most 0, because 0 is what an image
-    related to no name scores, and what scores below the unknown mean is not known. The quantile is the normal one:
-    unknown images that leak into the known mode do so at its lower end, where a quantile of samples would follow them.
-    """
-    weight = torch.sigmoid(margins)
-    for _ in range(rounds):
-        known, unknown = Mode.of(margins, weight), Mode.unknown(margins, 1 - weight)
-        weight = torch.sigmoid(known.log_density(margins) - unknown.log_density(margins))
-        weight = torch.where(margins > known.mean, 1.0, torch.where(margins < unknown.mean, 0.0, weight))
-    known = Mode.of(margins, weight)
-    return (known.mean - torch.special.ndtri(margins.new_tensor(recall)) * known.variance.sqrt()).clamp(min=0)
+    def _pace(self, seen: int) -> int:
+        """Return how many samples lie between two lines: a young line moves more often, where it can."""
+        return min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.anchored else self.every
 
 
 class Mode(NamedTuple):
@@ -202,14 +193,6 @@ class Mode(NamedTuple):
         mean = (weight * scores).sum() / mass
         variance = (weight * (scores - mean).square()).sum() / mass
         return cls(mass, mean, variance.clamp(min=1e-3 * scores.var() + 1e-12))
-
-    @classmethod
-    def unknown(cls, margins: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Mode:
-        """Return a mode at or below 0, with pseudo-samples around it for as long as few are there."""
-        mass = weight.sum()
-        mean = ((weight * margins).sum() / (mass + PRIOR)).clamp(max=0)
-        square = (weight * (margins - mean).square()).sum() + PRIOR * PRIOR_DEVIATION**2
-        return cls(mass.clamp(min=1e-9), mean, square / (mass + PRIOR))
 
     def log_density(self, scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Return the log of the density times the mass, up to a constant."""

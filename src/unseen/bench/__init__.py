@@ -7,7 +7,7 @@ row and tables apart.
 """
 
 from unseen.bench.grid import DETECTORS, KINDS, ORACLE, Run, default_detectors, grid, swept
-from unseen.bench.pool import outcomes
+from unseen.bench.pool import Pool, outcomes
 from unseen.bench.rows import Results, Row, mean_and_deviation, read, summarised
 from unseen.bench.run import Outcome, execute, identity
 
@@ -16,6 +16,7 @@ __all__ = [
     "KINDS",
     "ORACLE",
     "Outcome",
+    "Pool",
     "Results",
     "Row",
     "Run",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 import unseen
@@ -20,10 +20,11 @@ from unseen.checks import check_causal
 from unseen.detectors import Detector, Online
 from unseen.detectors.posthoc import PostHoc, fitted
 from unseen.errors import SettingError
-from unseen.evaluate import evaluate, oracle, over_time
+from unseen.evaluate import Report, evaluate, evaluate_many, oracle, over_time
 from unseen.suites import Suite
 from unseen.trial import Trial
 
+CPU = "cpu"
 CHECKED = 96  # samples of every stream whose second half is replaced to see whether the first half minds
 POINTS = 20  # of the curves over a stream
 CORE = ("detectors", "scan", "gate.py", "odds.py", "stream.py", "metrics.py", "evaluate.py", "trial.py")
@@ -36,17 +37,36 @@ class Outcome(NamedTuple):
     scores: Float[Tensor, " n"]
 
 
-def execute(suite: Suite, run: Run) -> Outcome:
+def execute(suite: Suite, run: Run, *, device: str = CPU) -> Outcome:
     """Return what ran, on what, and every metric."""
-    pool, detector = prepared(suite, run)
+    pool, detector = prepared(suite, run, device)
     order = arrival(pool, run)
     trial = pool[order]
     assert_causal(detector, trial, run)
     report = (
         oracle(detector, trial) if run.kind == BOUND and isinstance(detector, Online) else evaluate(detector, trial)
     )
+    return written(suite, run, pool, order, report, device=device)
+
+
+def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[Outcome]:
+    """Return the outcomes of runs that differ in nothing but who arrives when, from one call of the detector."""
+    pool, detector = prepared(suite, runs[0], device)
+    orders = [arrival(pool, run) for run in runs]
+    for run, order in zip(runs, orders, strict=True):
+        assert_causal(detector, pool[order[:CHECKED]], run)
+    reports = evaluate_many(detector, pool, orders)
+    return [
+        written(suite, run, pool, order, report, device=device)
+        for run, order, report in zip(runs, orders, reports, strict=True)
+    ]
+
+
+def written(suite: Suite, run: Run, pool: Trial, order: Int[Tensor, " T"], report: Report, *, device: str) -> Outcome:
+    """Return a report as a row, and its scores in the suite's own order."""
+    trial = report.trial
     row = {
-        **identity(suite, run),
+        **identity(suite, run, device=device),
         "samples": len(trial.z),
         "known": int(trial.is_id.sum()),
         "unknown": _sizes(pool),
@@ -61,7 +81,7 @@ def execute(suite: Suite, run: Run) -> Outcome:
     return Outcome(row, scores)
 
 
-def identity(suite: Suite, run: Run) -> Row:
+def identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
     """Return what makes a row this row and no other: rows that agree on it need not be computed again."""
     return {
         "suite": suite.name,
@@ -75,16 +95,17 @@ def identity(suite: Suite, run: Run) -> Row:
         "labels": suite.labels.fingerprint,
         "data": suite.fingerprint,
         "version": f"{unseen.__version__}+{code()}",
+        **({} if device == CPU else {"device": device}),  # which rounds otherwise
     }
 
 
-def prepared(suite: Suite, run: Run) -> tuple[Trial, Detector[Any]]:
+def prepared(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[Any]]:
     """Return the samples of a run and its detector, fitted on known images that are then left out if it needs them."""
-    detector, trial = run.build(suite.labels), suite.against(*run.sets)
+    detector, trial = run.build(suite.labels.to(device=device)), suite.against(*run.sets)
     if not isinstance(detector, PostHoc):
         return trial, detector
     held_out, rest = trial.held_out()
-    return rest, fitted(detector, held_out.z, held_out.label)
+    return rest, fitted(detector, held_out.z.to(device), held_out.label.to(device))
 
 
 def arrival(pool: Trial, run: Run) -> Tensor:
@@ -100,7 +121,7 @@ def arrival(pool: Trial, run: Run) -> Tensor:
 def assert_causal(detector: Detector[Any], trial: Trial, run: Run) -> None:
     """Refuse a detector whose early scores change with the later samples of this very stream."""
     try:
-        check_causal(detector, trial.z[:CHECKED])
+        check_causal(detector, trial.z[:CHECKED].to(detector.labels.id_anchors.device))
     except AssertionError as error:
         raise SettingError(
             f"expected a causal detector, got {run.detector} whose earlier scores follow later samples ({error}); "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, cast
 
+import torch
 import typer
 from rich.progress import TaskID
 from rich.table import Table as Grid
@@ -16,6 +19,8 @@ from unseen.cli import terminal
 from unseen.errors import SettingError
 from unseen.files import replacing
 from unseen.report import page, tables
+from unseen.scale import bench as scaled
+from unseen.scale import cluster
 
 
 def bench(
@@ -45,6 +50,10 @@ def bench(
         list[str] | None, typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1)] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: one process, all seeds of a set in one go where the detector can.")
+    ] = "cpu",
+    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
     compare: Annotated[
@@ -79,7 +88,8 @@ def bench(
     runs = harness.grid(loaded, chosen=detectors.split(","), orders=kinds, seeds=seeds)
     runs = harness.swept(runs, sweep or [])
     results = harness.Results(out, loaded.name) if out else None
-    rows = follow(loaded, runs, results, workers=workers, as_json=as_json)
+    with _pool(ray, usable(device)) as pool:
+        rows = follow(loaded, runs, results, workers=workers, device=device, pool=pool, as_json=as_json)
     if results:
         write(loaded, rows, results)
         if report:
@@ -89,6 +99,24 @@ def bench(
         show(loaded, rows)
     if not complete:
         raise typer.Exit(terminal.SKIPPED)
+
+
+def usable(device: str) -> str:
+    """Refuse a device that is not here before anything is loaded onto it."""
+    if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
+        raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
+    return device
+
+
+@contextmanager
+def _pool(ray: str | None, device: str) -> Iterator[harness.Pool | None]:
+    if ray is None:
+        yield None
+        return
+    if device != "cpu":
+        raise SettingError("expected --ray or --device, got both; a cluster computes on its own processors")
+    with cluster.connect(ray) as joined:
+        yield scaled.on(joined)
 
 
 def stock(suite: str, root: Path) -> bool:
@@ -117,7 +145,14 @@ def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
 
 
 def follow(
-    suite: suites.Suite, runs: list[harness.Run], results: harness.Results | None, *, workers: int | None, as_json: bool
+    suite: suites.Suite,
+    runs: list[harness.Run],
+    results: harness.Results | None,
+    *,
+    workers: int | None,
+    device: str,
+    pool: harness.Pool | None,
+    as_json: bool,
 ) -> list[harness.Row]:
     """Return the row of every run, with a bar that counts samples, because runs differ in length."""
     if results:
@@ -127,7 +162,7 @@ def follow(
     rows = []
     with terminal.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
-        for run, row in harness.outcomes(suite, runs, results, workers=workers):
+        for run, row in harness.outcomes(suite, runs, results, workers=workers, device=device, pool=pool):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen import LabelSpace, Session, detectors, threshold
-from unseen.cli import terminal
+from unseen.cli import resume, terminal
 from unseen.cli.mine import given_names, warn, words_bar
 from unseen.cli.score import line
 from unseen.encode.base import Encoder, load_encoder
@@ -26,7 +26,6 @@ from unseen.labels.nearest import near_duplicates
 from unseen.report import stream
 from unseen.session import Verdict
 
-DETECTOR = "default"
 WIDEST = 60  # columns for a file's name
 
 Say = Callable[[str, Verdict | str], None]  # a file, and its verdict or why it has none
@@ -41,7 +40,7 @@ def detect(
         str | None, typer.Option(help="offline, ViT-B/16, a hub id, a model folder ... (default: offline).")
     ] = None,
     detector: Annotated[
-        str | None, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: {DETECTOR}).")
+        str | None, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: {resume.DETECTOR}).")
     ] = None,
     negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = 5_000,
     vocabulary: Annotated[
@@ -72,12 +71,15 @@ def detect(
     """
     if as_json and as_csv:
         raise SettingError("expected --json or --csv, got both; choose one")
+    resume.usable(detector)
     entries = arranged(find_images(photos, root=root, stride=stride), order)
     found = _found_space(space, state, has_names=bool(labels or label))
     names = given_names(labels, label) if labels or label or found is None else []
     model = load_encoder(encoder or (found.encoder if found else "offline"), device=device)
     chosen = _mined(names, model, negatives, vocabulary) if found is None else _checked(found, names, model)
-    session = _session(chosen, detector, _rule(recall, cut), state)
+    session = resume.session(chosen, detector, resume.rule(recall, cut), state)
+    if state and not state.exists():
+        chosen.save(beside(state))
     terminal.err.print(stream.about(session), markup=False, soft_wrap=True)
     cache = FeatureCache(features, model) if features else None
     total = len(entries) if isinstance(entries, Sized) else None
@@ -228,35 +230,6 @@ def _checked(space: LabelSpace, names: list[str], model: Encoder) -> LabelSpace:
             f"({model.fingerprint[:8]}); pass --encoder {space.encoder}"
         )
     return space
-
-
-def _rule(recall: float | None, cut: float | None) -> threshold.Threshold[Any] | None:
-    """Return the rule that was asked for, or None where none was."""
-    if recall is not None and cut is not None:
-        raise SettingError("expected --recall or --cut, got both; a fixed line aims at no recall")
-    if cut is not None:
-        return threshold.Fixed(cut)
-    return None if recall is None else threshold.Adaptive(recall)
-
-
-def _session(
-    space: LabelSpace, detector: str | None, rule: threshold.Threshold[Any] | None, state: Path | None
-) -> Session:
-    if state is None or not state.exists():
-        made = detectors.make(detector or DETECTOR, space)
-        if made.needs_patches:
-            raise SettingError(f"expected a detector that reads whole images, got {detector!r}; try {DETECTOR}")
-        if state:
-            space.save(beside(state))
-        return Session(made, rule)
-    session = Session.load(state, space)
-    for option, wanted, kept in (
-        ("--detector", detector, session.detector.name),
-        ("--recall and --cut", rule, session.threshold),
-    ):
-        if wanted not in (None, kept):
-            raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {wanted}; leave it out")
-    return session
 
 
 def _printer(entries: Iterable[Entry], *, as_json: bool, as_csv: bool) -> Say:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 
 from unseen.cli import terminal
 from unseen.encode.base import load_encoder
-from unseen.encode.cache import FeatureCache, encode_images
-from unseen.encode.images import Batch, Skipped, find_images
+from unseen.encode.cache import FORMATS, FeatureCache, encode_images
+from unseen.encode.images import Skipped, find_images
+from unseen.scale import cluster
+from unseen.scale import encode as scaled
 
 
 def encode(
-    sources: Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the features; goes on if it has some.")],
+    sources: Annotated[
+        list[str], typer.Argument(help="Folders, globs, files, image lists, .tar, .parquet, videos; URIs.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Folder or URI for the features; goes on if it has some.")
+    ],
     encoder: Annotated[
         str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")
     ] = "offline",
@@ -26,6 +32,10 @@ def encode(
     batch: Annotated[int, typer.Option(min=1, help="Images per step; each step is saved.")] = 64,
     root: Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")] = None,
     stride: Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.")] = 1,
+    form: Annotated[str, typer.Option("--format", help=f"Of the feature files: {' or '.join(FORMATS)}.")] = FORMATS[0],
+    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    shard: Annotated[int, typer.Option(min=1, help="With --ray: images per feature file.")] = scaled.SHARD,
+    actors: Annotated[int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print skipped images and a summary as JSON.")] = False,
 ) -> None:
     """Turn images into features once, so that scoring them again takes seconds.
@@ -33,18 +43,40 @@ def encode(
     Example: `unseen encode photos/ --encoder offline -o features/` and then `unseen score features/ --space ...`
 
     Stop it at any time: the same command goes on where it stopped, and encodes changed files again.
+    `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
+    if ray:
+        job = scaled.Job(encoder, device, batch, actors)
+        with cluster.connect(ray) as joined:
+            plan = scaled.plan(joined, sources, output, job, size=shard, form=form, root=root)
+            steps = (Step(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
+            _finish(steps, Tally(already=plan.already), plan.total, plan.model.name, output, as_json=as_json)
+        return
     entries = find_images(sources, root=root, stride=stride)
     model = load_encoder(encoder, device=device)
-    cache = FeatureCache(output, model)
+    cache = FeatureCache(output, model, form=form)
     tally = Tally(already=sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0)
     total = len(entries) - tally.already if isinstance(entries, Sized) else None
+    batches = encode_images(entries, model, cache, size=batch)
+    _finish((Step(len(one), one.skipped) for one in batches), tally, total, model.name, output, as_json=as_json)
+
+
+class Step(NamedTuple):
+    """What was done since the step before."""
+
+    encoded: int
+    skipped: Sequence[Skipped]
+
+
+def _finish(
+    steps: Iterator[Step], tally: Tally, total: int | None, encoder: str, output: str, *, as_json: bool
+) -> NoReturn:
     try:
-        _run(encode_images(entries, model, cache, size=batch), tally, total, as_json=as_json)
+        _run(steps, tally, total, as_json=as_json)
     except KeyboardInterrupt:
         terminal.err.print(f"stopped: what is done is in {output}, the same command goes on from here")
         tally.stopped = True
-    _summary(tally, model.name, output, as_json=as_json)
+    _summary(tally, encoder, output, as_json=as_json)
     raise typer.Exit(terminal.SKIPPED if tally.skipped or tally.stopped else terminal.DONE)
 
 
@@ -64,15 +96,15 @@ class Tally:
         return self.encoded / max(time.perf_counter() - self.started, 1e-9)
 
 
-def _run(batches: Iterator[Batch], tally: Tally, total: int | None, *, as_json: bool) -> None:
+def _run(steps: Iterator[Step], tally: Tally, total: int | None, *, as_json: bool) -> None:
     with terminal.progress("images") as bar:
         task = bar.add_task("encode", total=total, rate="")
-        for batch in batches:
-            tally.encoded += len(batch)
-            tally.skipped += len(batch.skipped)
-            for row in batch.skipped:
+        for step in steps:
+            tally.encoded += step.encoded
+            tally.skipped += len(step.skipped)
+            for row in step.skipped:
                 _report(row, as_json=as_json)
-            bar.update(task, advance=len(batch.rows), rate=f"{tally.rate:.1f} per second")
+            bar.update(task, advance=step.encoded + len(step.skipped), rate=f"{tally.rate:.1f} per second")
 
 
 def _report(row: Skipped, *, as_json: bool) -> None:
@@ -82,7 +114,7 @@ def _report(row: Skipped, *, as_json: bool) -> None:
         terminal.err.print(f"{row.path}  skipped: {row.reason}", markup=False)
 
 
-def _summary(tally: Tally, encoder: str, output: Path, *, as_json: bool) -> None:
+def _summary(tally: Tally, encoder: str, output: str, *, as_json: bool) -> None:
     if as_json:
         counts = {
             "encoded": tally.encoded,

@@ -14,15 +14,18 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen import gap as theory
 from unseen.cli import terminal
-from unseen.errors import DataError, MissingExtra
+from unseen.encode.cache import Features, load_features
+from unseen.errors import DataError
 from unseen.files import replacing
-from unseen.suites.features import FeatureSet
+from unseen.report import plots
 
 POINTS = 8  # of the regret curve in the table
 
 
 def gap(
-    features: Annotated[Path, typer.Argument(help="A .safetensors file with a tensor `features` [n, d].")],
+    features: Annotated[
+        Path, typer.Argument(help="A folder from `unseen encode`, or a .safetensors file with `features` [n, d].")
+    ],
     space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
     truth: Annotated[
         bool, typer.Option("--truth", help="Fit prototypes to the file's labels instead of the text's own guesses.")
@@ -44,10 +47,10 @@ def gap(
     as soon as there are more images than dimensions; the bounds beside it say what the leading directions, or a class's
     own images, could reach at best. Regret that flattens means that the online bank has caught up.
     """
-    pyplot = _pyplot() if plot else None
-    labels, images = LabelSpace.load(space), FeatureSet.load(features)
+    pyplot = plots.pyplot() if plot else None
+    labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    known = _truth(images, labels)[order] if truth else None
+    known = _truth(images, labels, features)[order] if truth else None
     with terminal.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
         found = theory.measure(labels, images.z[order], truth=known, tau=tau, kappa=kappa, rho=rho, steps=steps)
     if as_json:
@@ -156,27 +159,16 @@ def _points(regret: theory.Regret) -> list[tuple[int, float, float]]:
     return [(n, float(regret.curve[n - 1]), float(regret.bound[n - 1])) for n in chosen]
 
 
-def _truth(images: FeatureSet, labels: LabelSpace) -> Int[Tensor, " n"]:
+def _truth(images: Features, labels: LabelSpace, where: Path) -> Int[Tensor, " n"]:
     """Return the file's labels as positions among the known names: by name where all match, else by equal count."""
     if images.labels is None:
-        raise DataError(f"expected labels in {images.name} for --truth, got none; leave --truth out")
+        raise DataError(f"expected labels in {where} for --truth, got none; leave --truth out")
     position = {name: index for index, name in enumerate(labels.names)}
     if images.classes and all(name in position for name in images.classes):
         return torch.tensor([position[name] for name in images.classes])[images.labels]
     if len(images.classes) not in (0, len(labels.names)):
         raise DataError(
-            f"expected the classes of {images.name} to be names of the label space, "
+            f"expected the classes of {where} to be names of the label space, "
             f"got {len(images.classes)} others for {len(labels.names)} names; leave --truth out"
         )
     return images.labels
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    return pyplot

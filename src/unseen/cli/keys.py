@@ -14,6 +14,7 @@ keys = typer.Typer(
     help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True
 )
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Data = Annotated[Path, typer.Option(help="Folder of the service.")]
 HERE = Path("unseen-data")
 
@@ -23,31 +24,42 @@ def add_key(
     owner: Annotated[str, typer.Option(help="Whose streams the key sees; * is everyone's.")] = "*",
     scope: Annotated[str, typer.Option(help="read, observe or admin; each includes those before it.")] = "observe",
     data: Data = HERE,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key and print it: it is shown once and kept as a hash.
 
     Example: `unseen keys add --owner team-a --scope observe`
     """
-    print(Keys(data / "keys.json").add(owner, scope))
+    key = Keys(data / "keys.json").add(owner, scope)
+    if as_json:
+        terminal.emit({"key": key, "owner": owner, "scope": scope})
+    else:
+        print(key)
 
 
 @keys.command("list")
-def list_keys(data: Data = HERE) -> None:
+def list_keys(data: Data = HERE, as_json: AsJson = False) -> None:
     """List keys by id; the keys themselves are not kept.
 
     Example: `unseen keys list`
     """
     for key in Keys(data / "keys.json").all():
-        terminal.emit({"id": key.id, "owner": key.owner, "scope": key.scope})
+        if as_json:
+            terminal.emit({"id": key.id, "owner": key.owner, "scope": key.scope})
+        else:
+            print(f"{key.id}  {key.scope:<8} {key.owner}")
 
 
 @keys.command("revoke")
 def revoke_key(
     key: Annotated[str, typer.Argument(help="The id of the key: unseen_ID_...")],
     data: Data = HERE,
+    as_json: AsJson = False,
 ) -> None:
     """Refuse a key from now on, in a running service too.
 
     Example: `unseen keys revoke 1f0c9a2b`
     """
     Keys(data / "keys.json").revoke(key)
+    if as_json:
+        terminal.emit({"revoked": key})

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unseen.cli import terminal
-from unseen.encode.base import load_encoder
+from unseen.encode.base import Encoder, load_encoder
 from unseen.errors import LabelError
 from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, read_names, word_list
+from unseen.labels.mining import Recipe
 from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives
 from unseen.labels.prompts import Wording
 from unseen.labels.vectors import Report
+from unseen.scale import cluster
 
 SHOWN = 20
 
 
 def mine(
-    labels: Annotated[Path | None, typer.Option(help="Text file with one known name per line; # comments.")] = None,
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text file with one known name per line; # comments. Several, or a folder: one space each."),
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")] = None,
     encoder: Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, or a model folder.")] = "offline",
     miner: Annotated[str, typer.Option(help=f"Rule that picks negatives: {', '.join(MINERS)}.")] = "neglabel",
@@ -37,31 +43,95 @@ def mine(
     exclude: Annotated[
         list[str] | None, typer.Option(help="WordNet list to leave out, such as noun.plant; replaces the rule's own.")
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Label space file to write.")] = Path(
-        "space.safetensors"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Label space file to write; a folder for several.")
+    ] = Path("space.safetensors"),
+    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    workers: Annotated[int | None, typer.Option(help="With --ray: encoders at work; one per CPU slot.", min=1)] = None,
+    gpus: Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)] = 0,
     show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per label space.")] = False,
 ) -> None:
     """Pick the negative labels for your classes and write a label space.
 
     Example: `unseen mine --labels classes.txt --encoder offline -o space.safetensors --show`
 
     The first run with an encoder computes vectors for the whole corpus (minutes); later runs read them (seconds).
+    With --ray the corpus is encoded by actors side by side; the label spaces are the same, bit for bit.
+
+    Example: `unseen mine --labels spaces/ -o mined/ --ray auto`
     """
-    names = given_names(labels, label)
+    wanted = named_spaces(labels or [], label)
+    files = written_to(output, wanted)
+    options: dict[str, Any] = {
+        "negatives": None if negatives == -1 else negatives,
+        "miner": miner,
+        "prompt": _wording(prompt, learned),
+        "corpus": word_list(words) if words else None,
+        "excluded": exclude or None,
+    }
     with words_bar() as report:
-        space = LabelSpace.build(
-            names,
-            load_encoder(encoder),
-            negatives=None if negatives == -1 else negatives,
-            miner=miner,
-            prompt=_wording(prompt, learned),
-            corpus=word_list(words) if words else None,
-            excluded=exclude or None,
-            report=report,
-        )
-    space.save(output)
+        if ray is None:
+            model = load_encoder(encoder)
+            made = _here(wanted, model, options, report)
+        else:
+            made = _on_ray(ray, wanted, encoder, options, workers, gpus, report)
+        spaces = {}
+        for name, space in made:
+            space.save(files[name])
+            spaces[name] = space
+    for name, space in spaces.items():
+        _told(space, files[name], show=show, as_json=as_json)
+
+
+def _here(
+    wanted: Mapping[str, Sequence[str]], encoder: Encoder, options: dict[str, Any], report: Report
+) -> Iterator[tuple[str, LabelSpace]]:
+    for name, own in wanted.items():
+        yield name, LabelSpace.build(own, encoder, report=report, **options)
+
+
+def _on_ray(
+    address: str,
+    wanted: Mapping[str, Sequence[str]],
+    encoder: str,
+    options: dict[str, Any],
+    workers: int | None,
+    gpus: float,
+    report: Report,
+) -> Iterator[tuple[str, LabelSpace]]:
+    from unseen.scale import mine as scaled
+
+    recipe = Recipe.of(options.pop("miner"), **options)
+    with cluster.connect(address, workers=workers) as ray:
+        load = partial(load_encoder, encoder)
+        yield from scaled.mine(ray, wanted, load, recipe, workers=workers, gpus=gpus, report=report)
+
+
+def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, list[str]]:
+    """Return what to call each label space, and its names: one per file, or one of the names given."""
+    files = [file for path in paths for file in (sorted(path.glob("*.txt")) if path.is_dir() else [path])]
+    if paths and not files:
+        raise LabelError(f"expected text files in {paths[0]}, got none; put one .txt of names per label space there")
+    if len(files) < 2:
+        return {"space": given_names(files[0] if files else None, given)}
+    if given:
+        raise LabelError(f"expected --label with at most one file, got {len(files)} files; put the names into them")
+    if len({file.stem for file in files}) < len(files):
+        raise LabelError("expected files with different names, got some twice; rename them: spaces are called alike")
+    return {file.stem: list(read_names(file)) for file in files}
+
+
+def written_to(output: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Path]:
+    """Return the file of each label space: the output itself for one, files in that folder for several."""
+    if len(wanted) == 1:
+        return dict.fromkeys(wanted, output)
+    if output.suffix:
+        raise LabelError(f"expected a folder for {len(wanted)} label spaces, got {output}; pass for example -o spaces")
+    return {name: output / f"{name}.safetensors" for name in wanted}
+
+
+def _told(space: LabelSpace, output: Path, *, show: bool, as_json: bool) -> None:
     if as_json:
         terminal.emit(_summary(space, output, show=show))
         return
@@ -69,8 +139,9 @@ def mine(
         _show(space)
     warn(near_duplicates(space))
     terminal.err.print(
-        f"{len(space.names):,} names + {len(space.negatives):,} negatives ({space.manifest['corpus']}, {miner} rule, "
-        f"fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · written to {output}"
+        f"{len(space.names):,} names + {len(space.negatives):,} negatives ({space.manifest['corpus']}, "
+        f"{space.manifest['miner']} rule, fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · "
+        f"written to {output}"
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unseen.cli import terminal
-from unseen.errors import MissingExtra
+from unseen.errors import MissingExtra, SettingError
+from unseen.scale import cluster
 
 
 def serve(
@@ -25,12 +28,23 @@ def serve(
     body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
     threads: Annotated[int, typer.Option(help="Cores for one block; streams run side by side.", min=1)] = 1,
     volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
+    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    gateways: Annotated[int, typer.Option(help="With --ray: replicas that take requests.", min=1)] = 1,
+    encoders: Annotated[int, typer.Option(help="With --ray: encoder replicas at most; one at least.", min=1)] = 1,
+    gpus: Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)] = 0,
+    resource: Annotated[
+        str | None, typer.Option(help="With --ray: writers run only on nodes with this resource, where --data is.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Say where it serves as one JSON object.")] = False,
 ) -> None:
     """Serve streams over HTTP: they learn from traffic, and survive a kill.
 
     Example: `unseen serve --demo`, then open http://127.0.0.1:8000
 
     Everything acknowledged is on disk. To bind another address, first make a key: `unseen keys add --scope admin`.
+
+    With --ray encoders and gateways scale out, and each stream has one writer that recovers from its journal on
+    another node when its own dies; --data must be a folder that those nodes share. Example: `unseen serve --ray auto`
     """
     try:
         from unseen.serve.app import Settings
@@ -50,4 +64,29 @@ def serve(
         Durability(every=every, retain=retain, volatile=volatile),
         threads,
     )
-    run(settings, port=port, demo=demo, announce=terminal.err.print)
+
+    def announce(sentence: str) -> None:
+        if as_json:
+            url = next(word for word in sentence.split() if "://" in word)
+            terminal.emit({"url": url, "data": str(data)})
+        else:
+            terminal.err.print(sentence, soft_wrap=True)
+
+    if ray is None:
+        run(settings, port=port, demo=demo, announce=announce)
+        return
+    if demo or volatile:
+        raise SettingError("expected streams with a journal on Ray, got --demo or --volatile; leave them out")
+    from unseen.scale import serve as scaled
+
+    placed = scaled.Placed(settings, resource=resource)
+    options: dict[str, Any] = {"gateways": gateways, "encoders": encoders, "gpus": gpus}
+    scaled.run(ray, placed, port=port, announce=announce, wait=_until_told, **options)
+
+
+def _until_told() -> None:
+    """Wait for Ctrl-C or a polite kill."""
+    told = threading.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: told.set())
+    told.wait()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,12 +19,12 @@ err = Console(stderr=True, highlight=False)  # words and progress: never mixed i
 def fail(error: Exception) -> None:
     """Say in one line what went wrong."""
     err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    err.print(str(error), markup=False)
+    err.print(str(error), markup=False, soft_wrap=True)  # one line, also in a log that is 80 columns wide
 
 
 def emit(row: Mapping[str, object]) -> None:
     """Print one JSON object on one line."""
-    print(json.dumps(row, ensure_ascii=False, default=str), flush=True)
+    print(json.dumps(_plain(row), ensure_ascii=False, default=str, allow_nan=False), flush=True)
 
 
 def progress(unit: str) -> Progress:
@@ -37,3 +39,12 @@ def progress(unit: str) -> Progress:
         transient=True,
         redirect_stdout=out.is_terminal,  # else a bar on the terminal would swallow data on its way into a pipe
     )
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with null for what JSON has no number for: a share of nothing is nan."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -45,14 +45,20 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
 }
 
 
-def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
-    """Return the detector registered as `name` over `labels`."""
+def find(name: str) -> type[Detector[Any]]:
+    """Return the class registered as `name`."""
     if name not in REGISTRY:
         raise SettingError(
             f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
         )
+    return REGISTRY[name]
+
+
+def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
+    """Return the detector registered as `name` over `labels`."""
+    kind = find(name)
     try:
-        return REGISTRY[name](labels, **settings)
+        return kind(labels, **settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
 
@@ -76,5 +82,6 @@ __all__ = [
     "Online",
     "OnlineID",
     "Reading",
+    "find",
     "make",
 ]

@@ -15,10 +15,8 @@ from torch.nn.functional import logsigmoid
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
 from unseen.errors import SettingError
-from unseen.gate import Text, read_text, settled
-from unseen.odds import energy, logit
-
-READ = 16  # samples read together: their weights over every slot of every class are held at once
+from unseen.gate import Text, settled
+from unseen.odds import CACHE, energy, logit
 
 
 class Memory(NamedTuple):
@@ -90,104 +88,129 @@ class AdaNeg(Detector[Memory]):
 
     def read(self, state: Memory, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the memory as it is."""
-        text = self._text(z)
-        near = z @ state.images[: int(state.stored)].T
-        parts = zip(text.split(READ), near.split(READ), strict=True)
-        adapted = torch.cat([self._mixed(state, *part) for part in parts])
-        return self._reading(text, adapted, torch.zeros(len(z), dtype=torch.int8, device=z.device))
+        cosine = self._cosine(z)
+        adapted = self._adapted(state, cosine, state.images[: int(state.stored)] @ z.T)
+        route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
+        return self._reading(self._trust(self._logits(cosine)), adapted, route)
 
     def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
-        """Keep the sure samples of a block in order and score each right after its own turn."""
-        text = self._text(z)
-        route = self._route(z)
-        label, entropy = self._places(text, route)
-        memory = Memory(*(part.clone() for part in state))
-        stored = int(state.stored)
-        # the columns of `near` follow the rows of the pool: a kept sample's own column takes over that of its row
-        near = torch.cat([z @ state.images[:stored].T, z.new_zeros(len(z), len(z))], dim=1)
-        gram = z @ z.T
-        adapted = torch.empty_like(text)
-        for t, taught in enumerate((route != 0).tolist()):
-            slot = _slot(memory, label[t], entropy[t]) if taught else None
+        """Keep the sure samples of a block in order and score each right after its own turn.
+
+        A kept sample changes the prototype of one class, from its own turn on. So the block is read once with the
+        memory it began with, and after each kept sample one class is read anew for the samples that are left.
+        """
+        cosine = self._cosine(z)
+        trust, route, label, entropy = self._places(cosine, z)
+        near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
+        adapted = self._adapted(state, cosine, near)
+        ledger = _Ledger(Memory(*(part.clone() for part in state)))
+        for t in route.nonzero().squeeze(1).tolist():
+            name = label[t]
+            slot = ledger.keep(t, name, entropy[t])
             if slot is not None:
-                row = int(memory.rows[label[t], slot])
-                memory.images[row] = z[t]
-                near[:, row] = gram[:, t]
-                _relate(memory, label[t], slot, text[t], near[t])
-            adapted[t] = self._mixed(memory, text[t : t + 1], near[t : t + 1])[0]
-        return self._reading(text, adapted, route), memory
+                slots = torch.cat([cosine[name, None, t:], near[ledger.sources(name), t:]])
+                gram = ledger.relate(name, slot, slots[:, 0])
+                adapted[name, t:] = self._mixture(slots[None], gram[None])[0]
+        return self._reading(trust, adapted, route), ledger.closed(z)
 
-    def _text(self, z: Tensor) -> Tensor:
-        return z @ torch.cat([self.labels.id_anchors, self.labels.ood_anchors]).T
+    def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
+        return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
 
-    def _route(self, z: Tensor) -> Tensor:
-        bound = logit(self.sure)
-        text = read_text(self.labels, z, tau=self.tau)
+    def _logits(self, cosine: Float[Tensor, "C T"]) -> Text:
+        known, negative = cosine.T.div(self.tau).split([len(self.labels.names), len(self.labels.negatives)], dim=1)
+        return Text(known.contiguous(), negative.contiguous())
+
+    def _places(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
+        """Return each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
+        bound, text = logit(self.sure), self._logits(cosine)
         trust = settled(self._trust, text, self.labels, z, tau=self.tau, bound=bound)
-        return (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
+        route = (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
+        sides = []
+        for offset, side in ((0, text.known), (len(self.labels.names), text.negative)):
+            log_p = side.log_softmax(dim=1)
+            sides.append((offset + side.argmax(dim=1), -(log_p.exp() * log_p).sum(dim=1)))
+        label, entropy = (torch.where(route > 0, one, other) for one, other in zip(*sides, strict=True))
+        return trust.to(z.dtype), route, label.tolist(), entropy.tolist()
 
     def _trust(self, text: Text) -> Tensor:
         return grouped_log_odds(energy(text.known), text.negative, self.members)
 
-    def _places(self, text: Tensor, route: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the class each sample would be kept for and how unsure the text is of it."""
-        known = len(self.labels.names)
-        sides = []
-        for offset, cosine in ((0, text[:, :known]), (known, text[:, known:])):
-            log_p = (cosine / self.tau).log_softmax(dim=1)
-            sides.append((offset + cosine.argmax(dim=1), -(log_p.exp() * log_p).sum(dim=1)))
-        (id_label, id_entropy), (ood_label, ood_entropy) = sides
-        return torch.where(route > 0, id_label, ood_label), torch.where(route > 0, id_entropy, ood_entropy)
-
-    def _mixed(self, memory: Memory, text: Float[Tensor, "n C"], near: Float[Tensor, "n M"]) -> Float[Tensor, "n C"]:
+    def _adapted(
+        self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
+    ) -> Float[Tensor, "C T"]:
         """Return the cosine of each sample to the prototype of each class; a class without images is its text."""
-        touched = (memory.rows[:, 0] >= 0).nonzero().squeeze(1)
-        if not len(touched):
-            return text
-        rows = memory.rows[touched]
-        filled = torch.cat([torch.ones_like(rows[:, :1], dtype=torch.bool), rows >= 0], dim=1)
-        cosine = torch.cat([text[:, touched].unsqueeze(2), near[:, rows.clamp(min=0)]], dim=2)
-        weight = ((cosine - 1) * self.beta).exp() if self.adaptive == "sample" else torch.ones_like(cosine)
-        weight = weight * filled
-        # |sum of weighted slots| from the cosines between the slots, because every slot is a unit vector
-        length = (torch.einsum("ncs,csr->ncr", weight, memory.gram[touched]) * weight).sum(dim=2).sqrt()
-        return text.index_copy(1, touched, (weight * cosine).sum(dim=2) / length)
+        adapted, taken = cosine.clone(), (memory.rows >= 0).sum(dim=1)
+        for count in range(1, int(taken.max()) + 1):  # classes with equally many images need no empty slots
+            size = max(1, CACHE // max(1, (count + 1) * cosine.shape[1]))
+            for names in (taken == count).nonzero().squeeze(1).split(size):
+                slots = torch.cat([cosine[names, None], near[memory.rows[names, :count]]], dim=1)
+                adapted[names] = self._mixture(slots, memory.gram[names, : count + 1, : count + 1])
+        return adapted
 
-    def _reading(self, text: Tensor, adapted: Tensor, route: Tensor) -> Reading:
+    def _mixture(self, slots: Float[Tensor, "c S1 n"], gram: Float[Tensor, "c S1 S1"]) -> Float[Tensor, "c n"]:
+        """Return the cosine to each class's mixture out of those to its slots, text first."""
+        weight = ((slots - 1) * self.beta).exp() if self.adaptive == "sample" else torch.ones_like(slots)
+        # |sum of weighted slots| from the cosines between the slots, because every slot is a unit vector
+        length = (weight * (gram @ weight)).sum(dim=1).sqrt()
+        return (weight * slots).sum(dim=1) / length
+
+    def _reading(self, frozen: Float[Tensor, " T"], adapted: Float[Tensor, "C T"], route: Tensor) -> Reading:
         """Return the log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds."""
-        known = len(self.labels.names)
-        frozen, moved = (
-            grouped_log_odds(energy(part[:, :known] / self.tau), part[:, known:] / self.tau, self.members)
-            for part in (text, adapted)
-        )
+        moved = self._trust(self._logits(adapted))
         weight = math.log(self.lam) if self.lam else -math.inf
         accept = torch.logaddexp(logsigmoid(moved), logsigmoid(frozen) + weight)
         reject = torch.logaddexp(logsigmoid(-moved), logsigmoid(-frozen) + weight)
-        return Reading.of(accept - reject, adapted[:, :known].argmax(dim=1), route)
+        return Reading.of(accept - reject, adapted[: len(self.labels.names)].argmax(dim=0), route)
 
 
-def _slot(memory: Memory, label: Tensor, entropy: Tensor) -> int | None:
-    """Open a slot for a sample of class `label`, or take that of its least sure image; None when all are surer."""
-    rows = memory.rows[label]
-    taken, stored = int((rows >= 0).sum()), int(memory.stored)
-    if taken < len(rows) and stored < len(memory.images):
-        slot, row = taken, stored
-        memory.stored.add_(1)
-    elif taken:
-        slot = int(memory.entropy[rows[:taken]].argmax())
-        row = int(rows[slot])
-        if entropy >= memory.entropy[row]:
+class _Ledger:
+    """A memory while a block is written into it: its slots as plain lists, since a single element costs a tensor."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.begun, self.stored = memory, int(memory.stored), int(memory.stored)
+        self.rows: dict[int, list[int]] = {}  # of the classes met so far, filled slots only
+        self.entropy: dict[int, float] = {}
+        self.kept: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
+
+    def keep(self, t: int, name: int, entropy: float) -> int | None:
+        """Open a slot for sample `t`, or take that of the class's least sure image; None when all are surer."""
+        rows = self._rows(name)
+        if len(rows) < self.memory.rows.shape[1] and self.stored < len(self.memory.images):
+            slot = len(rows)
+            rows.append(self.stored)
+            self.stored += 1
+        elif rows:
+            slot = max(range(len(rows)), key=lambda i: self.entropy[rows[i]])
+            if entropy >= self.entropy[rows[slot]]:
+                return None
+        else:
             return None
-    else:
-        return None
-    memory.rows[label, slot] = row
-    memory.entropy[row] = entropy
-    return slot
+        self.entropy[rows[slot]], self.kept[rows[slot]] = entropy, t
+        return slot
 
+    def sources(self, name: int) -> list[int]:
+        """Return where a class's images lie in the pool as the block found it, followed by the block's own samples."""
+        return [self.begun + self.kept[row] if row in self.kept else row for row in self.rows[name]]
 
-def _relate(memory: Memory, label: Tensor, slot: int, text: Float[Tensor, " C"], near: Float[Tensor, " M"]) -> None:
-    """Write the cosines between a newly filled slot and the text and slots of its class."""
-    rows = memory.rows[label]
-    cosine = torch.cat([text[label].view(1), torch.where(rows >= 0, near[rows.clamp(min=0)], 0.0)])
-    memory.gram[label, slot + 1] = cosine
-    memory.gram[label, :, slot + 1] = cosine
+    def relate(self, name: int, slot: int, cosine: Float[Tensor, " S1"]) -> Float[Tensor, "S1 S1"]:
+        """Write the cosines between a newly filled slot and the text and slots of its class; return them all."""
+        gram = self.memory.gram[name, : len(cosine), : len(cosine)]
+        gram[slot + 1] = cosine
+        gram[:, slot + 1] = cosine
+        return gram
+
+    def closed(self, z: Float[Tensor, "T d"]) -> Memory:
+        """Return the memory with everything in its place."""
+        images, entropy, table = self.memory.images, self.memory.entropy, self.memory.rows
+        if self.kept:
+            images[list(self.kept)] = z[list(self.kept.values())]
+            entropy[list(self.kept)] = entropy.new_tensor([self.entropy[row] for row in self.kept])
+        for name, rows in self.rows.items():
+            table[name, : len(rows)] = table.new_tensor(rows)
+        return self.memory._replace(stored=torch.full_like(self.memory.stored, self.stored))
+
+    def _rows(self, name: int) -> list[int]:
+        if name not in self.rows:
+            rows = self.rows[name] = [row for row in self.memory.rows[name].tolist() if row >= 0]
+            self.entropy.update(zip(rows, self.memory.entropy[rows].tolist(), strict=True))
+        return self.rows[name]

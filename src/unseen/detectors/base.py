@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -10,12 +11,14 @@ import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
+from unseen.detectors.merging import Rule
 from unseen.errors import FeatureError, LabelError, SettingError
 from unseen.labels import LabelSpace
 
 S = TypeVar("S")
 
 BLOCK = 512  # samples per block: working memory is bounded by it, not by the stream
+GPU_BLOCK = 8192  # a GPU wants more at once, and has the memory
 UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
 
 
@@ -43,6 +46,10 @@ class Reading(NamedTuple):
         """Return consecutive readings as one."""
         return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
+    def cpu(self) -> Reading:
+        """Return the reading in host memory."""
+        return Reading(*(part.cpu() for part in self))
+
 
 @dataclass(frozen=True, eq=False)
 class Detector(ABC, Generic[S]):
@@ -59,6 +66,7 @@ class Detector(ABC, Generic[S]):
     needs_negatives: ClassVar[bool] = False
     derives_even: ClassVar[bool] = False  # `even` is where unknown images lie, not only where log-odds are 0
     needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
+    merges: ClassVar[bool] = False  # states learned side by side can become one
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on."""
@@ -92,10 +100,35 @@ class Detector(ABC, Generic[S]):
     def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
         readings = []
-        for block in self._checked(z).split(BLOCK):
+        for block in self._checked(z).split(self.block_for(z)):
             reading, state = self.learn(state, block)
             readings.append(reading)
         return Reading.joined(readings), state
+
+    def observe_many(
+        self, states: Sequence[S], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
+    ) -> list[tuple[Reading, S]]:
+        """Observe independent streams, each an order of rows of `z`: seeds, sets, tenants over one pool of features.
+
+        The results are those of `observe(state, z[order])` for each; detectors that can do all at once on a GPU do.
+        """
+        return [self.observe(state, z[order]) for state, order in zip(states, orders, strict=True)]
+
+    def block_for(self, z: Tensor) -> int:
+        """Return how many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
+        return GPU_BLOCK if z.is_cuda else BLOCK
+
+    def merge(self, start: S, ends: Sequence[S], *, rule: Rule = "mean") -> S:
+        """Return one state out of those of observers that went on from `start`, each over a part of one stream."""
+        if not self.merges:
+            raise SettingError(
+                f"expected a detector whose states can be merged, got {self.name!r}; "
+                "choose default, online or one that never learns, or do not shard the stream"
+            )
+        return ends[0] if len(ends) == 1 else self._merged(start, ends, rule)
+
+    def _merged(self, start: S, ends: Sequence[S], rule: Rule) -> S:
+        return start
 
     @property
     def settings(self) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,11 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.detectors.online_id import Bank
+from unseen.detectors.merging import Rule
+from unseen.detectors.online_id import Bank, merged
 from unseen.errors import FeatureError
 from unseen.gate import decaying_steps
 from unseen.odds import logits, top
-from unseen.scan import scan
+from unseen.scan import Anchors, is_on_gpu, scan
+from unseen.scan.base import Teacher
 
 Targets = Callable[[Float[Tensor, "T d"]], Float[Tensor, "T K"]]
 
@@ -31,6 +33,7 @@ class Framework(Detector[Bank]):
 
     name: ClassVar[str] = "framework"
     needs_names: ClassVar[int] = 2
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -55,7 +58,16 @@ class Framework(Detector[Bank]):
         best, bank = scan(state.bank, self._teacher(z), z, step, kappa=self.kappa, tau=self.tau)
         return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)
 
-    def _teacher(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
+    def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+        return merged(start, ends, rule)
+
+    def block_for(self, z: Tensor) -> int:
+        """Return the whole stream on a GPU, unless targets of the caller's own size come with it."""
+        return max(1, len(z)) if is_on_gpu(z) and self.targets is None else super().block_for(z)
+
+    def _teacher(self, z: Float[Tensor, "T d"]) -> Teacher:
+        if self.targets is None and is_on_gpu(z):
+            return Anchors(self.labels.id_anchors, self.tau)
         if self.targets is None:
             return logits(z, self.labels.id_anchors, tau=self.tau)
         targets = self.targets(z).to(z)

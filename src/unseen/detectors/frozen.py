@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from unseen.detectors.base import Detector
 
@@ -10,6 +11,8 @@ from unseen.detectors.base import Detector
 @dataclass(frozen=True, eq=False)
 class Frozen(Detector[None]):
     """A method whose score depends on the frozen text alone."""
+
+    merges: ClassVar[bool] = True
 
     def start(self) -> None:
         """Return no state: there is nothing to learn."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.gate import Text, decaying_steps, neglabel, read_text, settled
+from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.gate import decaying_steps, neglabel, read_text, resolved, settled
 from unseen.odds import energy, logit, logits, top
-from unseen.scan import scan
+from unseen.scan import Anchors, is_on_gpu, read, scan, scan_many, shared_targets, two
+from unseen.scan.base import Teacher
 
 
 class Banks(NamedTuple):
@@ -35,6 +41,7 @@ class Online(Detector[Banks]):
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -55,22 +62,94 @@ class Online(Detector[Banks]):
 
     def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[Reading, Banks]:
         """Learn from a block in order and score each sample after its own update (Algorithm 1)."""
-        text = read_text(self.labels, z, tau=self.tau)
-        trust = settled(neglabel, text, self.labels, z, tau=self.tau, bound=logit(self.beta))
-        return self.taught(state, z, text, trust)
+        teachers, trust = self._gated(z)
+        return self.taught(state, z, teachers, trust)
 
     def taught(
-        self, state: Banks, z: Float[Tensor, "T d"], text: Text, trust: Float[Tensor, " T"]
+        self, state: Banks, z: Float[Tensor, "T d"], teachers: tuple[Teacher, Teacher], trust: Float[Tensor, " T"]
     ) -> tuple[Reading, Banks]:
         """Learn and score by the given trust: logit(beta) and more teaches known, its negative and less unknown."""
-        bound = logit(self.beta)
-        known, unknown = trust >= bound, trust <= -bound
+        known, unknown = self._routed(trust)
         id_step, id_seen = decaying_steps(known, state.id_seen, rho=self.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(unknown, state.ood_seen, rho=self.rho, dtype=z.dtype)
-        id_read, id_bank = scan(state.id_bank, text.known, z, id_step, kappa=self.kappa, tau=self.tau)
-        ood_read, ood_bank = scan(state.ood_bank, text.negative, z, ood_step, kappa=self.kappa, tau=self.tau)
+        settings = {"kappa": self.kappa, "tau": self.tau}
+        (id_read, id_bank), (ood_read, ood_bank) = two(
+            partial(scan, state.id_bank, teachers[0], z, id_step, **settings),
+            partial(scan, state.ood_bank, teachers[1], z, ood_step, **settings),
+            z.device,
+        )
         route = known.to(torch.int8) - unknown.to(torch.int8)
         return (
             Reading.of(id_read.energy - ood_read.energy, id_read.label, route),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
         )
+
+    def block_for(self, z: Tensor) -> int:
+        """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
+        return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
+
+    def observe_many(
+        self, states: Sequence[Banks], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
+    ) -> list[tuple[Reading, Banks]]:
+        """Observe independent streams, each an order of rows of `z`; on a GPU all at once."""
+        if not is_on_gpu(z) or not states:
+            return super().observe_many(states, z, orders)
+        return self.observe_together(states, z, orders)
+
+    def observe_together(
+        self, states: Sequence[Banks], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
+    ) -> list[tuple[Reading, Banks]]:
+        """Observe streams side by side. What the frozen text says of an image is computed once for all of them."""
+        z = self._checked(z)
+        anchors, trust = self._anchors, self._gated(z)[1]
+        order = pad_sequence(list(orders), batch_first=True, padding_value=len(z))  # one past the last: no sample
+        samples = pad(z, (0, 0, 0, 1))[order]
+        sides = []
+        for taught, rows, name in zip(self._routed(trust), anchors, ("id", "ood"), strict=True):
+            banks, counts = ([getattr(state, f"{name}_{part}") for state in states] for part in ("bank", "seen"))
+            route = pad(taught, (0, 1))[order]
+            step, seen = decaying_steps(route, torch.stack(counts), rho=self.rho, dtype=z.dtype)
+            teacher = shared_targets(rows, z, taught, order)
+            run = partial(scan_many, _stacked(banks), teacher, samples, step, kappa=self.kappa, tau=self.tau)
+            sides.append((run, route, seen))
+        (id_run, known, id_seen), (ood_run, unknown, ood_seen) = sides
+        id_scan, ood_scan = two(id_run, ood_run, z.device)
+        score, route = id_scan.read.energy - ood_scan.read.energy, known.to(torch.int8) - unknown.to(torch.int8)
+        return [
+            (
+                Reading.of(score[i, :n], id_scan.read.label[i, :n], route[i, :n]),
+                Banks(id_scan.bank[i], ood_scan.bank[i], id_seen[i], ood_seen[i]),
+            )
+            for i, n in enumerate(map(len, orders))
+        ]
+
+    @property
+    def _anchors(self) -> tuple[Anchors, Anchors]:
+        return Anchors(self.labels.id_anchors, self.tau), Anchors(self.labels.ood_anchors, self.tau)
+
+    def _gated(self, z: Float[Tensor, "T d"]) -> tuple[tuple[Teacher, Teacher], Float[Tensor, " T"]]:
+        """Return what samples are taught towards, and how sure the frozen text is that they are known."""
+        bound = logit(self.beta)
+        if is_on_gpu(z):  # logits of whole streams would not fit: read them away now, and again for those that teach
+            known, negative = (read(z, rows, tau=tau).energy for rows, tau in self._anchors)
+            return self._anchors, resolved(neglabel, known - negative, self.labels, z, tau=self.tau, bound=bound)
+        text = read_text(self.labels, z, tau=self.tau)
+        return text, settled(neglabel, text, self.labels, z, tau=self.tau, bound=bound)
+
+    def _routed(self, trust: Float[Tensor, " T"]) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
+        bound = logit(self.beta)
+        return trust >= bound, trust <= -bound
+
+    def _merged(self, start: Banks, ends: Sequence[Banks], rule: Rule) -> Banks:
+        id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))
+        return Banks(
+            merged_bank(start.id_bank, [end.id_bank for end in ends], id_taught, rule=rule),
+            merged_bank(start.ood_bank, [end.ood_bank for end in ends], ood_taught, rule=rule),
+            added(start.id_seen, [end.id_seen for end in ends]),
+            added(start.ood_seen, [end.ood_seen for end in ends]),
+        )
+
+
+def _stacked(banks: list[Tensor]) -> Tensor:
+    """Return banks side by side, or the one they all are."""
+    return banks[0] if all(bank is banks[0] for bank in banks) else torch.stack(banks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -11,10 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.gate import decaying_steps, mcm, read_text, settled
+from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.gate import decaying_steps, mcm, read_text, resolved, settled
 from unseen.labels import LabelSpace
 from unseen.odds import logit, logits, top
-from unseen.scan import scan
+from unseen.scan import Anchors, is_on_gpu, read, scan
+from unseen.scan.base import Teacher
 
 
 class Bank(NamedTuple):
@@ -35,6 +38,7 @@ class OnlineID(Detector[Bank]):
 
     name: ClassVar[str] = "online-id"
     needs_names: ClassVar[int] = 2
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -60,9 +64,30 @@ class OnlineID(Detector[Bank]):
 
     def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
         """Learn from a block in order and score each sample after its own update (Algorithm 2)."""
-        bound = logit(self.beta)
-        text = read_text(self.names_only, z, tau=self.tau)
-        known = settled(mcm, text, self.names_only, z, tau=self.tau, bound=bound) >= bound
+        teacher, trust = self._gated(z)
+        known = trust >= logit(self.beta)
         step, seen = decaying_steps(known, state.seen, rho=self.rho, dtype=z.dtype)
-        best, bank = scan(state.bank, text.known, z, step, kappa=self.kappa, tau=self.tau)
+        best, bank = scan(state.bank, teacher, z, step, kappa=self.kappa, tau=self.tau)
         return Reading.of(best.log_odds, best.label, known), Bank(bank, seen)
+
+    def block_for(self, z: Tensor) -> int:
+        """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
+        return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
+
+    def _gated(self, z: Float[Tensor, "T d"]) -> tuple[Teacher, Float[Tensor, " T"]]:
+        labels, bound = self.names_only, logit(self.beta)
+        if is_on_gpu(z):
+            first = read(z, labels.id_anchors, tau=self.tau).log_odds
+            return Anchors(labels.id_anchors, self.tau), resolved(mcm, first, labels, z, tau=self.tau, bound=bound)
+        text = read_text(labels, z, tau=self.tau)
+        return text.known, settled(mcm, text, labels, z, tau=self.tau, bound=bound)
+
+    def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+        return merged(start, ends, rule)
+
+
+def merged(start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+    """Return one bank out of several taught side by side."""
+    taught = [end.seen - start.seen for end in ends]
+    bank = merged_bank(start.bank, [end.bank for end in ends], taught, rule=rule)
+    return Bank(bank, added(start.seen, [end.seen for end in ends]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.odds import energy
@@ -67,7 +68,7 @@ class TANL(Detector[Queues]):
         activation[KNOWN, :seeds] = self._activate(anchors)[2].mean(dim=0)
         return Queues(
             activation=activation,
-            total=activation.sum(dim=1),
+            total=torch.from_numpy(np.stack([_Queue(side).total for side in activation.cpu().numpy()])).to(anchors),
             seen=torch.tensor([seeds, 0], device=anchors.device),
             shares=torch.zeros(self.window, dtype=torch.int32, device=anchors.device),
             scored=torch.zeros((), dtype=torch.int64, device=anchors.device),
@@ -76,25 +77,34 @@ class TANL(Detector[Queues]):
     def read(self, state: Queues, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the queues as they are."""
         known, negative, _ = self._activate(z)
-        return Reading.frozen(self._score(state, energy(known), negative), known.argmax(dim=1))
+        active = self._active(state.total.cpu().numpy(), state.seen.tolist())
+        score = _log_odds(_array(energy(known)), _array(negative)[:, active])
+        return Reading.frozen(torch.from_numpy(score).to(z), known.argmax(dim=1))
 
     def learn(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[Reading, Queues]:
         """Let the confident samples of a block teach in order, and score each right after its own turn."""
         known, negative, activation = self._activate(z)
-        mass = energy(known)
-        queues = Queues(*(part.clone() for part in state))
-        histogram = _Histogram(queues)
-        score, route = torch.empty_like(mass), torch.zeros(len(z), dtype=torch.int8, device=z.device)
+        mass, logits, rows = _array(energy(known)), _array(negative), activation.cpu().numpy()
+        queues = Queues(*(part.cpu().clone() for part in state))
+        histogram, seen = _Histogram(queues), state.seen.tolist()
+        sides = [_Queue(side) for side in queues.activation.numpy()]
+        active = self._active([side.total for side in sides], seen)
+        score, route = np.empty(len(z)), torch.zeros(len(z), dtype=torch.int8)
         for t in range(len(z)):
-            score[t] = self._score(queues, mass[t : t + 1], negative[t : t + 1])[0]
-            share = torch.sigmoid(score[t].double())
-            histogram.push(int((share * UNIT).round()))
-            side = self._side(float(share), histogram.threshold())
+            score[t] = _log_odds(mass[t], logits[t][active])
+            share = 1 / (1 + math.exp(-score[t]))
+            histogram.push(round(share * UNIT))
+            side = self._side(share, histogram.threshold())
             if side is not None:
-                self._push(queues, side, activation[t])
-                score[t] = self._score(queues, mass[t : t + 1], negative[t : t + 1])[0]
+                sides[side].push(seen[side] % self.queue, rows[t])
+                seen[side] += 1
+                active = self._active([side.total for side in sides], seen)
+                score[t] = _log_odds(mass[t], logits[t][active])
                 route[t] = 1 if side == KNOWN else -1
-        return Reading.of(score, known.argmax(dim=1), route), queues
+        total = torch.from_numpy(np.stack([side.total for side in sides]))
+        after = queues._replace(total=total, seen=torch.tensor(seen), scored=queues.scored + len(z))
+        moved = Queues(*(part.to(z.device) for part in after))
+        return Reading.of(torch.from_numpy(score).to(z), known.argmax(dim=1), route.to(z.device)), moved
 
     def _activate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits of the known and of the negative names, and the probability of each negative among all."""
@@ -103,57 +113,87 @@ class TANL(Detector[Queues]):
         total = torch.logaddexp(energy(known), energy(negative))
         return known, negative, (negative - total.unsqueeze(1)).exp()
 
-    def _score(self, queues: Queues, known: Float[Tensor, " T"], negative: Float[Tensor, "T L"]) -> Float[Tensor, " T"]:
-        """Return the log-odds of the known names' mean share against the 1, 2, ... top most active negatives."""
-        count = queues.seen.clamp(min=1, max=self.queue).unsqueeze(1)
-        mean = queues.total / count
-        active = (mean[UNKNOWN] - mean[KNOWN]).topk(min(self.top, negative.shape[1])).indices
-        odds = known.unsqueeze(1) - torch.logcumsumexp(negative[:, active], dim=1)
-        return energy(logsigmoid(odds)) - energy(logsigmoid(-odds))
+    def _active(self, total: Any, seen: list[int]) -> Any:
+        """Return the negatives that unknown images wake more than known ones do, the most active first."""
+        counts = [min(max(count, 1), self.queue) for count in seen]
+        asleep = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
+        if len(asleep) <= self.top:
+            return asleep.argsort()
+        chosen = asleep.argpartition(self.top - 1)[: self.top]
+        return chosen[asleep[chosen].argsort()]
 
     def _side(self, share: float, threshold: float) -> int | None:
         if share > threshold + self.gap * (1 - threshold):
             return KNOWN
         return UNKNOWN if share < threshold - self.gap * threshold else None
 
-    def _push(self, queues: Queues, side: int, activation: Float[Tensor, " L"]) -> None:
-        queue = queues.activation[side]
-        queue[int(queues.seen[side]) % self.queue] = activation
-        # summed anew: to subtract what leaves would bury the faint activations under the rounding of the strong ones
-        queues.total[side] = queue.sum(dim=0)
-        queues.seen[side] += 1
+
+def _array(tensor: Tensor) -> Any:
+    """Return logits as an array in float64: NumPy's calls on one row cost a third of torch's."""
+    return tensor.double().cpu().numpy()
+
+
+def _log_odds(known: Any, negative: Any) -> Any:
+    """Return the log-odds of the known names' mean share against the first 1, 2, ... of the negatives given."""
+    peak = negative.max(axis=-1, keepdims=True)
+    rivals = np.exp(negative - peak).cumsum(axis=-1)
+    mass = np.exp(np.clip(known[..., None] - peak, -700, 700))  # float64 overflows at 709; real logits span 200
+    whole = mass + rivals
+    return np.log((mass / whole).mean(axis=-1)) - np.log((rivals / whole).mean(axis=-1))
+
+
+class _Queue:
+    """The activations of one side, with their sum kept up to date.
+
+    To subtract what leaves would bury the faint activations under the rounding of the strong ones, so the sum is made
+    anew, but out of partial sums of which a push changes one.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.size = rows, math.isqrt(len(rows))
+        starts = range(0, len(rows), self.size)
+        self.parts = np.stack([rows[start : start + self.size].sum(axis=0) for start in starts])
+        self.total = self.parts.sum(axis=0)
+
+    def push(self, place: int, row: Any) -> None:
+        """Put an activation into its place."""
+        self.rows[place] = row
+        start = place - place % self.size
+        self.parts[start // self.size] = self.rows[start : start + self.size].sum(axis=0)
+        self.total = self.parts.sum(axis=0)
 
 
 class _Histogram:
-    """The window of shares in bins of one cut: a push and a threshold cost the same however long the window is."""
+    """The window of shares, counted above each cut: a push and a threshold cost the same however long it is."""
 
     def __init__(self, queues: Queues) -> None:
-        self.shares, self.scored = queues.shares, queues.scored
-        live = self.shares[: int(self.scored)].long()
-        bins = live * CUTS // UNIT
-        self.count = torch.bincount(bins, minlength=CUTS + 1)
-        self.total = torch.zeros_like(self.count).index_add_(0, bins, live)
+        self.shares, self.scored = queues.shares.numpy(), int(queues.scored)
+        self.above, self.above_total = np.zeros(CUTS + 1, np.int64), np.zeros(CUTS + 1, np.int64)
+        live = self.shares[: self.scored].astype(np.int64)
+        np.add.at(self.above, live * CUTS // UNIT, 1)
+        np.add.at(self.above_total, live * CUTS // UNIT, live)
+        self.above, self.above_total = (part[::-1].cumsum()[::-1] for part in (self.above, self.above_total))
 
     def push(self, share: int) -> None:
         """Add a share; the oldest leaves a full window."""
-        place, full = int(self.scored) % len(self.shares), int(self.scored) >= len(self.shares)
-        if full:
+        place = self.scored % len(self.shares)
+        if self.scored >= len(self.shares):
             self._add(int(self.shares[place]), -1)
         self._add(share, 1)
         self.shares[place] = share
-        self.scored.add_(1)
+        self.scored += 1
 
     def threshold(self) -> float:
         """Return the cut with the least variance within its two sides, the middle one of equals (0.5 of one sample)."""
-        above, above_total = (part.flip(0).cumsum(0).flip(0)[:CUTS].double() for part in (self.count, self.total))
-        below, below_total = self.count.sum() - above, self.total.sum() - above_total
+        above, total = self.above[:CUTS], self.above_total[:CUTS].astype(np.float64)
+        below, below_total = above[0] - above, total[0] - total
         # least variance within = most between: the sum of squares is the same for every cut
-        between = above_total.square() / above + below_total.square() / below
-        between = torch.where((above > 0) & (below > 0), between, -torch.inf)
-        best = (between == between.max()).nonzero().squeeze(1)
+        between = total * total / np.maximum(above, 1) + below_total * below_total / np.maximum(below, 1)
+        between[(above == 0) | (below == 0)] = -math.inf
+        best = (between == between.max()).nonzero()[0]
         return float(best[len(best) // 2]) / CUTS
 
     def _add(self, share: int, times: int) -> None:
-        place = share * CUTS // UNIT
-        self.count[place] += times
-        self.total[place] += times * share
+        upto = share * CUTS // UNIT + 1
+        self.above[:upto] += times
+        self.above_total[:upto] += times * share

@@ -35,6 +35,20 @@ class Encoder(Protocol):
         """Return one vector per text."""
 
 
+class SplitEncoder(Encoder, Protocol):
+    """An encoder whose work can be shared out: pixels are made where processors are, vectors where the weights are.
+
+    `images(batch)` is `vectors(prepare(batch))` up to how a batch is cut.
+    """
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return what makes pixels out of pictures: small enough to send to a worker, and without the weights."""
+
+    def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image whose pixels `prepare` made."""
+
+
 @runtime_checkable
 class PatchEncoder(Protocol):
     """An encoder that can also say what is where in an image (GL-MCM)."""
@@ -64,7 +78,7 @@ OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: ev
 
 def load_encoder(
     name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> Encoder:
+) -> SplitEncoder:
     """Return the encoder called `name`.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
@@ -72,7 +86,7 @@ def load_encoder(
     """
     source, rest = resolve(name)
     module, cls = SOURCES[source]
-    make: Callable[..., Encoder] = getattr(importlib.import_module(module), cls)
+    make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
     return make(rest, device=device, dtype=dtype)
 
 

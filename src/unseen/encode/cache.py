@@ -1,7 +1,8 @@
-"""Features on disk: a folder of safetensors shards that survives a kill and takes two writers at once.
+"""Features on disk: a folder of shards that survives a kill and takes two writers at once.
 
-A shard is written whole under a name nobody else has; the manifest is written once and only says which encoder the
-folder belongs to. So no writer ever changes a file of another, and what is there is always readable.
+A shard, safetensors or Parquet, is written whole under a name nobody else has; the manifest is written once and only
+says which encoder the folder belongs to. So no writer ever changes a file of another, and what is there is always
+readable. A row may carry the place of its image among the inputs (`index`), so that shards are read in that order.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,19 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unseen.encode import parquet
 from unseen.encode.base import Encoder
 from unseen.encode.images import Batch, Entry, Image, read_entries
-from unseen.errors import DataError, EncoderError, StateError
+from unseen.encode.store import Location, Remote, location, reading, writing
+from unseen.errors import DataError, EncoderError, SettingError, StateError
 from unseen.files import load_tensors, replacing, save_tensors
 
 KIND = "unseen-features"
 MANIFEST = "manifest.json"
+FOLDER = "folder"
 NAMES = ("features", "z")  # what a single file may call its vectors
+FORMATS = ("safetensors", "parquet")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +48,32 @@ class Features:
     labels: Int[Tensor, " n"] | None = None
     classes: tuple[str, ...] = ()
     encoder: str = ""
+    columns: Mapping[str, Sequence[object] | Tensor] = field(default_factory=dict)  # what else the file says of each
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def column(self, name: str) -> tuple[str, ...]:
+        """Return one word per sample from a column; `folder` is where the image lay, in a table: the table."""
+        if name in self.columns:
+            values = self.columns[name]
+            return tuple(map(str, values.tolist() if isinstance(values, Tensor) else values))
+        if name == FOLDER:
+            return tuple(key.rpartition("#")[0] or key.rpartition("/")[0] for key in self.keys)
+        known = ", ".join((*self.columns, FOLDER))
+        raise SettingError(f"expected a column out of {known}, got {name!r}; choose one of them")
 
 
 class FeatureCache:
     """A folder of features from one encoder."""
 
-    def __init__(self, folder: str | Path, encoder: Encoder) -> None:
-        self.folder = Path(folder)
-        manifest = {"kind": KIND, "version": 1, "encoder": encoder.name, "fingerprint": encoder.fingerprint}
-        _claim(self.folder / MANIFEST, manifest)
+    def __init__(self, folder: str | Path, encoder: Encoder, *, form: str = FORMATS[0]) -> None:
+        if form not in FORMATS:
+            raise SettingError(f"expected a format out of {', '.join(FORMATS)}, got {form!r}; choose one of them")
+        self.folder, self.form = location(folder), form
+        claim(self.folder, encoder.name, encoder.fingerprint)
         self.fingerprint = encoder.fingerprint
-        self.done = {(row["key"], row["identity"]) for _, rows in _shards(self.folder) for row in rows}
+        self.done = {(row["key"], row["identity"]) for _, rows in read_shards(self.folder) for row in rows}
 
     def has(self, entry: Entry) -> bool:
         """Tell whether this very file, unchanged, is in the cache."""
@@ -65,10 +84,9 @@ class FeatureCache:
         if not images:
             return
         rows = [{"key": image.path, "identity": image.identity, "label": image.label} for image in images]
-        header = json.dumps({"fingerprint": self.fingerprint, "rows": rows}, ensure_ascii=False)
         # the time keeps shards in the order of writing, the random part keeps two writers apart
-        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.safetensors"
-        save_tensors(self.folder / name, {"z": z.cpu().contiguous()}, kind=KIND, header=header)
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.{self.form}"
+        write_shard(self.folder / name, z, rows, self.fingerprint)
         self.done |= {(row["key"], row["identity"]) for row in rows}
 
     def vectors(self, images: Sequence[Image], encoder: Encoder) -> Float[Tensor, "n d"]:
@@ -82,7 +100,7 @@ class FeatureCache:
 
     @cached_property
     def _stored(self) -> dict[tuple[str, str], Tensor]:
-        shards = _shards(self.folder)
+        shards = read_shards(self.folder)
         return {(row["key"], row["identity"]): z for part, rows in shards for row, z in zip(rows, part, strict=True)}
 
 
@@ -109,26 +127,44 @@ def encode_images(
 
 
 def load_features(path: str | Path) -> Features:
-    """Return the features of a folder written by `unseen encode`, or of a single safetensors file."""
-    path = Path(path)
-    if path.is_dir():
-        return _load_folder(path)
-    if not path.is_file():
+    """Return the features of a folder written by `unseen encode`, or of one safetensors or Parquet file."""
+    place = location(path)
+    if place.is_dir():
+        return _load_folder(place)
+    if not place.is_file():
         raise DataError(f"expected features, got nothing at {path}; make them with: unseen encode IMAGES -o {path}")
-    return _load_file(path)
+    with reading(place) as local:
+        return _load_table(local) if place.suffix == ".parquet" else _load_file(local)
 
 
-def _load_folder(folder: Path) -> Features:
+def _load_folder(folder: Location) -> Features:
     manifest = _read_manifest(folder / MANIFEST)
-    latest: dict[str, tuple[Tensor, str | None]] = {}
-    for z, rows in _shards(folder):
+    latest: dict[str, tuple[int, Tensor, str | None]] = {}
+    for z, rows in read_shards(folder):
         # a file encoded again after a change keeps its place and gets its new vector
-        latest.update((row["key"], (vector, row["label"])) for row, vector in zip(rows, z, strict=True))
+        latest.update((row["key"], (_place(row), vector, row["label"])) for row, vector in zip(rows, z, strict=True))
     if not latest:
         raise DataError(f"expected at least one shard in {folder}, got none; run unseen encode again")
-    labels, classes = _numbered([label for _, label in latest.values()])
-    z = torch.stack([vector for vector, _ in latest.values()])
-    return Features(z, tuple(latest), labels, classes, manifest["fingerprint"])
+    keys = sorted(latest, key=lambda key: latest[key][0])  # stable: without places, the order of writing
+    words = [latest[key][2] for key in keys]
+    labels, classes = _numbered(words)
+    columns = {} if labels is None else {"label": words}
+    z = torch.stack([latest[key][1] for key in keys])
+    return Features(z, tuple(keys), labels, classes, manifest["fingerprint"], columns)
+
+
+def _place(row: Row) -> int:
+    index = row.get("index")
+    return -1 if index is None else int(index)
+
+
+def _load_table(path: Path) -> Features:
+    z, columns, metadata = parquet.read_table(path)
+    keys = tuple(map(str, columns.get("key", (f"{path.stem}/{i}" for i in range(len(z))))))
+    words = [None if word is None else str(word) for word in columns.get("label", [None] * len(z))]
+    labels, classes = _numbered(words)
+    encoder = metadata.get("fingerprint", "")
+    return Features(normalize(z.float(), dim=-1), keys, labels, classes, encoder, columns)
 
 
 def _load_file(path: Path) -> Features:
@@ -148,7 +184,23 @@ def _load_file(path: Path) -> Features:
         raise DataError(f"expected {len(z)} names in {path}, one per row, got {len(keys)}; write the file again")
     encoder = metadata.get("fingerprint", metadata.get("encoder", ""))
     # stored in float16 they are unit to three digits only
-    return Features(normalize(z, dim=-1), keys, tensors.get("labels"), _strings(metadata, "classes"), encoder)
+    classes = _strings(metadata, "classes")
+    return Features(normalize(z, dim=-1), keys, tensors.get("labels"), classes, encoder, _columns(tensors, metadata, z))
+
+
+def _columns(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], z: Tensor
+) -> dict[str, Sequence[object] | Tensor]:
+    """Return what a file says of each sample: whole numbers as a tensor, words as a JSON list in its metadata."""
+    found: dict[str, Sequence[object] | Tensor] = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.shape == z.shape[:1] and not tensor.is_floating_point()
+    }
+    for name, text in metadata.items():
+        if text.startswith("[") and len(values := json.loads(text)) == len(z):
+            found[name] = values
+    return found
 
 
 def _strings(metadata: dict[str, str], field: str) -> tuple[str, ...]:
@@ -167,34 +219,59 @@ def _numbered(labels: Sequence[str | None]) -> tuple[Tensor | None, tuple[str, .
     return torch.tensor([place[label] for label in known]), classes
 
 
-def _shards(folder: Path) -> Iterator[tuple[Tensor, list[dict[str, Any]]]]:
-    for path in sorted(folder.glob("[0-9]*.safetensors")):
-        try:
-            tensors, header = load_tensors(path, kind=KIND)
-        except StateError as error:
-            raise DataError(f"{error}; or delete {path.name} and run unseen encode again") from error
-        yield tensors["z"], json.loads(header)["rows"]
+def write_shard(place: Location, z: Float[Tensor, "n d"], rows: Sequence[Row], fingerprint: str) -> None:
+    """Write vectors and what is known of each as one file, whole or not at all, in the format its name ends with."""
+    with writing(place) as local:
+        if place.suffix == ".parquet":
+            parquet.write_shard(local, z, rows, {"kind": KIND, "fingerprint": fingerprint})
+            return
+        header = json.dumps({"fingerprint": fingerprint, "rows": rows}, ensure_ascii=False)
+        save_tensors(local, {"z": z.cpu().contiguous()}, kind=KIND, header=header)
 
 
-def _claim(path: Path, manifest: dict[str, Any]) -> None:
+def read_shards(folder: Location) -> Iterator[tuple[Float[Tensor, "n d"], list[Row]]]:
+    """Yield the shards of a folder in the order of their names, every byte checked."""
+    places: Sequence[Location] = folder.files(recursive=False) if isinstance(folder, Remote) else list(folder.iterdir())
+    shards = [place for place in places if any(fnmatch(place.name, f"[0-9]*.{form}") for form in FORMATS)]
+    for place in sorted(shards, key=lambda place: place.name):
+        with reading(place) as local:
+            try:
+                yield _read_shard(local)
+            except (StateError, DataError) as error:
+                raise DataError(f"{error}; or delete {place.name} and run unseen encode again") from error
+
+
+def _read_shard(path: Path) -> tuple[Tensor, list[Row]]:
+    if path.suffix == ".parquet":
+        z, columns, _ = parquet.read_table(path)
+        return z, [dict(zip(parquet.ROW, row, strict=True)) for row in zip(*map(columns.get, parquet.ROW), strict=True)]
+    tensors, header = load_tensors(path, kind=KIND)
+    return tensors["z"], json.loads(header)["rows"]
+
+
+def claim(folder: Location, encoder: str, fingerprint: str) -> None:
     """Write the manifest of a new folder, or check that the folder belongs to the same encoder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = folder / MANIFEST
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        if any(path.parent.glob("*.safetensors")):
-            raise DataError(
-                f"expected an empty folder or one with a {MANIFEST}, got {path.parent}; choose another folder"
-            )
+        if isinstance(folder, Path) and any(folder.glob("*.safetensors")):
+            raise DataError(f"expected an empty folder or one with a {MANIFEST}, got {folder}; choose another folder")
+        manifest = {"kind": KIND, "version": 1, "encoder": encoder, "fingerprint": fingerprint}
         _create(path, json.dumps(manifest, indent=1))
     found = _read_manifest(path)
-    if found["fingerprint"] != manifest["fingerprint"]:
+    if found["fingerprint"] != fingerprint:
         raise EncoderError(
-            f"expected a cache of {manifest['encoder']} ({manifest['fingerprint'][:8]}), got one of {found['encoder']} "
-            f"({found['fingerprint'][:8]}) at {path.parent}; choose another folder with -o, or the same --encoder"
+            f"expected a cache of {encoder} ({fingerprint[:8]}), got one of {found['encoder']} "
+            f"({found['fingerprint'][:8]}) at {folder}; choose another folder with -o, or the same --encoder"
         )
 
 
-def _create(path: Path, text: str) -> None:
+def _create(path: Location, text: str) -> None:
     """Write a file that is whole when it appears and is never replaced: of two writers the first wins."""
+    if isinstance(path, Remote):  # a store has no links; two first writers at once, and the last wins
+        path.write_bytes(text.encode())
+        return
     own = path.with_name(f".{uuid.uuid4().hex}")
     with replacing(own) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -206,7 +283,7 @@ def _create(path: Path, text: str) -> None:
         own.unlink()
 
 
-def _read_manifest(path: Path) -> dict[str, str]:
+def _read_manifest(path: Location) -> dict[str, str]:
     try:
         manifest: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -48,8 +48,17 @@ class HubEncoder:
         """Return one unit vector per image."""
         if not batch:
             return torch.empty(0, self.dim, device=self.device)
+        return self.vectors(self._pixels(batch))
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return the model's own processor."""
+        return partial(_processed, self.processor)
+
+    def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
         with torch.inference_mode():
-            return _unit(self.model.get_image_features(pixel_values=self._pixels(batch)))
+            return _unit(self.model.get_image_features(pixel_values=pixels.to(self.device, self.dtype)))
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit vector per text; a text that does not fit the context is an error, not cut."""
@@ -91,9 +100,7 @@ class HubEncoder:
         return tokens
 
     def _pixels(self, batch: Sequence[Image]) -> Tensor:
-        pictures = [image.pixels for image in batch]
-        pixels: Tensor = self.processor(images=pictures, return_tensors="pt")["pixel_values"]
-        return pixels.to(self.device, self.dtype)
+        return _processed(self.processor, batch).to(self.device, self.dtype)
 
     def _fingerprint(self) -> str:
         config = _without(self.model.config.to_dict(), PASSING)
@@ -103,6 +110,11 @@ class HubEncoder:
             digest.update(name.encode())
             digest.update(tensor.float().contiguous().flatten().numpy().tobytes())
         return digest.hexdigest()
+
+
+def _processed(processor: Any, batch: Sequence[Image]) -> Tensor:
+    pixels: Tensor = processor(images=[image.pixels for image in batch], return_tensors="pt")["pixel_values"]
+    return pixels
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""Read pictures from folders, globs, lists, tars and videos; what cannot be read is reported, never replaced."""
+"""Read pictures from folders, globs, lists, tars, tables and videos; what cannot be read is reported, not replaced."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, overload
 
+from unseen.encode.store import Location, Remote, location
 from unseen.errors import DataError, ImageError, MissingExtra, SettingError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ PICTURES = frozenset(
 )
 VIDEOS = frozenset([".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg"])
 LISTS = frozenset({".txt", ".lst"})
+ARCHIVES = frozenset({".tar", ".parquet"})
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
 WORKERS = min(8, os.cpu_count() or 1)
 
@@ -218,48 +220,58 @@ def _decoded(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:
         pool.shutdown(cancel_futures=True)
 
 
-def _expand(source: str | Path) -> list[Path]:
-    path = Path(source)
+def _expand(source: str | Path) -> list[Location]:
+    path = location(source)
     if path.exists():
         return _walk(path) if path.is_dir() else [path]
-    if glob.has_magic(str(source)):
+    if isinstance(path, Path) and glob.has_magic(str(source)):
         found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
         return [inner for one in found for inner in (_walk(one) if one.is_dir() else [one])]
     raise DataError(f"expected a folder, file or glob of images, got nothing at {source}; check the path")
 
 
-def _walk(folder: Path) -> list[Path]:
-    paths = (Path(base) / name for base, _, names in os.walk(folder) for name in names if not name.startswith("."))
-    return sorted(path for path in paths if path.suffix.lower() in PICTURES)
+def _walk(folder: Location) -> list[Location]:
+    """Return the pictures of a folder; of one that has none, the archives."""
+    paths: Sequence[Location] = folder.files() if isinstance(folder, Remote) else _local_files(folder)
+    shown = [path for path in paths if not path.name.startswith(".")]
+    pictures = [path for path in shown if path.suffix.lower() in PICTURES]
+    return pictures or [path for path in shown if path.suffix.lower() in ARCHIVES]
 
 
-def _entries(path: Path, root: str | Path | None, stride: int) -> Iterator[Entry]:
+def _local_files(folder: Path) -> list[Path]:
+    return sorted(Path(base) / name for base, _, names in os.walk(folder) for name in names)
+
+
+def _entries(path: Location, root: str | Path | None, stride: int) -> Iterator[Entry]:
     suffix = path.suffix.lower()
     if suffix in VIDEOS:
         yield from _video_entries(path, stride)
     elif suffix in LISTS:
-        yield from _list_entries(path, Path(root) if root else path.parent)
+        yield from _list_entries(path, location(root) if root else path.parent)
     elif suffix == ".tar":
         yield from _tar_entries(path)
+    elif suffix == ".parquet":
+        yield from _table_entries(path)
     elif suffix in {".tgz", ".gz", ".zip"}:
         raise DataError(f"expected an uncompressed .tar, got {path.name}; unpack it first: images hardly compress")
     else:
         yield _file_entry(path)
 
 
-def _file_entry(path: Path, label: str | None = None) -> Entry:
-    return Entry(str(path), _identity(path), partial(_decode_file, path), label)
+def _file_entry(path: Location, label: str | None = None) -> Entry:
+    # absolute, because another process may read it from another working folder
+    return Entry(str(path), _identity(path), partial(_decode_file, path.absolute()), label)
 
 
-def _decode_file(path: Path) -> Picture:
+def _decode_file(path: Location) -> Picture:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ImageError(f"cannot be opened: {error.strerror}") from error
+        raise ImageError(f"cannot be opened: {error.strerror or error}") from error
     return decode(data)
 
 
-def _identity(path: Path, *inside: int) -> str:
+def _identity(path: Location, *inside: int) -> str:
     try:
         stat = path.stat()
     except OSError:
@@ -267,7 +279,7 @@ def _identity(path: Path, *inside: int) -> str:
     return ":".join(map(str, (stat.st_size, stat.st_mtime_ns, *inside)))
 
 
-def _list_entries(path: Path, root: Path) -> Iterator[Entry]:
+def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
     """Read OpenOOD's format, one `path label` a line; the label may be missing, the path may hold spaces."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -276,21 +288,23 @@ def _list_entries(path: Path, root: Path) -> Iterator[Entry]:
     for line in filter(None, map(str.strip, lines)):
         name, _, label = line.rpartition(" ")
         is_label = bool(name) and label.lstrip("-").isdigit()
-        yield _file_entry(root / (name.strip() if is_label else line), label if is_label else None)
+        where = name.strip() if is_label else line
+        yield _file_entry(location(where) if "://" in where else root / where, label if is_label else None)
 
 
-def _tar_entries(path: Path) -> Iterator[Entry]:
+def _tar_entries(path: Location) -> Iterator[Entry]:
     """Read a webdataset shard: pictures and, under the same key, their label as .cls or .txt."""
     try:
-        with tarfile.open(path, "r:") as shard:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as shard:
             members = [member for member in shard if member.isfile()]
             labels = {_key(m): _text(shard, m) for m in members if m.name.endswith((".txt", ".cls"))}
     except tarfile.TarError as error:
         raise DataError(f"expected a tar of images, got {error} in {path}; download it again") from error
+    archive = path.absolute()
     for member in members:
         if Path(member.name).suffix.lower() in PICTURES:
             identity = _identity(path, member.offset_data, member.size)
-            read = partial(_decode_range, path, member.offset_data, member.size)
+            read = partial(_decode_range, archive, member.offset_data, member.size)
             yield Entry(f"{path}/{member.name}", identity, read, labels.get(_key(member)))
 
 
@@ -304,7 +318,7 @@ def _text(shard: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     return file.read().decode("utf-8", "replace").strip() if file else ""
 
 
-def _decode_range(path: Path, offset: int, size: int) -> Picture:
+def _decode_range(path: Location, offset: int, size: int) -> Picture:
     # by offset, so that threads need not share one position in the archive
     with path.open("rb") as file:
         file.seek(offset)
@@ -314,7 +328,26 @@ def _decode_range(path: Path, offset: int, size: int) -> Picture:
     return decode(data)
 
 
-def _video_entries(path: Path, stride: int) -> Iterator[Entry]:
+def _table_entries(path: Location) -> Iterator[Entry]:
+    """Read a Parquet file with a column of encoded pictures and perhaps one of labels."""
+    from unseen.encode import parquet
+
+    identity, where = _identity(path), str(path.absolute())
+    column, cells = parquet.cells(path)
+    for row, cell in enumerate(cells):
+        read = partial(_decode_cell, where, identity, column, cell.group, cell.offset)
+        yield Entry(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
+
+
+def _decode_cell(path: str, identity: str, column: str, group: int, offset: int) -> Picture:
+    from unseen.encode import parquet
+
+    return decode(parquet.cell_bytes(path, identity, column, group, offset))
+
+
+def _video_entries(path: Location, stride: int) -> Iterator[Entry]:
+    if isinstance(path, Remote):
+        raise DataError(f"expected a video on this machine, got {path}; copy it here first")
     try:
         import av
     except ImportError as error:

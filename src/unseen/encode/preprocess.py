@@ -34,12 +34,19 @@ class Preprocess:
     squash: bool = False
 
     def __call__(self, batch: Sequence[Image], *, workers: int = 2) -> Float[Tensor, "n 3 crop crop"]:
-        """Return the pixels of a batch; Pillow resizes without the interpreter lock, so threads help."""
+        """Return the pixels of a batch as a tower takes them."""
+        return self.standardised(self.cropped(batch, workers=workers))
+
+    def cropped(self, batch: Sequence[Image], *, workers: int = 2) -> UInt8[Tensor, "n crop crop 3"]:
+        """Return a batch resized and cropped; Pillow resizes without the interpreter lock, so threads help."""
         if not batch:
-            return torch.empty(0, 3, self.crop, self.crop)
+            return torch.empty(0, self.crop, self.crop, 3, dtype=torch.uint8)
         with ThreadPoolExecutor(workers) as pool:
-            pixels = np.stack(list(pool.map(self.pixels, (image.pixels for image in batch))))
-        scaled = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255)
+            return torch.from_numpy(np.stack(list(pool.map(self.pixels, (image.pixels for image in batch)))))
+
+    def standardised(self, pixels: UInt8[Tensor, "n crop crop 3"]) -> Float[Tensor, "n 3 crop crop"]:
+        """Return what `cropped` gave in [0, 1], less the mean, over the deviation, channels first."""
+        scaled = pixels.permute(0, 3, 1, 2).float().div_(255)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         return scaled.sub_(mean).div_(std).contiguous()
 

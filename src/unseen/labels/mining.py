@@ -19,6 +19,7 @@ from unseen.labels.prompts import (
     NICE_ADJECTIVE,
     Prompt,
     TextEncoder,
+    TextIdentity,
     Wording,
     as_wording,
     text_identity,
@@ -133,26 +134,80 @@ def mine(
     report: Report,
 ) -> LabelSpace:
     """Return the names with negatives chosen by a miner; `LabelSpace.build` explains the options."""
-    chosen = _miner(miner)
-    wording = chosen.prompt if prompt is None else as_wording(prompt)
-    pool = _pool(corpus, chosen, excluded)
-    # learned vectors cover the names only; candidates are then worded as the miner says
-    nouns = wording if isinstance(wording, Prompt) else chosen.prompt
-    anchors = wording.encode(names, encoder).cpu()
-    own = {key(name) for name in names}
-    wordings: dict[bool, Wording] = {False: nouns, True: chosen.adjectives}
-    blocks = encode_corpus(pool, encoder, wordings, own=own, cache=cache, report=report)
-    picked = _pick(blocks, chosen.rank(blocks, anchors), chosen, negatives)
-    words = [word for block in blocks for word in block.words]
-    return LabelSpace(
-        names=tuple(names),
-        negatives=tuple(words[i] for i in picked.tolist()),
-        id_anchors=anchors,
-        ood_anchors=_gather(blocks, picked, anchors.shape[1]),
-        prompt=wording.label,
-        encoder=encoder.name,
-        manifest=_manifest(miner, chosen, pool, nouns, encoder, negatives),
-    )
+    recipe = Recipe.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
+    anchors = recipe.wording.encode(names, encoder).cpu()
+    blocks = encode_corpus(recipe.pool, encoder, recipe.wordings, own=spelled(names), cache=cache, report=report)
+    return recipe.space(names, anchors, blocks, encoder)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides which negatives are chosen, but for the names and the encoder."""
+
+    miner: str
+    negatives: int | None
+    wording: Wording
+    pool: Corpus
+
+    @classmethod
+    def of(
+        cls,
+        miner: str,
+        *,
+        negatives: int | None,
+        prompt: str | Sequence[str] | Wording | None,
+        corpus: Corpus | None,
+        excluded: Iterable[str] | None,
+    ) -> Recipe:
+        """Return the recipe with what the miner says where nothing else is said."""
+        chosen = _miner(miner)
+        wording = chosen.prompt if prompt is None else as_wording(prompt)
+        return cls(miner, negatives, wording, _pool(corpus, chosen, excluded))
+
+    @property
+    def wordings(self) -> dict[bool, Wording]:
+        """Return how nouns (False) and adjectives (True) of the corpus are worded."""
+        chosen = MINERS[self.miner]
+        # learned vectors cover the names only; candidates are then worded as the miner says
+        nouns = self.wording if isinstance(self.wording, Prompt) else chosen.prompt
+        return {False: nouns, True: chosen.adjectives}
+
+    def space(
+        self, names: Sequence[str], anchors: Float[Tensor, "K d"], blocks: Sequence[Block], encoder: TextIdentity
+    ) -> LabelSpace:
+        """Return the names with their negatives, from vectors of both."""
+        chosen = MINERS[self.miner]
+        picked = _pick(blocks, chosen.rank(blocks, anchors), chosen, self.negatives)
+        words = [word for block in blocks for word in block.words]
+        return LabelSpace(
+            names=tuple(names),
+            negatives=tuple(words[i] for i in picked.tolist()),
+            id_anchors=anchors,
+            ood_anchors=_gather(blocks, picked, anchors.shape[1]),
+            prompt=self.wording.label,
+            encoder=encoder.name,
+            manifest=self._manifest(encoder),
+        )
+
+    def _manifest(self, encoder: TextIdentity) -> dict[str, str]:
+        nouns, adjectives = self.wordings.values()
+        return {
+            "miner": self.miner,
+            "rule": MINERS[self.miner].rule,
+            "corpus": self.pool.name,
+            "corpus_fingerprint": self.pool.fingerprint,
+            "lists": " ".join(self.pool.lists),
+            "negatives": "the miner's share" if self.negatives is None else str(self.negatives),
+            "noun_prompt": nouns.label,
+            "adjective_prompt": adjectives.label,
+            "encoder_fingerprint": encoder.fingerprint,
+            "text_fingerprint": text_identity(encoder),
+        }
+
+
+def spelled(names: Iterable[str]) -> set[str]:
+    """Return the spellings that negatives must not have."""
+    return {key(name) for name in names}
 
 
 def _miner(name: str) -> Miner:
@@ -205,20 +260,3 @@ def _gather(blocks: Sequence[Block], picked: Int[Tensor, " L"], width: int) -> F
             anchors[mine] = block.load()[picked[mine] - start]
         start += len(block.words)
     return anchors
-
-
-def _manifest(
-    name: str, miner: Miner, pool: Corpus, nouns: Wording, encoder: TextEncoder, negatives: int | None
-) -> dict[str, str]:
-    return {
-        "miner": name,
-        "rule": miner.rule,
-        "corpus": pool.name,
-        "corpus_fingerprint": pool.fingerprint,
-        "lists": " ".join(pool.lists),
-        "negatives": "the miner's share" if negatives is None else str(negatives),
-        "noun_prompt": nouns.label,
-        "adjective_prompt": miner.adjectives.label,
-        "encoder_fingerprint": encoder.fingerprint,
-        "text_fingerprint": text_identity(encoder),
-    }

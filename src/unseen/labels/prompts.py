@@ -18,26 +18,30 @@ from torch.nn.functional import normalize
 from unseen.errors import LabelError
 
 
-class TextEncoder(Protocol):
-    """What labels need of an encoder: texts in, unit vectors out, and an identity."""
+class TextIdentity(Protocol):
+    """Which encoder it is."""
 
     @property
     def name(self) -> str:
         """Return what people call the encoder."""
 
     @property
-    def dim(self) -> int:
-        """Return the width of its vectors."""
-
-    @property
     def fingerprint(self) -> str:
         """Return a hash that changes when its vectors do."""
+
+
+class TextEncoder(TextIdentity, Protocol):
+    """What labels need of an encoder: texts in, unit vectors out, and an identity."""
+
+    @property
+    def dim(self) -> int:
+        """Return the width of its vectors."""
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit vector per text."""
 
 
-def text_identity(encoder: TextEncoder) -> str:
+def text_identity(encoder: TextIdentity) -> str:
     """Return a hash that changes when the encoder's text vectors do, even where its image space stays the same."""
     return str(getattr(encoder, "text_fingerprint", encoder.fingerprint))
 

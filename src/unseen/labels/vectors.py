@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float16
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -17,7 +17,7 @@ from unseen.encode.fetch import cache_dir
 from unseen.errors import StateError
 from unseen.files import load_tensors, save_tensors
 from unseen.labels.corpus import Corpus, distinct
-from unseen.labels.prompts import TextEncoder, Wording, text_identity
+from unseen.labels.prompts import TextEncoder, TextIdentity, Wording, text_identity
 
 BLOCK = 4096
 Report = Callable[[int, int], None]  # words so far, words in all
@@ -32,6 +32,38 @@ class Block:
     load: Callable[[], Float[Tensor, "n d"]]
 
 
+@dataclass(frozen=True)
+class Lot:
+    """Words that are encoded together, and the file their vectors are kept in."""
+
+    words: Sequence[str]
+    is_adjective: bool
+    wording: Wording
+    path: Path
+    header: str
+
+    @property
+    def is_kept(self) -> bool:
+        """Say whether an earlier run has encoded these words."""
+        try:
+            self.read()
+        except StateError:  # absent or torn: it is only a cache
+            return False
+        return True
+
+    def encode(self, encoder: TextEncoder) -> Float16[Tensor, "n d"]:
+        """Return one vector per word, in half precision: a fresh run and one from the cache see the same numbers."""
+        return self.wording.encode(self.words, encoder).half().cpu().contiguous()
+
+    def keep(self, vectors: Float16[Tensor, "n d"]) -> None:
+        """Write the vectors of these words."""
+        save_tensors(self.path, {"vectors": vectors}, kind="text-vectors", header=self.header)
+
+    def read(self) -> Float16[Tensor, "n d"]:
+        """Return the vectors that were kept."""
+        return load_tensors(self.path, kind="text-vectors")[0]["vectors"]
+
+
 def encode_corpus(
     corpus: Corpus,
     encoder: TextEncoder,
@@ -42,16 +74,35 @@ def encode_corpus(
     report: Report = lambda done, total: None,
 ) -> list[Block]:
     """Return the corpus in blocks, each word once; what an earlier run encoded is read, not encoded again."""
-    folder = (cache or cache_dir()) / "texts" / text_identity(encoder)[:32]
+    found = lots(corpus, encoder, wordings, cache=cache)
     total, done = sum(map(len, corpus.lists.values())), 0
-    taken: set[str] = set()
-    blocks = []
+    for lot in found:
+        if not lot.is_kept:
+            lot.keep(lot.encode(encoder))
+        report(done := done + len(lot.words), total)
+    return blocks(found, Lot.read, own)
+
+
+def lots(
+    corpus: Corpus, encoder: TextIdentity, wordings: dict[bool, Wording], *, cache: Path | None = None
+) -> list[Lot]:
+    """Return the corpus cut into what is encoded together, always alike."""
+    folder = (cache or cache_dir()) / "texts" / text_identity(encoder)[:32]
+    found = []
     for is_adjective, words in _chunks(corpus):
-        path = _ensure(folder, words, encoder, wordings[is_adjective])
-        kept = distinct(words, taken, own)
-        blocks.append(Block(tuple(words[i] for i in kept), is_adjective, _loader(path, kept)))
-        report(done := done + len(words), total)
-    return blocks
+        wording = wordings[is_adjective]
+        header = json.dumps([encoder.name, text_identity(encoder), wording.label, list(words)], ensure_ascii=False)
+        path = folder / f"{hashlib.sha256(header.encode()).hexdigest()[:32]}.safetensors"
+        found.append(Lot(words, is_adjective, wording, path, header))
+    return found
+
+
+def blocks(
+    found: Iterable[Lot], read: Callable[[Lot], Float16[Tensor, "n d"]], own: Collection[str] = ()
+) -> list[Block]:
+    """Return each word once, less the user's own names, with vectors that `read` gets when they are asked for."""
+    taken: set[str] = set()
+    return [_block(lot, distinct(lot.words, taken, own), read) for lot in found]
 
 
 def _chunks(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
@@ -61,27 +112,8 @@ def _chunks(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
             yield name.startswith("adj."), words[start : start + BLOCK]
 
 
-def _ensure(folder: Path, words: Sequence[str], encoder: TextEncoder, wording: Wording) -> Path:
-    header = json.dumps([encoder.name, text_identity(encoder), wording.label, list(words)], ensure_ascii=False)
-    path = folder / f"{hashlib.sha256(header.encode()).hexdigest()[:32]}.safetensors"
-    if not _is_whole(path):
-        vectors = wording.encode(words, encoder)
-        # half precision always, so that a fresh run and one from the cache see the same numbers
-        save_tensors(path, {"vectors": vectors.half().cpu().contiguous()}, kind="text-vectors", header=header)
-    return path
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        load_tensors(path, kind="text-vectors")
-    except StateError:  # absent or torn: it is only a cache
-        return False
-    return True
-
-
-def _loader(path: Path, kept: list[int]) -> Callable[[], Float[Tensor, "n d"]]:
+def _block(lot: Lot, kept: list[int], read: Callable[[Lot], Float16[Tensor, "n d"]]) -> Block:
     def load() -> Float[Tensor, "n d"]:
-        vectors, _ = load_tensors(path, kind="text-vectors")
-        return normalize(vectors["vectors"][torch.tensor(kept, dtype=torch.long)].float(), dim=-1)
+        return normalize(read(lot)[torch.tensor(kept, dtype=torch.long)].float(), dim=-1)
 
-    return load
+    return Block(tuple(lot.words[i] for i in kept), lot.is_adjective, load)

@@ -1,14 +1,31 @@
-"""What every scan returns."""
+"""What every scan takes and returns."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.odds import Top
+
+
+class Anchors(NamedTuple):
+    """Teacher logits not yet taken: `z @ rows.T / tau`, computed for the samples that teach and for no other."""
+
+    rows: Float[Tensor, "C d"]
+    tau: float
+
+
+class Targets(NamedTuple):
+    """Soft targets computed once for each image, and which of them each sample of S streams is taught towards."""
+
+    rows: Float[Tensor, "n C"]
+    at: Int[Tensor, "S T"]  # anything for a sample that does not teach
+
+
+Teacher = Tensor | Anchors | Targets
 
 
 class Scan(NamedTuple):

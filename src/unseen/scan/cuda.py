@@ -5,6 +5,9 @@ kernel that goes through the teachers in order (kernels.cu), one product that re
 chain: bank and lesson side by side make one wide matrix, so all reads of many blocks are one batched product, and a
 kernel reduces its rows. Nothing waits for the host between the first sample and the last.
 
+Every product says its own precision to cuBLAS, so what the process has asked torch for (`allow_tf32` and the like) is
+neither obeyed nor changed, and threads do not disturb one another.
+
 The kernels are compiled by nvcc at first use and kept in ~/.cache/unseen.
 """
 
@@ -16,12 +19,13 @@ import hashlib
 import math
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -31,7 +35,7 @@ from torch.nn.functional import pad
 
 from unseen.errors import SettingError
 from unseen.odds import Top
-from unseen.scan.base import Scan
+from unseen.scan.base import Anchors, Scan, Targets, Teacher
 
 PANEL = 8  # the kernel goes through teachers in panels of this size
 TEACHERS = 128  # most teachers of a block: a row's scale gathers one rounding from each
@@ -39,16 +43,20 @@ ROWS = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4,
 CLASSES = 16 * 4 * 384  # thread blocks of a cluster, rows per thread, threads
 LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
 MEMORY = 6 << 30  # bytes for the banks and logits of the blocks read together
+CHUNK = 16_384  # samples that a bank which does not move reads at once
 SOURCE = Path(__file__).with_name("kernels.cu")
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 empty = torch.empty  # tests put one in its place that fills memory with NaN
 
+Reads = Literal["float32", "split", "tf32"]
+"""How the reads of float32 streams are multiplied.
 
-class Anchors(NamedTuple):
-    """Teacher logits not yet taken: `z @ rows.T / tau`, computed for the samples that teach and for no other."""
-
-    rows: Float[Tensor, "C d"]
-    tau: float
+float32   as it says: errors at most four times those of the naive loop in float32
+split     on tensor cores, each number as the sum of two of float16, three products instead of one. The numbers lose
+          nothing, but tensor cores cut sums off where float32 rounds them: at most ten times the naive loop's errors
+tf32      on tensor cores, each number cut to 11 bits: docs/performance.md says what it costs and brings
+"""
+READS: Reads = "float32"  # where nobody asks for another
 
 
 class Plan(NamedTuple):
@@ -69,71 +77,124 @@ class Plan(NamedTuple):
 
 def scan(
     bank: Float[Tensor, "C d"],
-    teacher: Float[Tensor, "T C"] | Anchors,
+    teacher: Teacher,
     z: Float[Tensor, "T d"],
     step: Float[Tensor, " T"],
     *,
     kappa: float,
     tau: float,
-    fast: bool = False,
+    reads: Reads | None = None,
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     if isinstance(teacher, Tensor):
         teacher = teacher[None]
-    many = scan_many(bank, teacher, z[None], step[None], kappa=kappa, tau=tau, fast=fast)
+    many = scan_many(bank, teacher, z[None], step[None], kappa=kappa, tau=tau, reads=reads)
     return Scan(Top(*(part[0] for part in many.read)), many.bank[0])
 
 
 def scan_many(
     bank: Float[Tensor, "S C d"] | Float[Tensor, "C d"],
-    teacher: Float[Tensor, "S T C"] | Anchors,
+    teacher: Teacher,
     z: Float[Tensor, "S T d"],
     step: Float[Tensor, "S T"],
     *,
     kappa: float,
     tau: float,
-    fast: bool = False,
+    reads: Reads | None = None,
 ) -> Scan:
     """Return `scan` of S independent streams at once; a stream that is shorter ends in zero features and steps.
 
-    Streams that start from the same bank may share one of shape [C, d]. `fast` takes the reads, and nothing that is
-    learnt from, in tf32: docs/performance.md says what it costs and brings.
+    Streams that start from the same bank may share one of shape [C, d]. `reads` is about reads only: what is learnt
+    from is taken in float32, so banks are the same bits with every choice.
     """
+    reads = checked_reads(reads or READS, z)
     streams, samples, dim = z.shape
     classes = bank.shape[-2]
+    cluster_for(classes)  # refuse too many rows before any work
     bank = bank.expand(streams, classes, dim)
-    read = Top(*(z.new_empty(streams, samples, dtype=kind) for kind in (torch.int64, z.dtype, z.dtype)))
+    got = Top(*(z.new_empty(streams, samples, dtype=kind) for kind in (torch.int64, z.dtype, z.dtype)))
     if not samples or not streams:
-        return Scan(read, bank.clone())
-    with products("highest"):
-        plan = planned(step, kappa)
-        width = 4 * -(-(plan.teachers + dim) // 4)  # rows start at multiples of 16 bytes
-        bytes_per_block = z.element_size() * streams * classes * (width + 2 * plan.teachers + plan.rows)
-        size = max(1, min(plan.blocks, MEMORY // bytes_per_block))
-        for first in range(0, plan.blocks, size):
-            blocks = slice(first, min(first + size, plan.blocks))
-            part = slice(first * plan.rows, blocks.stop * plan.rows)
-            chunk = z[:, part]
-            if chunk.shape[1] < part.stop - part.start:
-                chunk = pad(chunk, (0, 0, 0, part.stop - part.start - chunk.shape[1]))
-            taught = gathered(z, plan.at[:, blocks])
-            aim = targets(teacher, z, plan, blocks).mul_(plan.rate[:, blocks].unsqueeze(-1))
-            wide, scale, bank = learn(bank, taught, aim, plan, blocks, width=width, kappa=kappa)
-            got = reads(chunk, taught, wide, scale, plan, blocks, tau=tau, fast=fast)
-            for whole, piece in zip(read, got, strict=True):
-                whole[:, part] = piece[:, : samples - part.start]
-    return Scan(read, bank)
+        return Scan(got, bank.clone())
+    with on_device_of(z):
+        return Scan(got, chained(bank, teacher, z, planned(step, kappa), got, kappa=kappa, tau=tau, reads=reads))
 
 
-@contextmanager
-def products(precision: str) -> Iterator[None]:
-    """Take float32 products in this precision, whatever the process has asked torch for."""
-    asked = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(asked)
+def chained(
+    bank: Float[Tensor, "S C d"],
+    teacher: Teacher,
+    z: Float[Tensor, "S T d"],
+    plan: Plan,
+    got: Top,
+    *,
+    kappa: float,
+    tau: float,
+    reads: Reads,
+) -> Float[Tensor, "S C d"]:
+    """Go through the plan, as many blocks at a time as memory allows; write reads into `got`, return the last bank."""
+    streams, samples, dim = z.shape
+    classes = bank.shape[-2]
+    width = 4 * -(-(plan.teachers + dim) // 4)  # rows start at multiples of 16 bytes
+    split = 3 * dim // 2 if reads == "split" else 0
+    bytes_per_block = z.element_size() * streams * classes * (width + split + 2 * plan.teachers + plan.rows)
+    size = max(1, min(plan.blocks, MEMORY // bytes_per_block))
+    for first in range(0, plan.blocks, size):
+        blocks = slice(first, min(first + size, plan.blocks))
+        part = slice(first * plan.rows, blocks.stop * plan.rows)
+        chunk = z[:, part]
+        if chunk.shape[1] < part.stop - part.start:
+            chunk = pad(chunk, (0, 0, 0, part.stop - part.start - chunk.shape[1]))
+        taught = gathered(z, plan.at[:, blocks])
+        aim = targets(teacher, taught, plan.at[:, blocks]).mul_(plan.rate[:, blocks].unsqueeze(-1))
+        wide, scale, bank = learn(bank, taught, aim, plan, blocks, width=width, kappa=kappa)
+        pieces = read_blocks(chunk, taught, wide, scale, plan, blocks, tau=tau, reads=reads)
+        for whole, piece in zip(got, pieces, strict=True):
+            whole[:, part] = piece[:, : samples - part.start]
+    return bank
+
+
+def on_device_of(x: Tensor) -> AbstractContextManager[object]:
+    """Make the tensor's device the current one: cuBLAS and launches go there."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float, reads: Reads | None = None) -> Top:
+    """Return how a bank that does not move reads samples; their logits are never all in memory.
+
+    Never in tf32: the gate reads with this, and routes must not depend on how a product is taken.
+    """
+    reads = checked_reads(reads or READS, z)
+    reads = "float32" if reads == "tf32" else reads
+    with on_device_of(z):
+        parts = [top(multiplied(chunk[None], rows[None], reads=reads)[0], tau=tau) for chunk in z.split(CHUNK)]
+    return Top(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def side_by_side(first: Callable[[], Scan], second: Callable[[], Scan], device: torch.device) -> tuple[Scan, Scan]:
+    """Return the results of two independent scans that share the GPU: one's products fill the gaps of the other."""
+    here, beside = torch.cuda.current_stream(device), side(device)
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        two = second()
+    one = first()
+    here.wait_stream(beside)
+    for x in (*two.read, two.bank):
+        x.record_stream(here)
+    return one, two
+
+
+@functools.cache
+def side(device: torch.device) -> torch.cuda.Stream:
+    """Return the second queue of work of a device; threads may share it, they only wait a little longer then."""
+    return torch.cuda.Stream(device)
+
+
+def checked_reads(reads: str, z: Tensor) -> Reads:
+    """Refuse a precision nobody has heard of, and samples in one that nothing here is written for."""
+    if z.dtype not in (torch.float32, torch.float64):
+        raise SettingError(f"expected float32 or float64 on the GPU, got {z.dtype}; convert with .float()")
+    if reads not in get_args(Reads):
+        raise SettingError(f"expected reads out of {', '.join(get_args(Reads))}, got {reads!r}")
+    return reads  # type: ignore[return-value]
 
 
 def planned(step: Float[Tensor, "S T"], kappa: float) -> Plan:
@@ -189,12 +250,21 @@ def gathered(source: Float[Tensor, "S T k"], at: Int[Tensor, "S blocks N"]) -> F
     return source[streams, at]
 
 
-def targets(teacher: Tensor | Anchors, z: Tensor, plan: Plan, blocks: slice) -> Float[Tensor, "S blocks N C"]:
+def targets(
+    teacher: Teacher, taught: Float[Tensor, "S blocks N d"], at: Int[Tensor, "S blocks N"]
+) -> Float[Tensor, "S blocks N C"]:
     """Return the softmax that each teacher of these blocks pulls the bank towards."""
-    at = plan.at[:, blocks]
+    if isinstance(teacher, Targets):
+        return teacher.rows[gathered(teacher.at.unsqueeze(-1), at).squeeze(-1)]
     if isinstance(teacher, Tensor):
         return torch.softmax(gathered(teacher, at), dim=-1)
-    return torch.softmax((gathered(z, at) / teacher.tau) @ teacher.rows.T, dim=-1)
+    return softmax(taught.flatten(0, 2), teacher).view(*at.shape, -1)
+
+
+def softmax(z: Float[Tensor, "n d"], anchors: Anchors) -> Float[Tensor, "n C"]:
+    """Return the soft targets of samples, in float32 whatever the reads are: they are learnt from."""
+    with on_device_of(z):
+        return torch.softmax(multiplied((z / anchors.tau)[None], anchors.rows[None])[0], dim=-1)
 
 
 def learn(
@@ -216,7 +286,9 @@ def learn(
     wide[:, 0, :, n : n + dim] = bank
     inner = [empty((streams, *shape), dtype=bank.dtype, device=bank.device) for shape in ((n, classes), (classes, dim))]
     cosine, learnt = inner
-    parts = (taught @ taught.mT, aim, plan.rate[:, blocks], plan.counts[:, blocks], wide, scale)
+    flat = taught.flatten(0, 1)
+    gram = multiplied(flat, flat).view(streams, size, n, n)
+    parts = (gram, aim, plan.rate[:, blocks], plan.counts[:, blocks], wide, scale)
     sizes = (n, classes, width, 0)
     lesson = [x.data_ptr() for x in (cosine, *parts)], [x.stride(0) for x in (cosine, *parts)], sizes, [kappa]
     steps = [x.stride(1) for x in (taught, *parts)]
@@ -225,7 +297,7 @@ def learn(
             ctypes.byref(
                 Chain(
                     product(bank.dtype),
-                    torch.cuda.current_blas_handle(),
+                    blas_handle(),
                     *(x.data_ptr() for x in (taught, learnt, after)),
                     Lesson(*(value for values in lesson for value in values)),
                     *steps,
@@ -239,7 +311,7 @@ def learn(
     return wide, scale, after
 
 
-def reads(
+def read_blocks(
     chunk: Float[Tensor, "S padded d"],
     taught: Float[Tensor, "S blocks N d"],
     wide: Float[Tensor, "S blocks C width"],
@@ -248,24 +320,28 @@ def reads(
     blocks: slice,
     *,
     tau: float,
-    fast: bool,
+    reads: Reads,
 ) -> Top:
-    """Return how each sample reads the bank after the teachers up to and including itself, from one product."""
+    """Return how each sample reads the bank after the teachers up to and including itself.
+
+    The bank is what it was less a lesson: `z @ bank.T - (past of z @ taught.T) @ lesson.T`, times the rows' scales.
+    """
     streams, size, n, dim = taught.shape
     z = chunk.reshape(streams * size, plan.rows, dim)
     before = plan.before[:, blocks.start * plan.rows : blocks.stop * plan.rows].reshape(-1, plan.rows)
     past = torch.arange(n, device=z.device) < before.unsqueeze(-1)
-    sides = empty((*z.shape[:2], n + dim), dtype=z.dtype, device=z.device)
-    sides[..., n:] = z
-    sides[..., :n] = torch.bmm(z, taught.view(-1, n, dim).mT).neg_().mul_(past)
     rows = wide.view(streams * size, -1, wide.shape[-1])[..., : n + dim]
-    if fast:
-        with products("high"):
-            unscaled = torch.bmm(sides, rows.mT)
-    else:  # a product adds up in order; two halves lose half as much to rounding
-        half = n + dim // 2
-        unscaled = torch.bmm(sides[..., :half], rows[..., :half].mT)
-        unscaled.baddbmm_(sides[..., half:], rows[..., half:].mT)
+    changed = multiplied(z, taught.view(-1, n, dim), scale=-1).mul_(past)
+    if reads == "split":  # what was learnt may be of any size, which float16 is not
+        unscaled = multiplied(changed, rows[..., :n])
+        multiplied(z, rows[..., n:], onto=unscaled, reads="split")
+    else:
+        sides = torch.cat([changed, z], dim=-1)
+        # a product adds up in order; two halves lose half as much to rounding
+        half = n + dim // 2 if reads == "float32" else n + dim
+        unscaled = multiplied(sides[..., :half], rows[..., :half], reads=reads)
+        if half < n + dim:
+            multiplied(sides[..., half:], rows[..., half:], onto=unscaled)
     got = top(unscaled.view(-1, unscaled.shape[-1]), tau=tau, scale=scale, before=before, rows=plan.rows)
     return Top(*(part.view(streams, -1) for part in got))
 
@@ -320,18 +396,106 @@ class Chain(ctypes.Structure):
     )
 
 
+SPLIT = 1024.0  # unit vectors times this are in the middle of float16's range, and so is what float16 leaves of them
+
+
+class Kind(NamedTuple):
+    """How cuBLAS names the numbers of a product and the way it adds them up."""
+
+    numbers: int
+    result: int
+    compute: int
+
+
+KINDS = {  # cudaDataType_t, cudaDataType_t, cublasComputeType_t
+    "float64": Kind(1, 1, 70),
+    "float32": Kind(0, 0, 68),
+    "tf32": Kind(0, 0, 77),
+    "split": Kind(2, 0, 68),
+}
+
+
+def multiplied(
+    a: Float[Tensor, "B M k"],
+    b: Float[Tensor, "B N k"],
+    *,
+    onto: Float[Tensor, "B M N"] | None = None,
+    scale: float = 1.0,
+    reads: Reads = "float32",
+) -> Float[Tensor, "B M N"]:
+    """Return `scale * a @ b.mT`, added `onto` what is there where something is."""
+    mode = "float64" if a.dtype == torch.float64 else reads
+    out = empty((*a.shape[:2], b.shape[1]), dtype=a.dtype, device=a.device) if onto is None else onto
+    if mode == "split":
+        a, b, scale = halves(a, left=True), halves(b, left=False), scale / SPLIT**2
+    gemm(a, b, out, scale, float(onto is not None), KINDS[mode])
+    return out
+
+
+def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, kind: Kind) -> None:
+    """Write `scale * a @ b.mT + keep * out` into `out` by cuBLAS."""
+    (batch, rows, inner), columns = a.shape, b.shape[1]
+    if not all(x.stride(-1) == 1 for x in (a, b, out)):
+        raise SettingError("expected rows without gaps in a product on the GPU, got a transposed tensor")
+    number = ctypes.c_double if out.dtype == torch.float64 else ctypes.c_float
+    factors = number(scale), number(keep)
+    checked(
+        blas("cublasGemmStridedBatchedEx")(
+            ctypes.c_void_p(blas_handle()),
+            *(1, 0, columns, rows, inner),  # cuBLAS counts by columns: out.T = b a.T
+            ctypes.byref(factors[0]),
+            *(pointer(b), kind.numbers, max(b.stride(1), inner), ctypes.c_longlong(b.stride(0))),
+            *(pointer(a), kind.numbers, max(a.stride(1), inner), ctypes.c_longlong(a.stride(0))),
+            ctypes.byref(factors[1]),
+            *(pointer(out), kind.result, out.stride(1), ctypes.c_longlong(out.stride(0))),
+            *(batch, kind.compute, -1),
+        ),
+        "a matrix product (cublasStatus_t)",
+    )
+
+
+def halves(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B M d3"]:
+    """Return each number as float16 twice: itself and what that leaves, so that one product adds up three.
+
+    A left side holds [high, low, high] and a right side [low, high, high]; low times low would be lost in rounding. The
+    small products come first along the row, where the sum is still small and tensor cores cut little off.
+    """
+    batch, rows, dim = x.shape
+    padded = 8 * -(-dim // 8)
+    out = empty((batch, rows, 3 * padded), dtype=torch.float16, device=x.device)
+    if x.stride(0) != rows * x.stride(1) and batch > 1:
+        x = x.contiguous()
+    if out.numel():
+        sizes = (ctypes.c_long(batch * rows), dim, x.stride(1), padded, int(left), ctypes.c_float(SPLIT))
+        checked(library_of(x).split(pointer(x), pointer(out), *sizes, queue(x)))
+    return out
+
+
+@functools.cache
+def blas(name: str) -> ctypes._NamedFuncPointer:
+    """Return a function of cuBLAS, from the library that torch has loaded."""
+    return getattr(ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"), name)
+
+
+def blas_handle() -> int:
+    """Return this thread's handle with products as exact as they come; torch sets its own mode again when it calls."""
+    handle = torch.cuda.current_blas_handle()
+    checked(blas("cublasSetMathMode")(ctypes.c_void_p(handle), 0), "cublasSetMathMode (cublasStatus_t)")
+    return handle
+
+
 def product(dtype: torch.dtype) -> int | None:
-    """Return where cuBLAS keeps its batched matrix product, in the library that torch has loaded."""
+    """Return where cuBLAS keeps its batched matrix product."""
     letter = "S" if dtype == torch.float32 else "D"
-    name = f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"
-    return ctypes.cast(getattr(ctypes.CDLL(name), f"cublas{letter}gemmStridedBatched"), ctypes.c_void_p).value
+    return ctypes.cast(blas(f"cublas{letter}gemmStridedBatched"), ctypes.c_void_p).value
 
 
 def cluster_for(classes: int) -> int:
     """Return how many thread blocks share a bank: more rows each is work, more blocks is talk."""
     if classes > CLASSES:
         raise SettingError(
-            f"expected at most {CLASSES} rows in a bank on the GPU, got {classes}; use unseen.scan.blocked"
+            f"expected at most {CLASSES} rows in a bank on the GPU, got {classes}; use fewer names, or the CPU's way "
+            "with scan.using('blocked')"
         )
     return min(16, 1 << max(0, math.ceil(math.log2(classes / 320))))
 
@@ -409,17 +573,20 @@ def queue(x: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
 
 
-def checked(error: int) -> None:
+def checked(error: int, what: str = "the launch of a scan kernel (cudaError_t)") -> None:
     """Refuse to go on after a launch that failed."""
     if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of a scan kernel; see cudaError_t for its meaning")
+        raise RuntimeError(f"CUDA error {error} at {what}")
 
 
 def kernel(name: str, like: Tensor) -> ctypes._NamedFuncPointer:
     """Return the launcher of a kernel for the tensor's dtype."""
-    if like.dtype not in (torch.float32, torch.float64):
-        raise SettingError(f"expected float32 or float64 on the GPU, got {like.dtype}; convert with .float()")
-    return getattr(library(torch.cuda.get_device_capability(like.device)), f"{name}_{str(like.dtype)[6:]}")
+    return getattr(library_of(like), f"{name}_{str(like.dtype)[6:]}")
+
+
+def library_of(like: Tensor) -> ctypes.CDLL:
+    """Return the kernels for the tensor's device."""
+    return library(torch.cuda.get_device_capability(like.device))
 
 
 @functools.cache
@@ -428,20 +595,61 @@ def library(capability: tuple[int, int]) -> ctypes.CDLL:
     if capability < (9, 0):
         raise SettingError(
             f"expected a GPU of compute capability 9.0 or more for the CUDA scan, got {capability[0]}.{capability[1]}; "
-            "use unseen.scan.blocked"
+            "use scan.using('blocked')"
         )
     target = f"sm_{capability[0]}{capability[1]}"
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unseen"
-    built = folder / f"scan-{digest}-{target}.so"
-    if not built.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            compiled = Path(scratch) / built.name
-            options = ["-O3", "-std=c++17", f"-arch={target}", "-shared", "-split-compile=0", "-Xcompiler", "-fPIC"]
-            subprocess.run([nvcc(), *options, "-o", str(compiled), str(SOURCE)], check=True, capture_output=True)
-            compiled.replace(built)
-    return ctypes.CDLL(str(built))
+    name = f"scan-{digest}-{target}.so"
+    for folder in caches():
+        if (folder / name).exists():
+            return ctypes.CDLL(str(folder / name))
+    return ctypes.CDLL(str(built(name, target)))
+
+
+def built(name: str, target: str) -> Path:
+    """Compile into the first folder that can be written to; two processes that do so at once both get a whole file."""
+    refused: list[str] = []
+    for folder in caches():
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                compiled = Path(scratch) / name
+                compiled_from(SOURCE, compiled, target)
+                compiled.replace(folder / name)
+            return folder / name
+        except OSError as error:  # a home that is read-only, full or not there
+            refused.append(f"{folder} ({error.strerror})")
+    raise SettingError(
+        f"expected a folder to keep the compiled scan in, got {' and '.join(refused)}; "
+        "set XDG_CACHE_HOME to one that can be written to"
+    )
+
+
+def compiled_from(source: Path, target_file: Path, target: str) -> None:
+    """Run nvcc, and show what it says when it fails."""
+    options = ["-O3", "-std=c++17", f"-arch={target}", "-shared", "-split-compile=0", "-Xcompiler", "-fPIC"]
+    done = subprocess.run([nvcc(), *options, "-o", str(target_file), str(source)], capture_output=True, text=True)
+    if done.returncode:
+        raise SettingError(
+            f"expected nvcc to compile the CUDA scan, got exit status {done.returncode}; "
+            f"CUDA 12.3 or newer is needed:\n{done.stderr[-2000:]}"
+        )
+
+
+def caches() -> list[Path]:
+    """Return where compiled kernels may be kept: the user's cache, or a temporary folder that is this user's alone."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "unseen"
+    temporary = Path(tempfile.gettempdir()) / f"unseen-{os.getuid()}"
+    return [home, *([temporary] if is_private(temporary) else [])]
+
+
+def is_private(folder: Path) -> bool:
+    """Tell whether nobody else can have put a file there, or it does not exist yet: what lies there is going to run."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return True
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def nvcc() -> str:
@@ -451,6 +659,6 @@ def nvcc() -> str:
     if found is None:
         raise SettingError(
             "expected nvcc to compile the CUDA scan once, got none; install the CUDA toolkit or set CUDA_HOME, "
-            "or use unseen.scan.blocked"
+            "or use scan.using('blocked')"
         )
     return found

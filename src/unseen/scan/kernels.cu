@@ -3,11 +3,13 @@
 // learn      one thread block cluster per stream, rows of the bank across its threads; one sum over all rows per teacher
 // rewrite    the bank after a block: subtract what was learnt, make the rows unit again
 // top        best class, its logit and the mass of the rest, from logits in one pass
+// split      numbers as sums of two of float16, for products on tensor cores
 // observe    Algorithm 1 for one sample in one cooperative launch, with the state resident
 //
 // Every sum has a fixed order: the same input gives the same bits.
 
 #include <cooperative_groups.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 namespace unseen {
@@ -257,7 +259,8 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
     const int second = PANEL < n ? PANEL : 0;
     recall<T>(next, cosine + long(second) * classes, classes, row);
     recall(next_aim, aims + long(second) * classes, classes, row);
-    cluster_sync(); // the Gram matrix is there, and every block is ready for mail
+    __syncthreads(); // says nothing that the next line does not, but racecheck knows only this one
+    cluster_sync();  // the Gram matrix is there, and every block is ready for mail
 
     auto announce = [&](const T (&unscaled)[ROWS]) {
         T sum = 0, shift = 1;
@@ -457,6 +460,20 @@ __global__ void top(const T* logits, const T* scale, const int* before, long* la
     for (int i = 1; i < blockDim.x / 32; i++) best.join(warps[i]);
     label[sample] = best.label, peak[sample] = best.peak;
     rest[sample] = best.rest > T(NOTHING) ? best.rest + log_of(best.sum) : T(-INFINITY);
+}
+
+// One thread block per row: [high, low, high] for the left side of a product, [low, high, high] for the right.
+__global__ void split(const float* from, __half* to, int dim, int width, int padded, int left, float factor) {
+    from += long(blockIdx.x) * width, to += long(blockIdx.x) * 3 * padded;
+    for (int k = 2 * threadIdx.x; k < padded; k += 2 * blockDim.x) {
+        const float2 x = {k < dim ? factor * from[k] : 0, k + 1 < dim ? factor * from[k + 1] : 0};
+        const __half2 high = __float22half2_rn(x);
+        const float2 got = __half22float2(high);
+        const __half2 low = __float22half2_rn({x.x - got.x, x.y - got.y});
+        *reinterpret_cast<__half2*>(to + k) = left ? high : low;
+        *reinterpret_cast<__half2*>(to + padded + k) = left ? low : high;
+        *reinterpret_cast<__half2*>(to + 2 * padded + k) = high;
+    }
 }
 
 struct Resident {
@@ -705,6 +722,12 @@ using namespace unseen;
 
 EXPORT(float, float32)
 EXPORT(double, float64)
+
+extern "C" int split(const float* from, __half* to, long rows, int dim, int width, int padded, int left, float factor,
+                     cudaStream_t queue) {
+    unseen::split<<<rows, 128, 0, queue>>>(from, to, dim, width, padded, left, factor);
+    return cudaGetLastError();
+}
 
 extern "C" int observe_float32(const Resident* job, int blocks, cudaStream_t queue) {
     void* arguments[] = {const_cast<Resident*>(job)};

@@ -60,9 +60,9 @@ class Settings:
 class Service:
     """What all routes share."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, streams: Streams | None = None) -> None:
         self.settings, self.limits = settings, settings.limits
-        self.streams = Streams(
+        self.streams = streams or Streams(
             settings.data, limits=settings.limits, durability=settings.durability, compute=settings.compute
         )
         self.keys = Keys(settings.data / "keys.json")
@@ -124,9 +124,9 @@ class Service:
         return text
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Return the service as an ASGI application."""
-    service = Service(settings)
+def create_app(settings: Settings, streams: Streams | None = None) -> FastAPI:
+    """Return the service as an ASGI application, for all streams of its folder or for those given."""
+    service = Service(settings, streams)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -64,11 +64,20 @@ class Streams:
         (data / "streams").mkdir(parents=True, exist_ok=True)
         (data / "spaces").mkdir(exist_ok=True)
         self._lock = _alone(data / "lock")
-        # all compute alike: a stream is replayed by another thread than the one that learned
+        self.hire(compute)
+        self._swept()
+
+    def hire(self, compute: int) -> None:
+        """Start the threads; all compute alike: a stream is replayed by another thread than the one that learned."""
         self.writers = Turns(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
         self.chores = Turns(2, "chores", compute=compute)
         self.keeper = threads(1, "keeper", compute=compute)  # opens streams and takes snapshots
-        self._swept()
+
+    def dismiss(self) -> None:
+        """End the threads once they have finished what is at work."""
+        self.writers.close()
+        self.chores.close()
+        self.keeper.shutdown()
 
     def open_all(self) -> None:
         """Bring every stream back to where it was; one that cannot be trusted is refused, the others go on."""
@@ -132,9 +141,7 @@ class Streams:
 
     def close(self) -> None:
         """Finish what is at work and leave every stream with a fresh snapshot."""
-        self.writers.close()
-        self.chores.close()
-        self.keeper.shutdown()
+        self.dismiss()
         for slot in self.slots.values():
             if slot.stream:
                 slot.stream.close()

@@ -15,10 +15,10 @@ from unseen.errors import SettingError
 
 @dataclass(frozen=True, eq=False)
 class PytorchOOD(PostHoc):
-    """Wrap `theirs`, an object with `fit_features(x, y)` and `predict_features(x)`.
+    """Wrap `theirs`, a detector of pytorch-ood made with None for its network.
 
-    `on` says what x is for that detector: "logits" of the head (MaxSoftmax, EnergyBased, Entropy ...) or "features"
-    (Mahalanobis, KNN, ViM ...). A detector that wants the network itself cannot run on features.
+    `on` says what it reads: "logits" of the head (`predict_logits`: MaxSoftmax, EnergyBased, GEN ...) or "features"
+    (`predict_features`: Mahalanobis, KNN, ViM ...). What wants pixels or feature maps cannot run on features.
     """
 
     theirs: Any = None
@@ -27,25 +27,26 @@ class PytorchOOD(PostHoc):
     name: ClassVar[str] = "pytorch-ood"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked for scores of features."""
+        """Refuse what cannot be asked for scores of features or logits."""
         super().__post_init__()
-        if not callable(getattr(self.theirs, "predict_features", None)):
-            raise SettingError(
-                f"expected a pytorch-ood detector with predict_features(), got {type(self.theirs).__name__}; "
-                "pass one made with model=None"
-            )
         if self.on not in ("logits", "features"):
             raise SettingError(f"expected on='logits' or on='features', got {self.on!r}; see pytorch-ood's page of it")
+        if not callable(getattr(self.theirs, f"predict_{self.on}", None)):
+            raise SettingError(
+                f"expected a pytorch-ood detector with predict_{self.on}(), got {type(self.theirs).__name__}; "
+                "pass one made with None for its network, and on= as its page says"
+            )
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return the negative of its outlier score."""
-        return -self._fitted.predict_features(self._input(z)).to(z)
+        return -getattr(self._fitted, f"predict_{self.on}")(self._input(z)).to(z)
 
     @cached_property
     def _fitted(self) -> Any:
-        if callable(getattr(self.theirs, "fit_features", None)):
-            self.theirs.fit_features(self._input(self.images.z), self.images.label)
+        fit = getattr(self.theirs, f"fit_{self.on}", None)
+        if callable(fit):
+            fit(self._input(self.images.z), self.images.label)
         return self.theirs
 
     def _input(self, z: Tensor) -> Tensor:
-        return self.images.logits(z) if self.on == "logits" else z
+        return (self.images.logits(z) if self.on == "logits" else z).float()  # its own tensors are float32

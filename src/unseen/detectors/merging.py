@@ -1,0 +1,66 @@
+"""Make one state out of several that went on from one start, each over a part of the same stream.
+
+An approximation wherever the order of samples matters: no part saw what the others were taught meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+Rule = Literal["mean", "sum"]
+RULES: tuple[Rule, ...] = ("mean", "sum")
+
+
+def merged_bank(
+    start: Float[Tensor, "C d"],
+    ends: Sequence[Float[Tensor, "C d"]],
+    taught: Sequence[Int[Tensor, ""]],
+    *,
+    rule: Rule,
+) -> Float[Tensor, "C d"]:
+    """Return the bank moved on the sphere by the parts' moves: their mean weighted by teaching counts, or their sum.
+
+    `mean` is the weighted mean of the banks, drawn back to the sphere. It learns about as much in a round as one part
+    did. `sum` learns as much as all of them together, and overshoots where the parts were taught the same.
+    """
+    counts = torch.stack(list(taught)).double()
+    if not bool(counts.any()):
+        return start
+    weights = counts / counts.sum() if rule == "mean" else torch.ones_like(counts)
+    moved = start.double() * (1 - float(weights.sum()))  # what the weights leave of the start: nothing of a mean
+    for weight, end in zip(weights.tolist(), ends, strict=True):
+        moved.add_(end, alpha=weight)
+    return normalize(moved, dim=-1).to(start.dtype)
+
+
+def added(start: Tensor, ends: Sequence[Tensor]) -> Tensor:
+    """Return a sum over the stream: what stood at the start and what every part added to it. Exact for counts."""
+    total = start.clone()
+    for end in ends:
+        total += end - start
+    return total
+
+
+def merged_regression(
+    start: tuple[Float[Tensor, " p"], Float[Tensor, "p p"]],
+    ends: Sequence[tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]],
+) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]:
+    """Return mean and covariance of a Bayesian linear regression on all parts, exact but for rounding.
+
+    Precisions, and precisions times means, are sums over samples, and sums know no order.
+    """
+    known = [_information(*one) for one in (start, *ends)]
+    precision, pull = (added(first, rest) for first, *rest in zip(*known, strict=True))
+    cov = torch.cholesky_inverse(torch.linalg.cholesky(precision)).contiguous()  # LAPACK answers by columns
+    return cov @ pull, cov
+
+
+def _information(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
+    precision = torch.cholesky_inverse(torch.linalg.cholesky(cov))
+    return precision, precision @ mean

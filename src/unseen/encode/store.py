@@ -1,0 +1,192 @@
+"""Where files lie: a local path, or a place in an object store that offers what this package asks of a path."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from unseen.errors import DataError, MissingExtra
+
+
+def location(source: str | Path | Remote) -> Path | Remote:
+    """Return a path for what is on this machine (file:// too), a `Remote` for any other URI."""
+    if isinstance(source, Path | Remote):
+        return source
+    scheme, mark, _ = source.partition("://")
+    if not mark:
+        return Path(source)
+    return Path(unquote(urlsplit(source).path)) if scheme == "file" else Remote(source)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file or folder of an object store by its URI; it travels to a worker as text and is opened there.
+
+    pyarrow's own file systems come first (s3, gs, abfs, hdfs), then whatever fsspec has a driver for.
+    """
+
+    uri: str
+    size: int | None = None  # known where a listing told: asking for each file again would cost a request
+    changed: int | None = None
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __truediv__(self, name: str | Path) -> Remote:
+        return self._at(f"{urlsplit(self.uri).path.rstrip('/')}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the path."""
+        return PurePosixPath(urlsplit(self.uri).path).name
+
+    @property
+    def suffix(self) -> str:
+        """Return the ending of the name."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> Remote:
+        """Return the folder."""
+        return self._at(str(PurePosixPath(urlsplit(self.uri).path).parent))
+
+    def absolute(self) -> Remote:
+        """Return itself: a URI has no working folder."""
+        return self
+
+    def exists(self) -> bool:
+        """Tell whether there is a file or a folder."""
+        return str(self._info().type.name) != "NotFound"
+
+    def is_dir(self) -> bool:
+        """Tell whether there is a folder."""
+        return str(self._info().type.name) == "Directory"
+
+    def is_file(self) -> bool:
+        """Tell whether there is a file."""
+        return str(self._info().type.name) == "File"
+
+    def stat(self) -> Any:
+        """Return size and time of change, named as in `os.stat`."""
+        if self.size is not None:
+            return SimpleNamespace(st_size=self.size, st_mtime_ns=self.changed)
+        info = self._info()
+        if info.type.name == "NotFound":
+            raise FileNotFoundError(2, "No such file", self.uri)
+        return SimpleNamespace(st_size=info.size, st_mtime_ns=info.mtime_ns)
+
+    def open(self, mode: str = "rb") -> Any:
+        """Return a file to read bytes from, at any position."""
+        system, path = self._opened()
+        return system.open_input_file(path)
+
+    def read_bytes(self) -> bytes:
+        """Return the whole file."""
+        with self.open() as file:
+            return bytes(file.read())
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """Return the whole file as text."""
+        return self.read_bytes().decode(encoding)
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write the whole file: in an object store it appears when it is complete."""
+        system, path = self._opened()
+        system.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        with system.open_output_stream(path) as file:
+            file.write(data)
+
+    def files(self, *, recursive: bool = True) -> list[Remote]:
+        """Return the files of this folder, sorted by path."""
+        system, path = self._opened()
+        selector = _pyarrow("fs").FileSelector(path, recursive=recursive, allow_not_found=True)
+        found = sorted((one for one in system.get_file_info(selector) if one.is_file), key=lambda one: str(one.path))
+        depth = len(PurePosixPath(path).parts)
+        return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
+
+    def _at(self, path: str) -> Remote:
+        parts = urlsplit(self.uri)
+        return Remote(_uri(parts.scheme, parts.netloc, path, parts.query))
+
+    def _child(self, name: str, info: Any) -> Remote:
+        return Remote((self / name).uri, info.size, info.mtime_ns)
+
+    def _info(self) -> Any:
+        system, path = self._opened()
+        return system.get_file_info(path)
+
+    def _opened(self) -> tuple[Any, str]:
+        parts = urlsplit(self.uri)
+        system, prefix = _system(parts.scheme, parts.netloc, parts.query)
+        return system, prefix + parts.path.lstrip("/")
+
+
+Location = Path | Remote
+
+
+@contextmanager
+def reading(place: Location) -> Iterator[Path]:
+    """Yield a local path with the bytes of `place`."""
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / place.name
+        copy.write_bytes(place.read_bytes())
+        yield copy
+
+
+@contextmanager
+def writing(place: Location) -> Iterator[Path]:
+    """Yield a local path; what was written to it is at `place` when the block ends well."""
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / place.name
+        yield draft
+        place.write_bytes(draft.read_bytes())
+
+
+@lru_cache(maxsize=64)
+def _system(scheme: str, netloc: str, query: str) -> tuple[Any, str]:
+    """Return the file system of a URI and what its paths begin with; opened once, because that asks the network."""
+    fs = _pyarrow("fs")
+    root = _uri(scheme, netloc, "/x", query)
+    try:
+        system, path = fs.FileSystem.from_uri(root)
+    except (ValueError, NotImplementedError):  # not one of pyarrow's own
+        system, path = _from_fsspec(root)
+        system = fs.PyFileSystem(fs.FSSpecHandler(system))
+    return system, path.removesuffix("x")
+
+
+def _uri(scheme: str, netloc: str, path: str, query: str) -> str:
+    return f"{scheme}://{netloc}{path}" + (f"?{query}" if query else "")  # urlunsplit drops // before an empty host
+
+
+def _from_fsspec(uri: str) -> tuple[Any, str]:
+    try:
+        core = importlib.import_module("fsspec.core")
+        found: tuple[Any, str] = core.url_to_fs(uri)
+    except (ImportError, ValueError) as error:
+        raise DataError(
+            f"expected a URI that pyarrow or fsspec can open, got {uri.rpartition('/')[0]} ({error}); "
+            "install the driver of that store, for example s3fs, gcsfs or adlfs"
+        ) from error
+    return found
+
+
+def _pyarrow(name: str) -> Any:
+    try:
+        return importlib.import_module(f"pyarrow.{name}")
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "ray") from error

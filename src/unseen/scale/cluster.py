@@ -1,0 +1,89 @@
+"""The one place that starts or joins Ray."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from unseen.errors import MissingExtra, SettingError, UnseenError
+
+LOCAL = "local"
+# Ray ends a worker that idles for a second once there are more workers than cores: beside one actor a core, every short
+# task would import torch anew. And it gives workers a low priority, which only delays where nothing else is served.
+KEPT = {"num_workers_soft_limit": 64, "worker_niceness": 0}
+HELP = "Run on Ray: `auto` joins the running cluster, `local` starts one here, or host:port or ray://host:10001."
+
+
+def module() -> Any:
+    """Return Ray, or say what to install."""
+    # Ray's own words about its dashboard, usage and progress belong in its log files, not between ours
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingExtra("ray", "ray") from error
+
+
+@contextmanager
+def connect(
+    address: str, *, workers: int | None = None, memory: int | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """Yield Ray, joined to `address`, and leave it afterwards; a Ray that was already joined is used and kept.
+
+    `workers` (CPU slots) and `memory` (bytes of object store) shape a local Ray only: a cluster knows its own. `env`
+    is set in every worker process.
+    """
+    ray = module()
+    if ray.is_initialized():
+        yield ray
+        return
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        settings |= {"num_cpus": workers, "object_store_memory": memory}
+        settings |= {"include_dashboard": False, "_system_config": KEPT}
+    if env:
+        settings["runtime_env"] = {"env_vars": dict(env)}
+    try:
+        ray.init(address, **settings)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SettingError(
+            f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
+            "start one with `ray start --head`, or pass --ray local"
+        ) from error
+    _keep_stdout_clean()
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def fetched(ray: Any, found: Any) -> Any:
+    """Return the results of tasks; an error that one raised on purpose is raised here as it was there."""
+    try:
+        return ray.get(found)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UnseenError):
+            raise error.cause from None
+        raise
+
+
+def _keep_stdout_clean() -> None:
+    """Send to stderr what Ray says of dead workers: it says so on stdout, where the data go, and has no switch."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    said = getattr(worker, "print_to_stdstream", None)
+    if said and not getattr(said, "_to_stderr", False):
+
+        def to_stderr(data: dict[str, Any], *args: Any, **options: Any) -> Any:
+            return said({**data, "is_err": True}, *args, **options)
+
+        to_stderr._to_stderr = True  # type: ignore[attr-defined]
+        worker.print_to_stdstream = to_stderr
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

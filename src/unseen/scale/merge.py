@@ -1,0 +1,172 @@
+"""One logical stream too fast for one machine: observers side by side whose states are merged now and then.
+
+**An approximation, and an explicit choice.** Algorithm 1 is a chain: each sample is scored by a bank that all earlier
+samples have taught. Here every observer starts a round with the same state, sees only its own part of the round, and
+at the end the states are merged. docs/scale.md has what that costs in AUROC; one observer is exactly the sequential
+result. A round is a pure function of (state, samples), so the same samples give the same numbers whoever computes
+them, in whichever order, and however often an observer died on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen.detectors import Detector, Reading
+from unseen.detectors.merging import RULES, Rule
+from unseen.errors import SettingError
+from unseen.scale.cluster import fetched
+
+Deal = Literal["turns", "runs"]
+DEALS: tuple[Deal, ...] = ("turns", "runs")
+
+
+class Team(Protocol):
+    """Observers that each take a part of a round."""
+
+    def observe(
+        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
+    ) -> list[tuple[Reading, Any]]:
+        """Return, for every part, its readings and the state after it, all from the same `state`."""
+
+
+class Here:
+    """Observers that take turns in this process: the reference, and what a study needs."""
+
+    def observe(
+        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
+    ) -> list[tuple[Reading, Any]]:
+        """Return, for every part, its readings and the state after it."""
+        return [detector.observe(state, part) for part in parts]
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded(Detector[Any]):
+    """A detector that several observers run side by side, merged after every `every` samples of the stream.
+
+    It is used like the detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call
+    of `observe` ends with a merge, so cut a stream into calls at multiples of `every`.
+    """
+
+    detector: Detector[Any]
+    shards: int = 2
+    every: int = 1024
+    rule: Rule = "mean"  # how moves of banks are put together; sums need no rule
+    deal: Deal = "turns"  # each sample to the next observer, or a run of consecutive samples to each
+    team: Team = field(default_factory=Here)
+
+    @classmethod
+    def of(cls, detector: Detector[Any], **options: Any) -> Sharded:
+        """Return `detector` with observers side by side."""
+        return cls(detector.labels, detector, **options)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be shared out or merged."""
+        super().__post_init__()
+        if self.shards < 1 or self.every < self.shards:
+            raise SettingError(
+                f"expected 1 <= shards <= samples between merges, got {self.shards} shards and {self.every} samples; "
+                "merge less often or take fewer shards"
+            )
+        for what, value, known in (("rule", self.rule, RULES), ("deal", self.deal, DEALS)):
+            if value not in known:
+                raise SettingError(f"expected a {what} out of {', '.join(known)}, got {value!r}; check the spelling")
+        self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge
+        for name in ("name", "derives_even", "needs_patches", "merges"):
+            object.__setattr__(self, name, getattr(self.detector, name))
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return the options of the detector itself: a state does not remember how many observers made it."""
+        return self.detector.settings
+
+    def start(self) -> Any:
+        """Return the state before the first sample."""
+        return self.detector.start()
+
+    def read(self, state: Any, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the state as it is."""
+        return self.detector.read(state, z)
+
+    def learn(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
+        """Learn from one round, shared out, and merge."""
+        if not len(z):
+            return self.detector.observe(state, z)
+        places = dealt(len(z), self.shards, self.deal)
+        done = self.team.observe(self.detector, state, [z[own].contiguous() for own in places])
+        readings, ends = zip(*done, strict=True)
+        arrival = torch.cat(places).argsort()
+        joined = Reading(*(column[arrival.to(column.device)] for column in Reading.joined(list(readings))))
+        return joined, self.detector.merge(state, ends, rule=self.rule)
+
+    def observe(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
+        """Learn from `z` round by round; return the readings in arrival order and the merged state."""
+        readings = []
+        for block in z.split(self.every):  # observers check and normalise: once, or bits would move
+            reading, state = self.learn(state, block)
+            readings.append(reading)
+        return Reading.joined(readings), state
+
+
+def dealt(count: int, shards: int, deal: Deal) -> list[Int[Tensor, " n"]]:
+    """Return which samples of a round each observer gets, in order; who would get none is left out.
+
+    >>> [own.tolist() for own in dealt(5, 2, "turns")], [own.tolist() for own in dealt(5, 2, "runs")]
+    ([[0, 2, 4], [1, 3]], [[0, 1, 2], [3, 4]])
+    """
+    samples = torch.arange(count)
+    if deal == "runs":
+        return list(samples.chunk(shards))
+    return [samples[first::shards] for first in range(min(shards, count))]
+
+
+class Observer:
+    """What runs in an actor: one detector, built once, and no state between two rounds."""
+
+    def __init__(self, detector: Detector[Any], threads: int) -> None:
+        # a matrix product rounds by the number of its threads
+        torch.set_num_threads(threads)
+        self.detector = detector
+
+    def observe(self, state: Any, part: Float[Tensor, "n d"]) -> tuple[Reading, Any]:
+        """Return the readings of a part and the state after it."""
+        # cloned, because what comes out of the object store is aligned otherwise, and rounding follows
+        if state is not None:
+            state = type(state)(*(column.clone() for column in state))
+        return self.detector.observe(state, part.clone())
+
+
+@dataclass(frozen=True)
+class Actors:
+    """Observers as Ray actors. One that dies is started again and given its part again: nothing is lost by that."""
+
+    ray: Any
+    actors: Sequence[Any]
+
+    def observe(
+        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
+    ) -> list[tuple[Reading, Any]]:
+        """Return, for every part, its readings and the state after it."""
+        shared = self.ray.put(state)
+        done = [actor.observe.remote(shared, part) for actor, part in zip(self.actors, parts, strict=False)]
+        return list(fetched(self.ray, done))
+
+
+@contextmanager
+def actors(ray: Any, detector: Detector[Any], shards: int) -> Iterator[Actors]:
+    """Yield one Ray actor per shard, each on a CPU slot of its own while there are enough, and stop them afterwards."""
+    slots = min(1.0, int(1000 * ray.cluster_resources().get("CPU", 1) / shards) / 1000)
+    kind = ray.remote(num_cpus=slots, max_restarts=-1, max_task_retries=-1)(Observer)
+    shared, threads = ray.put(detector), torch.get_num_threads()
+    team = [kind.remote(shared, threads) for _ in range(shards)]
+    try:
+        yield Actors(ray, team)
+    finally:
+        for actor in team:
+            ray.kill(actor)

@@ -1,0 +1,149 @@
+"""Mining as map and reduce: actors that load the encoder once turn lots of words into vectors, tasks choose negatives.
+
+Lots are cut as the local miner cuts them and the choice is the local miner's own code, so manifest and fingerprint are
+the same to the last bit. Vectors are kept in the same cache, on the machine that asks: words once encoded, here or on
+a cluster, are not encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Float16
+from torch import Tensor
+
+from unseen.errors import EncoderError
+from unseen.labels import LabelSpace
+from unseen.labels.mining import Recipe, spelled
+from unseen.labels.prompts import TextEncoder, Wording, text_identity
+from unseen.labels.vectors import Lot, Report, blocks, lots
+from unseen.scale import cluster
+
+AHEAD = 2  # lots that wait at an actor, so that it never waits for us
+
+
+class Identity(NamedTuple):
+    """Which encoder the actors have loaded."""
+
+    name: str
+    fingerprint: str
+    text_fingerprint: str
+
+
+class Texts:
+    """What runs in an actor: one encoder."""
+
+    def __init__(self, load: Callable[[], TextEncoder], threads: int) -> None:
+        # a matrix product rounds by the number of its threads
+        torch.set_num_threads(threads)
+        self.encoder = load()
+
+    def identity(self) -> Identity:
+        """Return which encoder this is."""
+        return Identity(self.encoder.name, self.encoder.fingerprint, text_identity(self.encoder))
+
+    def lot(self, lot: Lot) -> Float16[Tensor, "n d"]:
+        """Return one vector per word."""
+        return lot.encode(self.encoder)
+
+    def names(self, wording: Wording, names: Sequence[str]) -> Float[Tensor, "K d"]:
+        """Return one vector per known name."""
+        return wording.encode(names, self.encoder).cpu()
+
+
+def mine(
+    ray: Any,
+    spaces: Mapping[str, Sequence[str]],
+    load: Callable[[], TextEncoder],
+    recipe: Recipe,
+    *,
+    workers: int | None = None,
+    gpus: float = 0,
+    cache: Path | None = None,
+    report: Report = lambda done, total: None,
+) -> Iterator[tuple[str, LabelSpace]]:
+    """Yield one label space for each entry of `spaces` (what to call it, and its names), in that order."""
+    slots = cluster_slots(ray)
+    count = workers or max(1, int(slots))
+    kind = ray.remote(num_cpus=min(1.0, slots / count), num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Texts)
+    actors = [kind.remote(load, torch.get_num_threads()) for _ in range(count)]
+    try:
+        identity = _agreed(cluster.fetched(ray, [actor.identity.remote() for actor in actors]))
+        found = lots(recipe.pool, identity, recipe.wordings, cache=cache)
+        _encode_missing(ray, actors, found, report)
+        anchors = [
+            actors[i % count].names.remote(recipe.wording, list(names)) for i, names in enumerate(spaces.values())
+        ]
+        ray.wait(anchors, num_returns=len(anchors))
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+    yield from _reduced(ray, spaces, anchors, found, recipe, identity)
+
+
+def cluster_slots(ray: Any) -> float:
+    """Return the CPU slots of the cluster."""
+    return max(1.0, float(ray.cluster_resources().get("CPU", 1)))
+
+
+def _agreed(found: Sequence[Identity]) -> Identity:
+    if len(set(found)) > 1:
+        raise EncoderError(
+            f"expected one encoder on every node, got {sorted({one.text_fingerprint[:8] for one in found})}; "
+            "put the same model files on all of them"
+        )
+    return found[0]
+
+
+def _encode_missing(ray: Any, actors: Sequence[Any], found: Sequence[Lot], report: Report) -> None:
+    """Encode what no earlier run has, a few lots at a time on every actor, and keep it."""
+    waiting = [lot for lot in found if not lot.is_kept]
+    total = sum(len(lot.words) for lot in found)
+    done = total - sum(len(lot.words) for lot in waiting)
+    report(done, total)
+    free, running = list(actors) * AHEAD, dict[Any, tuple[Any, Lot]]()
+    while waiting or running:
+        while waiting and free:
+            actor, lot = free.pop(), waiting.pop()
+            running[actor.lot.remote(lot)] = (actor, lot)
+        for ref in ray.wait(list(running))[0]:
+            actor, lot = running.pop(ref)
+            lot.keep(cluster.fetched(ray, ref))
+            free.append(actor)
+            report(done := done + len(lot.words), total)
+
+
+def _reduced(
+    ray: Any,
+    spaces: Mapping[str, Sequence[str]],
+    anchors: Sequence[Any],
+    found: Sequence[Lot],
+    recipe: Recipe,
+    identity: Identity,
+) -> Iterator[tuple[str, LabelSpace]]:
+    task = ray.remote(num_cpus=1, max_retries=-1)(choose)
+    vectors = {lot.path: ray.put(lot.read()) for lot in found}
+    shared = ray.put((list(found), vectors, recipe, identity, torch.get_num_threads()))
+    chosen = [task.remote(list(names), own, shared) for names, own in zip(spaces.values(), anchors, strict=True)]
+    for name, space in zip(spaces, chosen, strict=True):
+        yield name, cluster.fetched(ray, space)
+
+
+def choose(
+    names: Sequence[str],
+    anchors: Float[Tensor, "K d"],
+    shared: tuple[Iterable[Lot], Mapping[Path, Any], Recipe, Identity, int],
+) -> LabelSpace:
+    """Return the names with their negatives; runs in a task, where vectors come out of the object store."""
+    found, vectors, recipe, identity, threads = shared
+    torch.set_num_threads(threads)
+    words = blocks(found, partial(_vectors, vectors), spelled(names))
+    return recipe.space(names, anchors.clone(), words, identity)
+
+
+def _vectors(vectors: Mapping[Path, Any], lot: Lot) -> Float16[Tensor, "n d"]:
+    return cluster.module().get(vectors[lot.path])
