@@ -181,6 +181,17 @@ def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):
         swept(runs, ["kappa=small"])
 
 
+def test_a_sweep_through_the_default_gives_every_run_its_own_row_and_resumes(suite, tmp_path):
+    runs = swept(grid(suite, chosen=("online",), orders=("shuffled",), seeds=1), ["kappa=0.02,0.05,0.2"])
+    runs += runs[:1]  # asked for twice, computed once
+    for _ in range(2):
+        results = Results(tmp_path, suite.name)
+        for run, row in outcomes(suite, runs, results, workers=1):
+            assert row["varied"] == [name for name, _ in run.settings]
+            assert row["settings"]["kappa"] == dict(run.settings).get("kappa", 0.05)
+        assert len(results.done()) == len(results.path.read_text().splitlines()) == len(runs) - 1
+
+
 def test_rows_of_the_oracle_and_of_fitted_methods_are_marked(suite):
     rows = rows_of(suite, chosen=(*CHOSEN, "fit-knn"), seeds=1)
     kinds = {row["detector"]: row["kind"] for row in rows}

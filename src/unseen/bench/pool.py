@@ -41,7 +41,8 @@ def outcomes(
     """
     done = results.done() if results else {}
     keys = [key(identity(suite, run, device=device)) for run in runs]
-    missing = [run for run, name in zip(runs, keys, strict=True) if name not in done]
+    absent = {name: run for run, name in zip(runs, keys, strict=True) if name not in done}  # each of them once
+    missing = list(absent.values())
     if pool:
         fresh = pool(suite, missing)
     elif device == CPU:

@@ -22,7 +22,7 @@ from unseen.files import replacing
 
 Row = dict[str, Any]
 
-KEY = ("suite", "sets", "order", "seed", "detector", "settings", "labels", "data", "version")
+KEY = ("suite", "sets", "order", "seed", "detector", "settings", "varied", "labels", "data", "version")
 
 
 @dataclass(frozen=True)

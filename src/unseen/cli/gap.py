@@ -15,8 +15,9 @@ from unseen import LabelSpace
 from unseen import gap as theory
 from unseen.cli import terminal
 from unseen.encode.cache import Features, load_features
-from unseen.errors import DataError, MissingExtra
+from unseen.errors import DataError
 from unseen.files import replacing
+from unseen.report import plots
 
 POINTS = 8  # of the regret curve in the table
 
@@ -46,7 +47,7 @@ def gap(
     as soon as there are more images than dimensions; the bounds beside it say what the leading directions, or a class's
     own images, could reach at best. Regret that flattens means that the online bank has caught up.
     """
-    pyplot = _pyplot() if plot else None
+    pyplot = plots.pyplot() if plot else None
     labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     known = _truth(images, labels, features)[order] if truth else None
@@ -171,14 +172,3 @@ def _truth(images: Features, labels: LabelSpace, where: Path) -> Int[Tensor, " n
             f"got {len(images.classes)} others for {len(labels.names)} names; leave --truth out"
         )
     return images.labels
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    return pyplot

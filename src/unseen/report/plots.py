@@ -22,6 +22,7 @@ ID_COLOUR, OOD_COLOUR = "#3b82c4", "#d9622b"
 COLOURS = ("#3b82c4", "#d9622b", "#2a9d6f", "#b0528f", "#8a7a1f", "#7a6bd1", "#c23b4b", "#4c9aa8", "#8f8f8f", "#a0693d")
 STYLES = ("-", "--", ":", "-.")
 WIDTH = 11.0  # inches of a figure as wide as the page
+COLUMNS = 7  # of a legend
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, tuple[Array, Array]]  # method -> (ID, OOD)
@@ -50,6 +51,9 @@ def bars(table: Table) -> str:
         ):
             _bars(axis, table, lines, value, spread)
             axis.set_xlabel(title)
+        values = [cell.auroc for line in lines for cell in line.cells.values()]
+        start = min([50, *(10 * math.floor(value / 10) for value in values)])  # chance is 50: below it lies little
+        axes.flat[0].set(xlim=(start, 100), xlabel=f"AUROC, % (the axis starts at {start})")
         axes.flat[1].tick_params(labelleft=False)
         _legend(figure, axes)
         return svg()
@@ -131,6 +135,7 @@ def _bars(axis: Any, table: Table, lines: Sequence[Line], value: Any, spread: An
         axis.barh(places, widths, height, xerr=errors, color=_colour(index), error_kw=style, label=line.method)
     axis.set_yticks([row + 0.4 for row in range(len(table.columns))], table.columns)
     axis.set(xlim=(0, 100), ylim=(len(table.columns), -0.2))  # the same on both sides, the first set on top
+    axis.grid(visible=False, axis="y")
 
 
 def _auroc(cell: Cell) -> float:
@@ -192,7 +197,9 @@ def _legend(figure: Any, axes: Any) -> None:
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=6, frameon=False)
+    columns = min(COLUMNS, len(handles))
+    names = [name for start in range(columns) for name in list(handles)[start::columns]]  # it fills columns first
+    figure.legend([handles[name] for name in names], names, loc="outside upper left", ncols=columns, frameon=False)
 
 
 def _panels(count: int, *, height: float) -> Any:
