@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import re
 import selectors
 import socket
@@ -52,6 +53,7 @@ class Row:
     per_second: float
     p50_ms: float
     p99_ms: float
+    cpu_us: float  # the server's CPU time per sample: what stays comparable when the machine has other work
     errors: int
 
 
@@ -110,7 +112,9 @@ def measured(
     try:
         warm, load = (Load(host, path, z, clients, batch) for _ in range(2))
         warm.run(min(2.0, arguments.seconds))
+        before = cpu(process.pid)
         elapsed = load.run(arguments.seconds)
+        spent = cpu(process.pid) - before
     finally:
         process.kill()
         process.join()
@@ -121,7 +125,14 @@ def measured(
         verify(warm.answers + load.answers, LabelSpace.load(space), z, arguments.detector, batch)
     samples = len(times) * batch
     cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-    return Row(server, clients, batch, elapsed, samples, samples / elapsed, 1e3 * cuts[49], 1e3 * cuts[98], errors)
+    per_second, cpu_us = samples / elapsed, 1e6 * spent / samples
+    return Row(server, clients, batch, elapsed, samples, per_second, 1e3 * cuts[49], 1e3 * cuts[98], cpu_us, errors)
+
+
+def cpu(pid: int | None) -> float:
+    """Return the seconds of CPU time a process has used, by Linux's count."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -> None:
@@ -253,14 +264,25 @@ def show(rows: list[Row]) -> None:
     from rich.table import Table
 
     table = Table(
-        "server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "errors", "of volatile", "of naive"
+        "server",
+        "callers",
+        "batch",
+        "samples",
+        "per second",
+        "p50 ms",
+        "p99 ms",
+        "CPU µs",
+        "errors",
+        "of volatile",
+        "of naive",
     )
     for row in rows:
         beside = {other.server: row.per_second / other.per_second for other in rows if other.batch == row.batch}
         ratios = (f"{beside[name]:.2f}" if name in beside else "" for name in ("volatile", "naive"))
-        numbers = (f"{row.per_second:,.0f}", f"{row.p50_ms:.0f}", f"{row.p99_ms:.0f}", str(row.errors))
+        numbers = tuple(f"{x:,.0f}" for x in (row.per_second, row.p50_ms, row.p99_ms, row.cpu_us, row.errors))
         table.add_row(row.server, str(row.clients), str(row.batch), f"{row.samples:,}", *numbers, *ratios)
     Console().print(table)
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row")
 
 
 if __name__ == "__main__":

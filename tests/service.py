@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sqlite3
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,8 @@ from unseen.serve.limits import Limits
 from unseen.serve.run import run
 from unseen.serve.stream import Config, Durability
 
+# a fork server finds what to import by this alone; without it every service would import torch again
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["service"])
 
@@ -39,8 +42,16 @@ def child(pipe: Connection, settings: Settings, room: int | None) -> None:
 class Server:
     """One process on a free loopback port."""
 
-    def __init__(self, data: Path, *, limits: Limits | None = None, room: int | None = None, **durability: Any) -> None:
-        settings = Settings(data, encoder=None, limits=limits or Limits(), durability=Durability(**durability))
+    def __init__(
+        self,
+        data: Path,
+        *,
+        limits: Limits | None = None,
+        room: int | None = None,
+        encoder: str | None = None,
+        **durability: Any,
+    ) -> None:
+        settings = Settings(data, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
         ours, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=child, args=(theirs, settings, room), daemon=True)
         self.process.start()

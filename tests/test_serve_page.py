@@ -81,7 +81,27 @@ def test_verdicts_arrive_and_the_curves_follow(browser):
     assert number(browser, "known") + number(browser, "unknown") == number(browser, "seen")
     until(lambda: browser.find_elements("css selector", "#time .curve"))
     assert len(browser.find_elements("css selector", "#labels tr")) == 6
+    assert "bird, cat, deer, dog, frog, horse" in text(browser, "knows")
     shot(browser, "light")
+
+
+def test_every_verdict_of_the_demo_has_its_picture(browser):
+    shown = "return [...document.querySelectorAll('#verdicts li img')].filter(i => i.complete && i.naturalWidth).length"
+    until(lambda: browser.execute_script(shown) > 12)
+    assert not browser.find_elements("css selector", "#verdicts .none")
+
+
+def test_it_can_be_paused_by_key_and_shows_what_it_missed_afterwards(browser):
+    body = browser.find_element("tag name", "body")
+    first = "return document.querySelector('#verdicts li').id"
+    body.send_keys("p")
+    assert browser.find_element("id", "pause").get_attribute("aria-pressed") == "true"
+    time.sleep(1)  # what was on its way has arrived
+    held = browser.execute_script(first)
+    time.sleep(1)  # more than one batch of the demo
+    assert browser.execute_script(first) == held
+    body.send_keys("p")
+    until(lambda: browser.execute_script(first) != held)
 
 
 def test_the_line_moves_by_keyboard_and_says_how_many_would_pass(browser):

@@ -23,20 +23,20 @@ VISION = {**TEXT, "num_hidden_layers": 2, "image_size": 32, "patch_size": 8}
 CONTEXT = 12
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(context: int = CONTEXT) -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.post_processor = processors.TemplateProcessing(
         single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", model_max_length=CONTEXT
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", model_max_length=context
     )
 
 
-def save_clip(folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu") -> Path:
+def save_clip(folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu", context: int = CONTEXT) -> Path:
     torch.manual_seed(seed)
-    ids = {"vocab_size": len(WORDS), "max_position_embeddings": CONTEXT, "eos_token_id": 3, "pad_token_id": 0}
+    ids = {"vocab_size": len(WORDS), "max_position_embeddings": context, "eos_token_id": 3, "pad_token_id": 0}
     config = CLIPConfig(
         text_config={**TEXT, **ids, "hidden_act": hidden_act, "projection_dim": 8},
         vision_config={**VISION, "hidden_act": hidden_act, "projection_dim": 8},
@@ -48,7 +48,7 @@ def save_clip(folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu") ->
     model.save_pretrained(folder)
     size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
     CLIPImageProcessorPil(**size).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    tokenizer(context).save_pretrained(folder)
     return folder
 
 

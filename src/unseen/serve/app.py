@@ -195,9 +195,8 @@ def add_streams(app: FastAPI, service: Service) -> None:
         owner = service.allowed(request, "admin").owner
         if payload.kind(request) == FORM:
             form = await payload.form(request, service.limits)
-            wanted = payload.valid(str(form.get("stream", "")), StreamBody)
-            uploaded = await payload.files(form, "space")
-            labels = await service.chore(owner, partial(uploaded_space, uploaded))
+            wanted = payload.valid(form.texts.get("stream", ""), StreamBody)
+            labels = await service.chore(owner, partial(uploaded_space, form.files.get("space", [])))
         else:
             wanted = await payload.parsed(request, StreamBody)
             labels = await wanted_space(service, owner, wanted)

@@ -7,13 +7,13 @@ import binascii
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from torch import Tensor
 
@@ -91,9 +91,23 @@ def kind(request: Request) -> str:
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
-async def form(request: Request, limits: Limits) -> FormData:
+class Form(NamedTuple):
+    """What came in an uploaded form: texts by name, and files as bytes; what a client calls its files is ignored."""
+
+    texts: dict[str, str]
+    files: dict[str, list[bytes]]
+
+
+async def form(request: Request, limits: Limits) -> Form:
     """Return an uploaded form with a bounded number of files."""
-    return await request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20)
+    came = Form({}, {})
+    async with request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20) as parts:
+        for name, part in parts.multi_items():
+            if isinstance(part, UploadFile):
+                came.files.setdefault(name, []).append(await part.read())
+            else:
+                came.texts[name] = part
+    return came
 
 
 async def samples(request: Request, dim: int, limits: Limits) -> Tensor | list[bytes]:
@@ -105,17 +119,12 @@ async def samples(request: Request, dim: int, limits: Limits) -> Tensor | list[b
     elif media == JSON:
         came = _from_json(await parsed(request, Samples), dim)
     elif media == FORM:
-        came = await files(await form(request, limits), "images")
+        came = (await form(request, limits)).files.get("images", [])
     else:
         raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
     if not 0 < len(came) <= limits.batch:
         raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(came)}; send smaller batches")
     return came
-
-
-async def files(uploaded: FormData, field: str) -> list[bytes]:
-    """Return the files of one field; what the client calls them is not looked at."""
-    return [await part.read() for part in uploaded.getlist(field) if isinstance(part, UploadFile)]
 
 
 def _from_json(body: Samples, dim: int) -> Tensor | list[bytes]:

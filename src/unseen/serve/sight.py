@@ -20,11 +20,13 @@ from unseen import LabelSpace, load_encoder
 from unseen.encode.base import Encoder
 from unseen.encode.images import Image, decode
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
+from unseen.labels.corpus import Corpus
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
 from unseen.serve.turns import Turns
 
 CHUNK = 8  # images an owner may have encoded before it is another's turn
+NO_CORPUS = Corpus("none", {"noun.none": ("thing",)})  # where no negatives are wanted, WordNet need not be encoded
 SIDE = 96  # pixels of a thumbnail's longer side
 
 
@@ -57,8 +59,8 @@ class Sight:
     def __init__(self, name: str | None, cache: Path, limits: Limits) -> None:
         self.name, self.cache, self.limits = name, cache, limits
         spare = max(1, len(os.sched_getaffinity(0)) - 1)  # cores left beside the one that serves
-        self._encoding = Turns(1, "encode", compute=spare, nice=5)
-        self._mining = Turns(1, "mine", compute=spare, nice=10)
+        self._encoding = Turns(1, "encode", compute=spare, nice=2)
+        self._mining = Turns(1, "mine", compute=spare, nice=5)
         self._gathers: dict[str, Gather[Look, Looked]] = {}
         self._lock = threading.Lock()
         self._encoder: Encoder | None = None
@@ -110,7 +112,8 @@ class Sight:
         self._mining.close()
 
     def _built(self, names: Sequence[str], negatives: int) -> LabelSpace:
-        return LabelSpace.build(names, self.encoder(), negatives=negatives, cache=self.cache)
+        corpus = None if negatives else NO_CORPUS
+        return LabelSpace.build(names, self.encoder(), negatives=negatives, corpus=corpus, cache=self.cache)
 
     def _read(self, part: Look) -> list[Image] | Exception:
         try:

@@ -5,7 +5,12 @@ const LATEST = 60; // verdicts on screen
 const BATCH = 8; // images in one request
 const BINS = 40;
 
-const page = { stream: null, scores: [], line: 0, cut: null, names: 0, listening: null, pictures: [] };
+const PICTURES = 256; // kept for verdicts that may still be on screen
+
+const page = {
+  stream: null, scores: [], line: 0, cut: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
+  pictures: new Map(), // sequence number -> { url, name }
+};
 
 // --- asking ---
 
@@ -60,23 +65,28 @@ async function listStreams(wanted) {
 
 async function choose(id) {
   page.listening?.abort();
-  Object.assign(page, { stream: id, scores: [], cut: null, names: 0 });
+  for (const { url } of page.pictures.values()) URL.revokeObjectURL(url);
+  page.pictures.clear();
+  Object.assign(page, { stream: id, scores: [], cut: null, names: 0, moved: [], held: [] });
   $("stream").value = id;
   $("verdicts").replaceChildren();
   $("labels").replaceChildren();
-  await refresh();
-  await showNames();
+  const { latest } = await refresh();
   listen();
+  await look(latest.filter((verdict) => verdict.pictured));
+  if (page.stream === id) for (const verdict of latest) show(verdict);
+  await showNames();
 }
 
 async function refresh() {
-  if (!page.stream) return;
-  const [info, history] = await Promise.all([json(at()), json(at("history"))]);
+  if (!page.stream) return { latest: [] };
+  const info = await json(at());
   if (info.status !== "ready") throw new Error(info.reason || `this stream is ${info.status}`);
+  const history = await json(at("history"));
   showInfo(info);
-  page.scores = history.margins;
-  drawScores();
-  drawTime(history.points);
+  Object.assign(page, { scores: history.margins, points: history.points });
+  draw();
+  return history;
 }
 
 function showInfo(info) {
@@ -84,7 +94,11 @@ function showInfo(info) {
   for (const name of ["seen", "known", "unknown"]) $(name).textContent = counts[name].toLocaleString("en");
   $("coverage").textContent = `${Math.round(100 * info.coverage)} %`;
   const moved = Object.values(info.moved);
-  $("moved").textContent = moved.length ? Math.max(...moved).toPrecision(2) : "—";
+  $("moved-box").hidden = $("moved-legend").hidden = !moved.length;
+  if (moved.length) {
+    $("moved").textContent = Math.max(...moved).toPrecision(2);
+    page.moved = [...page.moved, { seq: info.seq, moved: Math.max(...moved) }].slice(-400);
+  }
   $("drift").className = info.drifting ? "alarm" : "";
   $("drift").firstElementChild.textContent = info.drifting ? "alarm" : "steady";
   page.line = threshold.line ?? 0;
@@ -101,6 +115,10 @@ async function showNames() {
     const row = $("labels").insertRow();
     row.insertCell().textContent = name;
     row.insertCell().textContent = nearest.map((one) => `${one.name} (${one.cosine.toFixed(2)})`).join(", ") || "none";
+  }
+  if (!page.names) {
+    const few = names.slice(0, 8).map((one) => one.name).join(", ");
+    $("knows").textContent = `It knows ${few}${total > 8 ? ` and ${(total - 8).toLocaleString("en")} more` : ""}. Anything else should be called unknown.`;
   }
   page.names += names.length;
   $("more").hidden = page.names >= total;
@@ -170,38 +188,70 @@ async function* events(body) {
   }
 }
 
-function heard({ verdicts, line }) {
-  page.line = line ?? page.line;
-  for (const verdict of verdicts) {
-    show(verdict, page.pictures[verdict.seq]);
-    if (verdict.margin !== null) page.scores.push(verdict.margin);
+function heard(message) {
+  if (page.paused) {
+    page.held = [...page.held, message].slice(-LATEST);
+    $("pause").textContent = "Go on";
+    return;
   }
-  page.scores = page.scores.slice(-2048);
+  page.line = message.line ?? page.line;
+  const margins = message.verdicts.map((verdict) => verdict.margin).filter((margin) => margin !== null);
+  page.scores = [...page.scores, ...margins].slice(-2048);
+  const stream = page.stream;
+  const appear = () => { if (stream === page.stream) message.verdicts.forEach((verdict) => show(verdict)); };
+  if (message.pictured) look(message.verdicts).then(appear);
+  else appear();
   soon();
 }
 
-function show(verdict, picture) {
+function pause() {
+  page.paused = !page.paused;
+  $("pause").ariaPressed = String(page.paused);
+  $("pause").textContent = page.paused ? "Go on" : "Pause";
+  for (const message of page.held.splice(0)) heard(message);
+}
+
+// Fetched and not linked, because a picture needs the key too.
+async function look(verdicts) {
+  const stream = page.stream;
+  const missing = verdicts.filter((verdict) => !page.pictures.has(verdict.seq));
+  await Promise.all(missing.map(async ({ seq }) => {
+    try {
+      const data = await (await ask(at(`pictures/${seq}`))).blob();
+      if (stream === page.stream && !page.pictures.has(seq)) picture(seq, { url: URL.createObjectURL(data), name: "" });
+    } catch { /* it is no longer kept */ }
+  }));
+}
+
+function picture(seq, made) {
+  page.pictures.set(seq, made);
+  if (page.pictures.size > PICTURES) {
+    const [oldest, { url }] = page.pictures.entries().next().value;
+    page.pictures.delete(oldest);
+    URL.revokeObjectURL(url);
+  }
+}
+
+function show(verdict, seen = page.pictures.get(verdict.seq)) {
   const known = $(`seq-${verdict.seq}`);
   const item = known ?? document.createElement("li");
   if (verdict.seq !== undefined) item.id = `seq-${verdict.seq}`;
   item.className = verdict.known ? "is-known" : "is-unknown";
-  const frame = picture ? Object.assign(new Image(), { src: picture.url, alt: picture.name }) : document.createElement("span");
-  if (!picture) { frame.className = "none"; frame.textContent = verdict.seq ?? "—"; }
-  const what = document.createElement("div");
-  what.className = "what";
-  what.textContent = verdict.name ?? "unknown";
-  const note = document.createElement("small");
-  note.textContent = [verdict.known ? "" : `nearest: ${verdict.nearest}`, verdict.warming ? "warming up" : "",
-    verdict.taught ? "taught" : "", picture?.name].filter(Boolean).join(" · ");
-  what.append(note);
-  const mark = document.createElement("div");
-  mark.className = "mark";
-  mark.textContent = `${verdict.known ? "✓ known" : "? unknown"} ${verdict.confidence.toFixed(2)}`;
-  const meter = Object.assign(document.createElement("meter"), { value: verdict.confidence, ariaLabel: "confidence" });
-  mark.append(document.createElement("br"), meter);
-  item.replaceChildren(frame, what, mark);
+  const share = Math.round(100 * verdict.confidence);
+  item.title = `${seen?.name ? `${seen.name}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
+    `nearest name ${verdict.nearest}${verdict.taught ? "\nlearned from" : ""}`;
+  const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
+  const bar = part("div", "bar", "");
+  bar.append(document.createElement("i"));
+  bar.firstChild.style.width = `${share}%`;
+  const note = [`${share} %`, verdict.known ? "" : `${verdict.nearest}?`, verdict.warming ? "warming up" : ""];
+  item.replaceChildren(frame, bar, part("div", "what", verdict.name ?? "unknown"), part("small", "", note.filter(Boolean).join(" · ")));
   if (!known) $("verdicts").prepend(item);
   while ($("verdicts").childElementCount > LATEST) $("verdicts").lastElementChild.remove();
+}
+
+function part(kind, name, text) {
+  return Object.assign(document.createElement(kind), { className: name, textContent: text });
 }
 
 let due = null;
@@ -215,23 +265,39 @@ async function send(files) {
   if (!page.stream) throw new Error("create a stream first");
   if (!images.length) throw new Error("expected images, got none; choose picture files");
   const verb = $("learn").checked ? "observe" : "score";
-  for (let first = 0; first < images.length; first += BATCH) {
-    const part = images.slice(first, first + BATCH);
-    const form = new FormData();
-    for (const file of part) form.append("images", file);
-    const { verdicts } = await json(at(verb), { method: "POST", body: form, headers: { "idempotency-key": crypto.randomUUID() } });
-    verdicts.forEach((verdict, i) => {
-      const picture = { url: URL.createObjectURL(part[i]), name: part[i].name };
-      if (verdict.seq !== undefined) page.pictures[verdict.seq] = picture;
-      show(verdict, picture);
-    });
+  Object.assign($("sending"), { hidden: false, max: images.length, value: 0 });
+  try {
+    for (let first = 0; first < images.length; first += BATCH) {
+      await sendPart(images.slice(first, first + BATCH), verb);
+      $("sending").value = first + BATCH;
+    }
+  } finally {
+    $("sending").hidden = true;
   }
+}
+
+async function sendPart(files, verb) {
+  const form = new FormData();
+  for (const file of files) form.append("images", file);
+  const { verdicts } = await json(at(verb), { method: "POST", body: form, headers: { "idempotency-key": crypto.randomUUID() } });
+  verdicts.forEach((verdict, i) => {
+    const seen = { url: URL.createObjectURL(files[i]), name: files[i].name };
+    if (verdict.seq !== undefined) picture(verdict.seq, seen);
+    show(verdict, seen);
+  });
 }
 
 // --- drawing ---
 
 const SVG = "http://www.w3.org/2000/svg";
-const box = { left: 46, right: 590, top: 12, bottom: 190 };
+const HEIGHT = 220;
+
+// Drawn at the size it is shown, so that text is as large on a phone.
+function room(svg) {
+  const width = Math.max(240, svg.clientWidth);
+  svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+  return { left: 44, right: width - 12, top: 26, bottom: HEIGHT - 30 };
+}
 
 function drawn(kind, attributes, text) {
   const node = document.createElementNS(SVG, kind);
@@ -240,25 +306,31 @@ function drawn(kind, attributes, text) {
   return node;
 }
 
+function draw() {
+  drawScores();
+  drawTime();
+}
+
 function drawScores() {
-  const scores = page.scores;
-  const cut = page.cut ?? page.line;
+  const scores = page.scores, cut = page.cut ?? page.line, box = room($("histogram"));
   const low = Math.min(cut, ...scores, -1), high = Math.max(cut, ...scores, 1);
   const x = (score) => box.left + ((score - low) / (high - low)) * (box.right - box.left);
   const counts = Array(BINS).fill(0);
   for (const score of scores) counts[Math.min(BINS - 1, Math.floor(((score - low) / (high - low)) * BINS))] += 1;
   const most = Math.max(1, ...counts), width = (box.right - box.left) / BINS;
   const bars = counts.map((count, i) => drawn("rect", {
-    class: low + ((i + 0.5) / BINS) * (high - low) >= cut ? "bar above" : "bar",
+    class: low + ((i + 0.5) / BINS) * (high - low) >= cut ? "bar above" : "bar", rx: 1.5,
     x: box.left + i * width + 0.5, width: width - 1,
     y: box.bottom - (count / most) * (box.bottom - box.top), height: (count / most) * (box.bottom - box.top),
   }));
-  $("histogram").replaceChildren(...bars,
+  const ticks = steps(low, high).map((tick) => drawn("text", { x: x(tick), y: HEIGHT - 10, "text-anchor": "middle" }, tick));
+  const side = x(cut) > (box.left + box.right) / 2 ? { dx: -14, "text-anchor": "end" } : { dx: 14 };
+  $("histogram").replaceChildren(...bars, ...ticks,
     drawn("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
-    drawn("text", { x: box.left, y: 212 }, low.toFixed(1)),
-    drawn("text", { x: box.right, y: 212, "text-anchor": "end" }, `${high.toFixed(1)} more likely known →`),
-    drawn("line", { class: "cut", x1: x(cut), x2: x(cut), y1: box.top - 6, y2: box.bottom }),
-    drawn("circle", { class: "grip", cx: x(cut), cy: box.top, r: 7 }));
+    ...(page.cut === null ? [] : [drawn("line", { class: "use", x1: x(page.line), x2: x(page.line), y1: box.top, y2: box.bottom })]),
+    drawn("line", { class: "cut", x1: x(cut), x2: x(cut), y1: 12, y2: box.bottom }),
+    drawn("circle", { class: "grip", cx: x(cut), cy: 12, r: 9 }),
+    drawn("text", { class: "flag", x: x(cut), y: 17, ...side }, page.cut === null ? "line in use" : "what if"));
   Object.assign($("cut"), { min: low, max: high });
   $("cut").value = cut;
   $("cut-value").textContent = cut.toFixed(2);
@@ -267,36 +339,50 @@ function drawScores() {
   const share = scores.length ? Math.round((100 * above) / scores.length) : 0;
   $("accepted").textContent = `${above.toLocaleString("en")} of the last ${scores.length.toLocaleString("en")} samples (${share} %) ` +
     `would be called known.${page.warming ? " The line in use is still warming up." : ""}`;
-  page.scale = { low, high };
+  page.scale = { low, high, box };
 }
 
-function drawTime(points) {
+// Four to eight round numbers between two others.
+function steps(low, high) {
+  const rough = 10 ** Math.floor(Math.log10(high - low));
+  const step = [rough / 5, rough / 2, rough, 2 * rough].find((size) => (high - low) / size <= 8) ?? rough;
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
+}
+
+function drawTime() {
+  const points = page.points, box = room($("time"));
   if (points.length < 2) {
-    $("time").replaceChildren(drawn("text", { x: 300, y: 100, "text-anchor": "middle" }, "appears after the first few blocks"));
+    const middle = (box.left + box.right) / 2;
+    $("time").replaceChildren(drawn("text", { x: middle, y: 100, "text-anchor": "middle" }, "appears after the first few blocks"));
     return;
   }
   const first = points[0].seq, last = points.at(-1).seq;
   const x = (seq) => box.left + ((seq - first) / Math.max(1, last - first)) * (box.right - box.left);
   const y = (share) => box.bottom - share * (box.bottom - box.top);
-  const curve = (name) => {
-    let mean = points[0][name];
-    return points.map((point) => `${x(point.seq).toFixed(1)},${y((mean += 0.3 * (point[name] - mean))).toFixed(1)}`).join(" ");
+  const curve = (rows, name, most = 1, pace = 0.3) => {
+    let mean = rows[0]?.[name];
+    return rows.map((row) => `${x(row.seq).toFixed(1)},${y((mean += pace * (row[name] - mean)) / most).toFixed(1)}`).join(" ");
   };
+  const moved = page.moved.filter((row) => row.seq >= first && row.seq <= last);
+  const known = curve(points, "known");
   $("time").replaceChildren(
     ...[0, 0.5, 1].flatMap((share) => [
       drawn("line", { class: "axis", x1: box.left, x2: box.right, y1: y(share), y2: y(share) }),
-      drawn("text", { x: 2, y: y(share) + 4 }, `${100 * share}%`),
+      drawn("text", { x: box.left - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}%`),
     ]),
-    drawn("polyline", { class: "curve taught", points: curve("taught") }),
-    drawn("polyline", { class: "curve known", points: curve("known") }),
-    drawn("text", { x: box.left, y: 212 }, `sample ${first.toLocaleString("en")}`),
-    drawn("text", { x: box.right, y: 212, "text-anchor": "end" }, last.toLocaleString("en")));
+    drawn("polygon", { class: "area", points: `${box.left},${box.bottom} ${known} ${box.right},${box.bottom}` }),
+    drawn("polyline", { class: "curve taught", points: curve(points, "taught") }),
+    drawn("polyline", { class: "curve known", points: known }),
+    ...(moved.length > 1 ? [drawn("polyline", { class: "curve moved", points: curve(moved, "moved", Math.max(...moved.map((row) => row.moved), 1e-9), 1) })] : []),
+    drawn("text", { x: box.left, y: HEIGHT - 10 }, `sample ${first.toLocaleString("en")}`),
+    drawn("text", { x: box.right, y: HEIGHT - 10, "text-anchor": "end" }, last.toLocaleString("en")));
 }
 
 function drag(event) {
   if (event.buttons !== 1 || !page.scale) return;
-  const edge = $("histogram").getBoundingClientRect();
-  const place = (600 * (event.clientX - edge.left)) / edge.width;
+  const edge = $("histogram").getBoundingClientRect(), { box } = page.scale;
+  const place = event.clientX - edge.left;
   const share = Math.min(1, Math.max(0, (place - box.left) / (box.right - box.left)));
   page.cut = page.scale.low + share * (page.scale.high - page.scale.low);
   drawScores();
@@ -312,6 +398,11 @@ $("follow").onclick = () => { page.cut = null; drawScores(); };
 $("histogram").onpointerdown = (event) => { $("histogram").setPointerCapture(event.pointerId); drag(event); };
 $("histogram").onpointermove = drag;
 $("more").onclick = guarded(showNames);
+$("pause").onclick = pause;
+document.addEventListener("keydown", (event) => {
+  if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.target.closest("input, textarea, select, dialog")) pause();
+});
+new ResizeObserver(() => { if (page.stream) draw(); }).observe($("histogram"));
 $("take").onclick = guarded(async () => { await ask(at("snapshots"), { method: "POST" }); await refresh(); });
 $("reset").onclick = guarded(async () => {
   if (!confirm("Forget everything this stream has learned?")) return;
