@@ -136,7 +136,7 @@ class Default(Detector[Pool]):
     def _merged(self, start: Pool, ends: Sequence[Pool], rule: Rule) -> Pool:
         """Return the pool of all parts: the regression and every sum are what one observer of them all would have.
 
-        Only sums of what was met on the way (`spread`) differ: each part met its own.
+        Only `spread` differs: its terms are leverages met on the way, and each part met its own.
         """
         totals = Pool(*(added(first, rest) for first, *rest in zip(start, *ends, strict=True)))
         weight, cov = merged_regression(start[:2], [end[:2] for end in ends])
