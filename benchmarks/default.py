@@ -3,9 +3,14 @@
     python benchmarks/default.py FOLDER sets --seeds 10 --rows rows.jsonl     # ten sets, three orders; minutes
     python benchmarks/default.py FOLDER alone --seeds 10 --rows rows.jsonl    # streams of one kind
     python benchmarks/default.py FOLDER subsets --seeds 5 --rows rows.jsonl   # random halves of the known names
+    python benchmarks/default.py FOLDER held --seeds 3 --rows rows.jsonl      # label spaces nothing was chosen on
     python benchmarks/default.py FOLDER shift --seeds 10 --rows rows.jsonl    # one unknown set after another, no reset
     python benchmarks/default.py FOLDER ablation --seeds 3 --rows rows.jsonl  # each part taken away
     python benchmarks/default.py FOLDER speed                                 # against Algorithm 1, in one run
+
+`--suites cifar10 cifar100` takes the suites whose names and negatives the offline text tower makes (`unseen models`);
+`--most 2000` draws that many images of each set, for a quick look. `held --first-seed 0 --seeds 2` are the label spaces
+that the rule was chosen on.
 
 Rows already in the file are not computed again, so a killed run goes on where it stopped. AUROC and FPR95 (ID is the
 positive class) are in percent.
@@ -35,6 +40,7 @@ from unseen.detectors import default as module
 from unseen.evaluate import evaluate, oracle
 from unseen.metrics import auroc, summary
 from unseen.session import margin
+from unseen.suites.features import FeatureSet
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
 
@@ -43,6 +49,8 @@ SETS = {
     "imagenet200-lowres": ("textures10", "flowers102"),
     "imagenet1k-surrogate": ("textures10", "intel_scenes", "flowers102"),
 }
+CIFAR = ("tin_val", "textures10", "intel_scenes", "flowers102", "mnist")
+OFFLINE = {"cifar10": ("cifar100", *CIFAR), "cifar100": ("cifar10", *CIFAR)}
 ORDERS = ("shuffled", "id_first", "ood_first")
 FROZEN = ("mcm", "neglabel")  # their scores know no order: one run says it all
 RECALLS = (0.95, 0.9, 0.8)
@@ -67,6 +75,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("folder", help="the stored features")
     parser.add_argument("part", choices=[*PARTS, "speed"])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=2, help="of `held`: 0 and 1 were looked at while choosing")
+    parser.add_argument("--suites", nargs="+", choices=[*SETS, *OFFLINE], default=list(SETS))
+    parser.add_argument(
+        "--beside", nargs="*", choices=["oracle", "online"], default=["oracle", "online"], help="of `sets`"
+    )
+    parser.add_argument("--most", type=int, default=10**9, help="images of each set, drawn at random (default: all)")
+    parser.add_argument("--variants", nargs="*", help="of `ablation`: only these (default: all)")
     parser.add_argument("--rows", type=Path, help="JSON lines to go on from and to append to")
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
@@ -87,25 +102,36 @@ def resumed(jobs: Iterable[tuple[Row, Job]], path: Path | None) -> Iterator[Row]
 
 
 @functools.cache
-def suite(name: str, folder: str) -> suites.Suite:
-    return suites.load(name, folder)
+def suite(name: str, folder: str, most: int = 10**9) -> suites.Suite:
+    """Return a suite with at most so many images of each set."""
+    whole = suites.load(name, folder)
+    order = torch.randperm(len(whole.pool.z), generator=torch.Generator().manual_seed(0))
+    source = whole.pool.source[order]
+    kept = torch.cat([order[source == s][:most] for s in source.unique()])
+    return dataclasses.replace(whole, pool=whole.pool[kept.sort().values])
 
 
-def cells(folder: str) -> Iterator[tuple[str, str, Callable[[], suites.Suite]]]:
-    for name, unknown in SETS.items():
+def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], suites.Suite]]]:
+    for name, unknown in chosen(arguments).items():
         for ood in unknown:
-            yield name, ood, functools.partial(suite, name, folder)
+            yield name, ood, functools.partial(suite, name, arguments.folder, arguments.most)
+
+
+def chosen(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    return {name: (SETS | OFFLINE)[name] for name in arguments.suites}
 
 
 def sets(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
-    for method, seeds, orders in (
-        ("default", arguments.seeds, ORDERS),
-        *((name, 1, ORDERS[:1]) for name in FROZEN),
-        ("oracle", min(ORACLE_SEEDS, arguments.seeds), ORDERS[:1]),
-        ("online", arguments.seeds, ORDERS),
-    ):
+    methods = {
+        "default": (arguments.seeds, ORDERS),
+        **dict.fromkeys(FROZEN, (1, ORDERS[:1])),
+        "oracle": (min(ORACLE_SEEDS, arguments.seeds), ORDERS[:1]),
+        "online": (arguments.seeds, ORDERS[:1]),
+    }
+    for method in ("default", *FROZEN, *arguments.beside):
+        seeds, orders = methods[method]
         for seed in range(seeds):
-            for name, ood, load in cells(arguments.folder):
+            for name, ood, load in cells(arguments):
                 for order in orders:
                     key = {"part": "sets", "suite": name, "set": ood, "order": order, "seed": seed, "method": method}
                     yield key, functools.partial(one_run, load, ood, order, seed, method)
@@ -137,7 +163,7 @@ def percent(claims: Tensor) -> float:
 
 
 def alone(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
-    for name, ood, load in cells(arguments.folder):
+    for name, ood, load in cells(arguments):
         for seed in range(arguments.seeds):
             key = {"part": "alone", "suite": name, "set": ood, "seed": seed}
             yield key, functools.partial(streams_of_one_kind, load, ood, seed)
@@ -156,9 +182,16 @@ def streams_of_one_kind(load: Callable[[], suites.Suite], ood: str, seed: int) -
     for kind, half in zip(("after_id", "after_ood"), halves, strict=True):
         _, state = detector.observe(detector.start(), trial.z[half[: len(half) // 2]])
         row[kind] = ranked(detector, state, trial, held)
+        row[f"{kind}_then"] = mixed(detector, state, trial, torch.cat(held), seed)
     row["best_frozen"] = max(ranked(detectors.make(name, labels), None, trial, held) for name in FROZEN)
     row["evidence"] = ranked(Default(labels, share=0.0), detector.start(), trial, held)
     return row
+
+
+def mixed(detector: Detector[Any], state: Any, trial: Trial, held: Tensor, seed: int) -> float:
+    """Return AUROC of the other halves, shuffled, as they arrive while the detector goes on learning."""
+    part = trial[held].ordered("shuffled", seed)
+    return within(detector.observe(state, part.z)[0].score, part.is_id)
 
 
 def ranked(detector: Detector[Any], state: Any, trial: Trial, held: Sequence[Tensor]) -> float:
@@ -166,7 +199,7 @@ def ranked(detector: Detector[Any], state: Any, trial: Trial, held: Sequence[Ten
 
 
 def subsets(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
-    for name, ood, load in cells(arguments.folder):
+    for name, ood, load in cells(arguments):
         for seed in range(arguments.seeds):
             for order in ORDERS:
                 key = {"part": "subsets", "suite": name, "set": ood, "order": order, "seed": seed}
@@ -194,10 +227,15 @@ def half_of_the_names(load: Callable[[], suites.Suite], ood: str, order: str, se
 
 
 def shift(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
-    for name, unknown in SETS.items():
+    for name, unknown in chosen(arguments).items():
         for seed in range(arguments.seeds):
             key = {"part": "shift", "suite": name, "seed": seed}
-            yield key, functools.partial(shifted, functools.partial(suite, name, arguments.folder), unknown, seed)
+            yield (
+                key,
+                functools.partial(
+                    shifted, functools.partial(suite, name, arguments.folder, arguments.most), unknown, seed
+                ),
+            )
 
 
 def shifted(load: Callable[[], suites.Suite], unknown: Sequence[str], seed: int) -> Row:
@@ -226,6 +264,95 @@ def within(score: Tensor, is_id: Tensor) -> float:
     return 100 * summary(score[is_id], score[~is_id])["auroc"]
 
 
+def held(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        for space in SPACES:
+            for ood in HELD:
+                key = {"part": "held", "suite": space, "set": ood, "seed": seed}
+                yield key, functools.partial(held_out, arguments.folder, space, ood, seed)
+
+
+HELD = ("near", "textures10", "intel_scenes", "flowers102", "cifar10", "mnist")
+SPACES = {  # known names, and what the negatives are; near unknowns are other ImageNet classes, never a negative
+    "50 of 1000, ImageNet negatives": (50, "imagenet"),
+    "150 of 1000, ImageNet negatives": (150, "imagenet"),
+    "100 of 1000, surrogate negatives": (100, "surrogate"),
+    "300 of 1000, 253 other negatives": (300, "other"),
+}
+MOST = 1500  # images of an unknown set
+
+
+def held_out(folder: str, space: str, ood: str, seed: int) -> Row:
+    """Return what a label space drawn by `seed` gives in every order, and the better frozen baseline."""
+    labels, pool = drawn(folder, space, ood, seed)
+    frozen = [evaluate(detectors.make(name, labels), pool) for name in FROZEN]
+    row = {
+        "best_frozen": 100 * max(report.metrics["auroc"] for report in frozen),
+        "best_fpr": 100 * min(report.metrics["fpr95_id"] for report in frozen),
+        "evidence": 100 * evaluate(Default(labels, share=0.0), pool).metrics["auroc"],
+    }
+    for order in ORDERS:
+        report = evaluate(Default(labels), pool.ordered(order, seed))
+        row |= {f"{name}_{order}": 100 * report.metrics[name] for name in ("auroc", "fpr95_id", "accuracy")}
+        row["accuracy_frozen"] = 100 * report.metrics["accuracy_frozen"]
+    return row
+
+
+def drawn(folder: str, space: str, ood: str, seed: int) -> tuple[LabelSpace, Trial]:
+    """Return random ImageNet classes as known names, with their images and those of an unknown set."""
+    count, kind = SPACES[space]
+    generator = torch.Generator().manual_seed(1000 + seed)
+    order = torch.randperm(1000, generator=generator)
+    text, other, surrogate = (features(folder, f"text-{name}") for name in ("imagenet1k", "other-names", NOT_CLIP))
+    far = {
+        "imagenet": torch.cat([text.z[order[400:]], other.z]),
+        "surrogate": surrogate.z[torch.randperm(len(surrogate.z), generator=generator)[:2000]],
+        "other": other.z,
+    }[kind]
+    labels = LabelSpace(
+        tuple(f"known {i}" for i in range(count)),
+        tuple(f"far {i}" for i in range(len(far))),
+        text.z[order[:count]],
+        far,
+    )
+    images = features(folder, "images-imagenet_val5")
+    place = torch.full((1000,), -1)
+    place[order[:count]] = torch.arange(count)
+    known = place[images.true_labels] >= 0
+    near = torch.isin(images.true_labels, order[300:400])
+    unknown = images.z[near] if ood == "near" else features(folder, f"images-{ood}").z
+    unknown = unknown[torch.randperm(len(unknown), generator=generator)[:MOST]]
+    label = torch.cat([place[images.true_labels[known]], torch.full((len(unknown),), -1)])
+    z = torch.cat([images.z[known], unknown])
+    return labels, Trial(z, label, (label < 0).long(), ("known", ood))
+
+
+NOT_CLIP = "surrogate-negatives"
+
+
+@functools.cache
+def features(folder: str, name: str) -> FeatureSet:
+    return FeatureSet.load(Path(folder) / f"{name}.safetensors")
+
+
+def show_held(rows: list[Row]) -> None:
+    orders = " | ".join(ORDERS)
+    print(f"| label space | set | best frozen | {orders} | lowest difference | FPR95 best frozen | shuffled |")
+    print(f"|{'---|' * 9}")
+    for (space, ood), group in grouped(rows, "suite", "set").items():
+        low = min(row[f"auroc_{order}"] - row["best_frozen"] for row in group for order in ORDERS)
+        mine = " | ".join(f"{mean(group, f'auroc_{order}'):.1f}" for order in ORDERS)
+        fpr = f"{mean(group, 'best_fpr'):.1f} | {mean(group, 'fpr95_id_shuffled'):.1f}"
+        print(f"| {space} | {ood} | {mean(group, 'best_frozen'):.1f} | {mine} | {low:+.1f} | {fpr} |")
+    for order in ORDERS:
+        off = [row[f"auroc_{order}"] - row["best_frozen"] for row in rows]
+        below = sum(x < -0.5 for x in off)
+        print(f"\n{order}: {min(off):+.1f} to {max(off):+.1f}, mean {statistics.fmean(off):+.2f}; ", end="")
+        print(f"{below} of {len(off)} more than half a point below the best frozen")
+    lost = min(row[f"accuracy_{order}"] - row["accuracy_frozen"] for row in rows for order in ORDERS)
+    print(f"\nID accuracy: lowest difference to frozen text {lost:+.1f}")
+
+
 class Ridge(Default):
     """The default with another prior precision."""
 
@@ -244,16 +371,55 @@ class TightRidge(Ridge):
     factor = 4.0
 
 
-def without(part: str) -> Callable[[Any], module.Evidence]:
+class NoLean(Default):
+    lean = 0.0  # type: ignore[assignment]
+
+
+class WholeLean(Default):
+    lean = 1.0  # type: ignore[assignment]
+
+
+class AlwaysBelieved(Default):
+    """The pool has its half from the start, earned or not."""
+
+    def _say(self, record: module.Record) -> module.Say:
+        say = super()._say(record)
+        return say._replace(slopes=torch.ones_like(say.slopes), whole=self.share * torch.ones_like(say.whole))
+
+
+class OneGroup(Default):
+    """Two groups earn the pool nothing more."""
+
+    def _say(self, record: module.Record) -> module.Say:
+        say = super()._say(record)
+        return say._replace(whole=self.share * record.seen / (record.seen + self.ridge))
+
+
+class MayBlur(Default):
+    """Pooling may part the stream less clearly than it was."""
+
+    def _unblurred(self, before: Tensor, after: Tensor) -> Tensor:
+        return torch.ones_like(before)
+
+
+class NoLevel(Default):
+    """A sample is drawn to its likes only, not to the level of the stream."""
+
+    def _combined(
+        self, own: Tensor, even: Tensor, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: module.Say
+    ) -> tuple[Tensor, Tensor]:
+        return own + is_open * say.whole * say.slopes * (predicted - own) / (1 + leverage), even
+
+
+def without(part: str) -> Callable[..., module.Evidence]:
     """Return the frozen evidence less one of its three parts."""
 
-    def evidence(text: Any) -> module.Evidence:
-        whole, peak = FULL(text), text.known.amax(1)
-        mean = torch.cat(text, dim=1).mean(1)
+    def evidence(text: Any, lean: float) -> module.Evidence:
+        whole, contrast = FULL(text, lean), text.known.amax(1) - text.known.mean(1)
         parts = {
-            "trust": lambda: module.neglabel(text),
-            "contrast": lambda: peak - text.known.mean(1),
-            "surprise": lambda: module.surprise((peak - mean) / torch.cat(text, dim=1).std(1, correction=0)) / 2,
+            "trust": lambda: module.neglabel(text) - lean * whole.spread.shift,
+            "contrast": lambda: contrast,
+            "surprise": lambda: module.surprise(contrast, whole.spread, text.known.shape[1]) / 2,
         }
         return whole._replace(known=whole.known - parts[part]().double())
 
@@ -261,23 +427,28 @@ def without(part: str) -> Callable[[Any], module.Evidence]:
 
 
 FULL = module.evidence
-Variant = tuple[Callable[[LabelSpace], Default], Callable[[Any], module.Evidence]]
+Variant = tuple[Callable[[LabelSpace], Default], Callable[..., module.Evidence]]
 VARIANTS: dict[str, Variant] = {
     "default": (Default, FULL),
     "share 0: frozen evidence": (functools.partial(Default, share=0.0), FULL),
-    "share 1: pooled evidence only": (functools.partial(Default, share=1.0), FULL),
+    "lean 0: banks as they are": (NoLean, FULL),
+    "lean 1: banks centred": (WholeLean, FULL),
+    **{f"evidence without {part}": (Default, without(part)) for part in ("trust", "contrast", "surprise")},
+    "pool always believed, half": (AlwaysBelieved, FULL),
+    "two groups earn nothing": (OneGroup, FULL),
+    "pooling may blur": (MayBlur, FULL),
+    "no level": (NoLevel, FULL),
     "no guard": (functools.partial(Default, reach=1e6), FULL),
     "ridge / 8": (LooseRidge, FULL),
     "ridge x 4": (TightRidge, FULL),
     "balance 0: plain names": (functools.partial(Default, balance=0.0), FULL),
-    **{f"evidence without {part}": (Default, without(part)) for part in ("trust", "contrast", "surprise")},
 }
 
 
 def ablation(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
-    for name, ood, load in cells(arguments.folder):
+    for name, ood, load in cells(arguments):
         for seed in range(arguments.seeds):
-            for variant in VARIANTS:
+            for variant in arguments.variants or VARIANTS:
                 key = {"part": "ablation", "suite": name, "set": ood, "seed": seed, "variant": variant}
                 yield key, functools.partial(ablated, load, ood, seed, variant)
 
@@ -311,24 +482,36 @@ def mean(rows: Sequence[Row], name: str) -> float:
 
 def show_sets(rows: list[Row]) -> None:
     by = grouped(rows, "suite", "set", "method", "order")
-    gaps: dict[str, list[tuple[float, float]]] = {"auroc": [], "fpr95_id": []}
-    print("| set | MCM | NegLabel | Algorithm 1 | oracle | shuffled | ID first | OOD first | worst - best frozen |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    gaps: dict[str, list[tuple[float, ...]]] = {"auroc": [], "fpr95_id": []}
+    beside = [method for method in ("online", "oracle") if any(row["method"] == method for row in rows)]
+    titles = [
+        "set",
+        "MCM",
+        "NegLabel",
+        *beside,
+        "shuffled",
+        "ID first",
+        "OOD first",
+        "worst - best frozen",
+        "gap closed",
+    ]
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name, ood in {(row["suite"], row["set"]): None for row in rows}:
         cell = functools.partial(pick, by, name, ood)
         mine = [cell("default", order) for order in ORDERS]
         best = {m: pick_best(cell, m) for m in gaps}
-        for metric, gap in gaps.items():
-            target = mean(cell("oracle", "shuffled"), metric) - best[metric]
-            gap.append((mean(mine[0], metric) - best[metric], target))
-        columns = [both(cell(m, "shuffled")) for m in (*FROZEN, "online", "oracle")]
+        closed = []
+        for metric, gap in gaps.items() if "oracle" in beside else ():
+            up = 1 if metric == "auroc" else -1
+            gap.append(tuple(up * (mean(to, metric) - best[metric]) for to in (mine[0], cell("oracle", "shuffled"))))
+            closed.append(share_of(gap[-1:]))
+        columns = [both(cell(m, "shuffled")) for m in (*FROZEN, *beside)]
         worst = min(row["auroc"] for group in mine for row in group) - best["auroc"]
         lowest = min(mean(group, "auroc") for group in mine) - best["auroc"]
-        print(f"| {name} {ood} | {' | '.join([*columns, *map(both, mine)])} | {lowest:+.1f} (any seed {worst:+.1f}) |")
+        off = f"{lowest:+.1f} (any seed {worst:+.1f})"
+        print(f"| {' | '.join([f'{name} {ood}', *columns, *map(both, mine), off, ' / '.join(closed)])} |")
     for metric, gap in gaps.items():
-        print(
-            f"\ngap closed, {metric}: {100 * sum(g for g, _ in gap) / sum(t for _, t in gap):.0f} % of the sum of gaps"
-        )
+        print(f"\ngap closed, {metric}: {share_of(gap)} of the sum of gaps")
     show_verdicts([row for row in rows if row["method"] == "default"])
     print("\n| set | ID accuracy, frozen | shuffled | ID first | OOD first | lowest seed - frozen |")
     print("|---|---|---|---|---|---|")
@@ -337,6 +520,12 @@ def show_sets(rows: list[Row]) -> None:
         low = min(row["accuracy"] - row["accuracy_frozen"] for row in group)
         shown = " | ".join(f"{mean(orders[order,], 'accuracy'):.1f}" for order in ORDERS)
         print(f"| {name} {ood} | {mean(group, 'accuracy_frozen'):.1f} | {shown} | {low:+.1f} |")
+
+
+def share_of(gaps: Sequence[tuple[float, ...]]) -> str:
+    """Return how much of the way from the best frozen baseline to the oracle was gone, of sets with a way to go."""
+    ways = [(gone, way) for gone, way in gaps if way >= 1]
+    return f"{100 * sum(gone for gone, _ in ways) / sum(way for _, way in ways):.0f} %" if ways else "-"
 
 
 def pick(by: dict[tuple[Any, ...], list[Row]], name: str, ood: str, method: str, order: str) -> list[Row]:
@@ -371,11 +560,15 @@ def realised(rows: list[Row], at: str) -> str:
 
 
 def show_alone(rows: list[Row]) -> None:
-    titles = ("set", "two streams", "after ID only", "after OOD only", "frozen evidence", "best frozen", "recall at 95")
-    print(f"| {' | '.join(titles)} | OOD accepted |\n|{'---|' * 8}")
-    names = ("two", "after_id", "after_ood", "evidence", "best_frozen", "at95_id", "at95_ood")
+    titles = ("set", "two streams", "ID only, then mixed", "OOD only, then mixed", "score() after ID", "after OOD")
+    titles += ("frozen evidence", "best frozen", "recall at 95", "OOD accepted")
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    names = ("two", "after_id_then", "after_ood_then", "after_id", "after_ood", "evidence", "best_frozen", *REALISED)
     for (name, ood), group in grouped(rows, "suite", "set").items():
         print(f"| {name} {ood} | {' | '.join(f'{mean(group, column):.1f}' for column in names)} |")
+
+
+REALISED = ("at95_id", "at95_ood")
 
 
 def show_subsets(rows: list[Row]) -> None:
@@ -433,6 +626,7 @@ PARTS: dict[str, tuple[Callable[..., Iterator[tuple[Row, Job]]], Callable[[list[
     "sets": (sets, show_sets),
     "alone": (alone, show_alone),
     "subsets": (subsets, show_subsets),
+    "held": (held, show_held),
     "shift": (shift, show_shift),
     "ablation": (ablation, show_ablation),
 }

@@ -57,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="the stored features")
     parser.add_argument("--suite", action="append", choices=SETS, help="only this one; may be given again")
+    parser.add_argument("--order", action="append", choices=ORDERS, help="only this one; may be given again")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=Path, help="JSON lines to go on from and to append to")
@@ -73,7 +74,9 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     done = {json.dumps(row["key"]): row for row in map(json.loads, lines)}
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for name in arguments.suite or SETS:
-        for key in ([name, ood, order, seed] for ood in SETS[name] for order in ORDERS for seed in seeds):
+        for key in (
+            [name, ood, order, seed] for ood in SETS[name] for order in arguments.order or ORDERS for seed in seeds
+        ):
             if json.dumps(key) not in done:
                 row = {"key": key, **stream(arguments.folder, *key)}
                 done[json.dumps(key)] = row

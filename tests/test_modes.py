@@ -71,7 +71,9 @@ def test_the_posterior_finds_the_modes_of_a_clear_stream():
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.7])
 @pytest.mark.parametrize("recall", [0.9, 0.95])
-@pytest.mark.parametrize(("mean", "deviation", "centre", "spread"), [(10, 4, 0, 1.5), (8, 3.6, -1, 1.5), (14, 5, 1, 2)])
+@pytest.mark.parametrize(
+    ("mean", "deviation", "centre", "spread"), [(10, 4, 0, 1.5), (8, 3.6, -1, 1.5), (9, 3, 0, 1.2)]
+)
 def test_a_mixed_stream_keeps_what_was_wanted(mean, deviation, centre, spread, recall, share):
     known = normal(round(3000 * share), mean, deviation)
     unknown = chance(3000 - len(known), centre, spread)
@@ -86,7 +88,7 @@ def test_known_images_alone_are_kept(mean, deviation):
     assert kept(known, modes.known_line(known, 0.95)) == pytest.approx(0.95, abs=0.03)
 
 
-@pytest.mark.parametrize(("centre", "spread"), [(-2, 1.2), (0, 1), (0, 2), (1, 2.5)])
+@pytest.mark.parametrize(("centre", "spread"), [(-2, 1.2), (0, 1), (0, 2), (1, 1.5)])
 def test_unknown_images_alone_are_rejected(centre, spread):
     unknown = chance(3000, centre, spread)
     assert kept(unknown, modes.known_line(unknown, 0.95)) < 0.2

@@ -48,10 +48,10 @@ def _geometric(first: float, ratio: float, count: int) -> tuple[float, ...]:
     return tuple(first * ratio**i for i in range(count))
 
 
-CENTRE = Prior(0.0, 1.5, _from(-6, 1, 13))  # mean margin of unknown images: even odds, give or take
-SPREAD = Prior(1.8, 0.5, _geometric(0.7, 1.5, 5), of_log=True)  # their deviation
-DISTANCE = Prior(2.0, 0.85, _from(0.5, 0.5, 9))  # from there to the mean of known ones, in deviations of those
-WIDTH = Prior(4.5, 0.2, _geometric(2.4, 1.25, 7), of_log=True)  # deviation of known images
+CENTRE = Prior(0.0, 1.1, _from(-6, 1, 13))  # mean margin of unknown images: even odds, give or take
+SPREAD = Prior(1.3, 0.5, _geometric(0.5, 1.6, 5), of_log=True)  # their deviation
+DISTANCE = Prior(2.3, 0.9, _from(0.5, 0.5, 9))  # from there to the mean of known ones, in deviations of those
+WIDTH = Prior(3.6, 0.25, _geometric(1.8, 1.25, 7), of_log=True)  # deviation of known images
 
 
 class Modes(NamedTuple):

@@ -109,7 +109,7 @@ class Adaptive(Threshold[Recent]):
     """Draw the line from the stream, where it should keep a share `recall` of the known images.
 
     Where 0 is derived (`anchored`: a sample related to no name scores about 0), `modes.known_line` says where known
-    images lie from the first sample on, and the line moves whenever the stream has grown by an eighth or less.
+    images lie from the first sample on: from the later half of the stream, whenever it has grown by an eighth or less.
     Elsewhere only the scores themselves can say where the modes are: the line stays at even odds until `warmup` scores
     have been seen, then the upper of two fitted modes is kept, and a stream of one kind is split in two.
 
@@ -168,8 +168,11 @@ class Adaptive(Threshold[Recent]):
         ring = state.ring.index_copy(0, slots, score.detach().cpu().double())
         if int(seen) % self._pace(int(state.seen)) or (int(seen) < self.warmup and not self.anchored):
             return Recent(ring, seen, state.cut)
-        draw = known_line if self.anchored else upper_mode_cut
-        return Recent(ring, seen, draw(ring[: int(seen)], self.recall))
+        if not self.anchored:
+            return Recent(ring, seen, upper_mode_cut(ring[: int(seen)], self.recall))
+        latest = min(self.window, int(seen) - int(seen) // 2)  # what a detector says changes while it learns
+        slots = torch.arange(int(seen) - latest, int(seen)) % self.window
+        return Recent(ring, seen, known_line(ring[slots], self.recall))
 
     def _pace(self, seen: int) -> int:
         """Return how many samples lie between two lines: a young line moves more often, where it can."""
