@@ -67,7 +67,7 @@ class Service:
         )
         self.keys = Keys(settings.data / "keys.json")
         self.hub, self.rate = Hub(self.limits.listeners), Rate(self.limits.rate)
-        self.metrics, self.sight = Metrics(), Sight(settings.encoder, settings.data / "cache", self.limits)
+        self.metrics, self.sight = Metrics(), Sight(settings.encoder, self.limits)
 
     @property
     def locked(self) -> bool:
@@ -124,9 +124,9 @@ class Service:
         return text
 
 
-def create_app(settings: Settings, streams: Streams | None = None) -> FastAPI:
-    """Return the service as an ASGI application, for all streams of its folder or for those given."""
-    service = Service(settings, streams)
+def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
+    """Return the service as an ASGI application: one of all streams in its folder, or the one given."""
+    service = service or Service(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
