@@ -59,6 +59,7 @@ class Row:
 
 def main() -> None:
     arguments = parsed()
+    torch.set_num_threads(1)  # two wait for each other while the servers have the cores
     labels = label_space(arguments.known, arguments.negatives, arguments.dim)
     z = stream(labels, 4096)
     rows = []
@@ -85,6 +86,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="samples in their requests")
     parser.add_argument("--concurrency", type=int, default=32, help="callers that send one sample at a time")
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--threads", type=int, default=1, help="cores that compute one block, of every server")
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
     parser.add_argument("--servers", nargs="+", default=["durable", "volatile", "naive"])
     parser.add_argument("--loads", nargs="+", default=["batched", "single"])
@@ -104,7 +106,8 @@ def measured(
     ours, theirs = FORKS.Pipe()
     target = naive if server == "naive" else service
     data = folder / f"{server}-{batch}"
-    process = FORKS.Process(target=target, args=(theirs, data, space, arguments.detector, server), daemon=True)
+    options = (theirs, data, space, arguments.detector, server, arguments.threads)
+    process = FORKS.Process(target=target, args=options, daemon=True)
     process.start()
     if not ours.poll(120):
         sys.exit(f"the {server} server did not start")
@@ -135,7 +138,7 @@ def cpu(pid: int | None) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -> None:
+def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
     from unseen.serve.app import Settings
     from unseen.serve.client import Client
     from unseen.serve.run import run
@@ -150,11 +153,11 @@ def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str)
             remote = client.create(space, detector=detector)
         pipe.send((url.removeprefix("http://"), f"/v1/streams/{remote.id}/observe"))
 
-    settings = Settings(data, encoder=None, durability=Durability(volatile=kind == "volatile"))
+    settings = Settings(data, encoder=None, durability=Durability(volatile=kind == "volatile"), compute=threads)
     run(settings, port=0, demo=False, announce=announce)
 
 
-def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -> None:
+def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
     """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
     from unseen.serve.run import bound
 
@@ -163,6 +166,7 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str) -
     app = FastAPI()
 
     def observe(body: bytes) -> list[dict[str, object]]:
+        torch.set_num_threads(threads)
         with lock:
             z = torch.frombuffer(bytearray(body), dtype=torch.float32).view(-1, session.detector.labels.dim)
             return [session.observe(sample[None])[0]._asdict() for sample in z]

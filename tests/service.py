@@ -8,20 +8,25 @@ import resource
 import signal
 import sqlite3
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx
 import torch
+import uvicorn
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from unseen import Session
-from unseen.serve.app import Settings
+from unseen.serve.app import Settings, create_app
 from unseen.serve.client import Client, Remote
 from unseen.serve.limits import Limits
-from unseen.serve.run import run
+from unseen.serve.run import bound, run
 from unseen.serve.stream import Config, Durability
 
 # a fork server finds what to import by this alone; without it every service would import torch again
@@ -35,7 +40,7 @@ def child(pipe: Connection, settings: Settings, room: int | None) -> None:
     if room is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    os.environ["UNSEEN_TEST"] = "1"
+    os.environ["UNSEEN_CACHE"] = str(settings.data / "cache")
     run(settings, port=0, demo=False, announce=pipe.send)
 
 
@@ -137,3 +142,37 @@ def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, fl
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     """Say whether two states are equal bit by bit."""
     return not different(left, right)
+
+
+class Rounding:
+    """An encoder whose vectors differ in the last bits from call to call, as batches of other sizes do, and slowly."""
+
+    name, fingerprint = "rounding", "r" * 64
+
+    def __init__(self, dim: int, seconds: float = 0.0) -> None:
+        self.dim, self.calls, self.seconds, self.sizes = dim, 0, seconds, []
+
+    def images(self, batch: list[Any]) -> Tensor:
+        self.calls += 1
+        self.sizes.append(len(batch))
+        time.sleep(self.seconds * len(batch))
+        return normalize(torch.ones(len(batch), self.dim) + 1e-6 * self.calls * torch.arange(self.dim), dim=-1)
+
+
+@contextmanager
+def serving(data: Path, encoder: Any) -> Iterator[str]:
+    """Serve with an encoder of our own, from a thread of this process."""
+    app = create_app(Settings(data, encoder="ours"))
+    app.state.service.sight._encoder = encoder
+    listener = bound("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        with Client(url, retries=20) as client:
+            client.ask("GET", "/readyz", again=True)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -32,10 +32,14 @@ class Load:
         self._open = [None] * callers
         self._stop = threading.Event()
 
-    def run(self, url: str, seconds: float, kill) -> None:
+    def run(self, url: str, requests: int, seconds: float, kill) -> None:
+        """Call until so many requests more were acknowledged, and kill so many seconds later, amid the next ones."""
         threads = [threading.Thread(target=self._call, args=(url, caller)) for caller in range(len(self._open))]
         for thread in threads:
             thread.start()
+        wanted, stop = self.requests + requests, time.monotonic() + 10
+        while self.requests < wanted and time.monotonic() < stop:
+            time.sleep(0.002)
         time.sleep(seconds)
         kill()
         for thread in threads:
@@ -92,7 +96,7 @@ def hammered(tmp_path, kills: int, *, seed: int, detector: str) -> Load:
         load = load or Load(remote.id, callers=4)
         if load.acknowledged:
             check(load, config, remote, data / "streams", tmp_path / "state")
-        load.run(server.url, choice.uniform(0.02, 0.5), server.kill)
+        load.run(server.url, choice.randrange(12), choice.uniform(0, 0.1), server.kill)
     with Server(data, every=60, retain=10**9) as server:
         load.finish(server.url)
         remote = server.client.stream(remote.id)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import resource
 import socket
 import sqlite3
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -74,6 +76,31 @@ def test_a_restart_replays_only_what_came_after_the_snapshot(snapshotted):
     assert (stream.at.seq, stream.replayed) == (250, 50)
     assert same(flat(stream.readers), expected)
     stream.leave()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("detector", ["default", "online"])
+def test_any_cutting_into_blocks_is_replayed_to_the_bit(tmp_path, detector, seed):
+    """Parts of many sizes, gathered as they come, with snapshots anywhere: a restart gives the bits that were learned.
+
+    Wide enough that matrix products are cut into tiles, whose sums would round otherwise for another cutting.
+    """
+    choice, config = random.Random(seed), replace(CONFIG, detector=detector)
+    labels = space(40, 300, dim=96, dtype=torch.float32)
+    labels.save(tmp_path / "space.safetensors")
+    stream_ = Stream(tmp_path, config, Durability())
+    z = stream(labels, 600, seed=seed)
+    while len(z):
+        sizes = [choice.choice((1, 2, 3, 7, 16, 33)) for _ in range(choice.randint(1, 6))]
+        stream_.observe([stream_.part(part) for part in z[: sum(sizes)].split(choice.choice(sizes))])
+        z = z[sum(sizes) :]
+        if choice.random() < 0.2:
+            stream_.snapshot(AUTO)
+    learned = flat(stream_.readers)
+    left_behind(stream_)
+    again = Stream(tmp_path, config, Durability())
+    assert same(flat(again.readers), learned)
+    again.leave()
 
 
 def damaged_snapshot(folder, change):
@@ -201,6 +228,33 @@ def test_a_foreign_journal_is_refused(folder, tmp_path):
     other.close()
     with pytest.raises(StateError, match="missing or altered"):
         opened(folder)
+
+
+@pytest.mark.parametrize(("found", "remedy"), [(99, "a newer unseen wrote it"), (0, "the unseen it is from")])
+def test_a_journal_of_another_format_is_refused_untouched(folder, found, remedy):
+    stream = opened(folder)
+    fed(stream, 0, 20)
+    stream.leave()
+    with sqlite3.connect(folder / "journal.db") as database:
+        database.execute(f"PRAGMA user_version = {found}")
+    database.close()
+    with pytest.raises(StateError, match=f"format 1 in journal.db, got format {found}; .*{remedy}"):
+        opened(folder)
+    with sqlite3.connect(folder / "journal.db") as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (found,)
+    database.close()
+
+
+def test_a_replay_with_other_arithmetic_says_so(snapshotted, monkeypatch):
+    folder, _ = snapshotted
+    monkeypatch.setattr("unseen.serve.stream._arithmetic", lambda: "another machine")
+    stream = opened(folder)
+    assert "50 samples were learned with torch" in stream.faults[0]
+    assert "replayed with another machine: equal to rounding" in stream.faults[0]
+    stream.leave()
+    again = opened(folder)
+    assert again.faults == []
+    again.leave()
 
 
 def test_an_altered_receipt_is_noticed(folder):

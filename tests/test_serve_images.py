@@ -7,24 +7,20 @@ import io
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 import torch
-import uvicorn
 from torch.nn.functional import normalize
 
 from conftest import space, stream
-from service import Server
+from service import Rounding, Server, serving
 from tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
-from unseen.serve.app import Settings, create_app
 from unseen.serve.client import Client
 from unseen.serve.keys import Keys
 from unseen.serve.pictures import Pictures
-from unseen.serve.run import bound
 from unseen.serve.sight import CHUNK, NO_CORPUS
 from unseen.serve.turns import Turns
 
@@ -120,46 +116,9 @@ def test_old_pictures_make_room():
     assert [seq in kept for seq in range(4)] == [False, True, True, True]
 
 
-class Rounding:
-    """An encoder whose vectors differ in the last bits from call to call, as batches of other sizes do, and slowly."""
-
-    name, dim, fingerprint = "rounding", LABELS.dim, "r" * 64
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.calls, self.seconds, self.sizes = 0, seconds, []
-
-    def images(self, batch):
-        self.calls += 1
-        self.sizes.append(len(batch))
-        time.sleep(self.seconds * len(batch))
-        return normalize(torch.ones(len(batch), self.dim) + 1e-6 * self.calls * torch.arange(self.dim), dim=-1)
-
-    def texts(self, prompts):
-        return LABELS.id_anchors[: len(prompts)]
-
-
-@contextmanager
-def serving(data, encoder):
-    """Serve with an encoder of our own, from a thread of this process."""
-    app = create_app(Settings(data, encoder="ours"))
-    app.state.service.sight._encoder = encoder
-    listener = bound("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    try:
-        with Client(url, retries=20) as client:
-            client.ask("GET", "/readyz", again=True)
-        yield url
-    finally:
-        server.should_exit = True
-        thread.join(30)
-
-
 def test_a_retried_upload_is_known_by_its_images_not_by_how_their_vectors_round(tmp_path):
     LABELS.save(tmp_path / "space")
-    with serving(tmp_path / "data", Rounding()) as url, Client(url) as client:
+    with serving(tmp_path / "data", Rounding(LABELS.dim)) as url, Client(url) as client:
         remote = client.create(tmp_path / "space", detector="online")
         first = remote.observe_images(FILES[:3], key="again")
         assert remote.observe_images(FILES[:3], key="again") == first
@@ -172,7 +131,7 @@ def test_uploads_of_one_owner_do_not_hold_up_another(tmp_path):
     LABELS.save(tmp_path / "space")
     made = Keys(tmp_path / "data" / "keys.json")
     keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
-    encoder = Rounding(0.05)
+    encoder = Rounding(LABELS.dim, 0.05)
     with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
         busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
         with ThreadPoolExecutor(1) as pool:

@@ -11,6 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from conftest import space
+from service import Rounding, serving
+from unseen.serve.client import Client
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="the page is tested where selenium is installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -168,7 +173,40 @@ def test_dark_and_phone(browser):
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+DROP = """
+const done = arguments[0], canvas = document.createElement("canvas");
+canvas.getContext("2d").fillRect(0, 0, 20, 20);
+canvas.toBlob((data) => {
+  const moved = new DataTransfer();
+  for (const name of ["one.png", "two.png"]) moved.items.add(new File([data], name, { type: "image/png" }));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer: moved, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_dropped_images_are_judged_and_shown(browser, tmp_path):
+    labels = space(dtype=torch.float32)
+    labels.save(tmp_path / "space")
+    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
+        remote = client.create(tmp_path / "space")
+        browser.get(own)
+        until(lambda: text(browser, "live") == "live")
+        browser.execute_async_script(DROP)
+        until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 2)
+        titles = [card.get_attribute("title") for card in browser.find_elements("css selector", "#verdicts li")]
+        assert all(name in " ".join(titles) for name in ("one.png", "two.png"))
+        assert remote.info()["seq"] == 2
+        browser.find_element("id", "learn").click()
+        browser.execute_async_script(DROP)
+        until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 4)
+        assert remote.info()["seq"] == 2
+        browser.get("about:blank")
+
+
 def test_nothing_else_is_called_and_the_policy_holds(browser, url):
+    browser.get(url)
+    until(lambda: browser.find_elements("css selector", "#verdicts img"))
     called = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
     assert called
     assert all(name.startswith((url, "blob:")) for name in called)

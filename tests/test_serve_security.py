@@ -182,12 +182,12 @@ def test_a_strangers_page_cannot_reach_through_the_users_browser(open_server, he
     assert server.client.http.get("/v1/streams", headers=own).status_code == 200
 
 
-def test_pictures_that_claim_too_many_pixels_are_not_unpacked(tmp_path):
+def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
     from PIL import Image
 
     file = io.BytesIO()
     Image.new("1", (9000, 9000)).save(file, "png")
-    sight = Sight(None, tmp_path, Limits(pixels=1_000_000))
+    sight = Sight(None, Limits(pixels=1_000_000))
     bomb, junk = sight.look([Look([file.getvalue()], 0, LABELS), Look([b"junk"], 8, LABELS)])
     assert isinstance(bomb, ImageError)
     assert "image 0: 9000 x 9000 pixels" in str(bomb)

@@ -260,7 +260,7 @@ class Eyes:
     """A replica with an encoder: images in, features out."""
 
     def __init__(self, settings: Settings) -> None:
-        self.sight = Sight(settings.encoder, settings.data / "cache", settings.limits)
+        self.sight = Sight(settings.encoder, settings.limits)
         self.sight.encoder()  # now, not at the first request
 
     async def images(self, files: list[bytes], facts: Facts) -> Seen:

@@ -67,7 +67,7 @@ class Service:
         )
         self.keys = Keys(settings.data / "keys.json")
         self.hub, self.rate = Hub(self.limits.listeners), Rate(self.limits.rate)
-        self.metrics, self.sight = Metrics(), Sight(settings.encoder, settings.data / "cache", self.limits)
+        self.metrics, self.sight = Metrics(), Sight(settings.encoder, self.limits)
 
     @property
     def locked(self) -> bool:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -56,8 +55,8 @@ class Sight:
     sent vectors go on meanwhile, and so does everything that only asks.
     """
 
-    def __init__(self, name: str | None, cache: Path, limits: Limits) -> None:
-        self.name, self.cache, self.limits = name, cache, limits
+    def __init__(self, name: str | None, limits: Limits) -> None:
+        self.name, self.limits = name, limits
         spare = max(1, len(os.sched_getaffinity(0)) - 1)  # cores left beside the one that serves
         self._encoding = Turns(1, "encode", compute=spare, nice=2)
         self._mining = Turns(1, "mine", compute=spare, nice=5)
@@ -113,7 +112,7 @@ class Sight:
 
     def _built(self, names: Sequence[str], negatives: int) -> LabelSpace:
         corpus = None if negatives else NO_CORPUS
-        return LabelSpace.build(names, self.encoder(), negatives=negatives, corpus=corpus, cache=self.cache)
+        return LabelSpace.build(names, self.encoder(), negatives=negatives, corpus=corpus)
 
     def _read(self, part: Look) -> list[Image] | Exception:
         try:
