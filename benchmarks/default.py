@@ -482,7 +482,7 @@ def mean(rows: Sequence[Row], name: str) -> float:
 
 def show_sets(rows: list[Row]) -> None:
     by = grouped(rows, "suite", "set", "method", "order")
-    gaps: dict[str, list[tuple[float, float]]] = {"auroc": [], "fpr95_id": []}
+    gaps: dict[str, list[tuple[float, ...]]] = {"auroc": [], "fpr95_id": []}
     beside = [method for method in ("online", "oracle") if any(row["method"] == method for row in rows)]
     titles = [
         "set",
@@ -502,7 +502,8 @@ def show_sets(rows: list[Row]) -> None:
         best = {m: pick_best(cell, m) for m in gaps}
         closed = []
         for metric, gap in gaps.items() if "oracle" in beside else ():
-            gap.append((mean(mine[0], metric) - best[metric], mean(cell("oracle", "shuffled"), metric) - best[metric]))
+            up = 1 if metric == "auroc" else -1
+            gap.append(tuple(up * (mean(to, metric) - best[metric]) for to in (mine[0], cell("oracle", "shuffled"))))
             closed.append(share_of(gap[-1:]))
         columns = [both(cell(m, "shuffled")) for m in (*FROZEN, *beside)]
         worst = min(row["auroc"] for group in mine for row in group) - best["auroc"]
@@ -521,10 +522,10 @@ def show_sets(rows: list[Row]) -> None:
         print(f"| {name} {ood} | {mean(group, 'accuracy_frozen'):.1f} | {shown} | {low:+.1f} |")
 
 
-def share_of(gaps: Sequence[tuple[float, float]]) -> str:
-    """Return how much of the way from the best frozen baseline to the oracle was gone, where there is a way."""
-    gone, way = (sum(column) for column in zip(*gaps, strict=True)) if gaps else (0.0, 0.0)
-    return f"{100 * gone / way:.0f} %" if abs(way) >= 1 else "-"
+def share_of(gaps: Sequence[tuple[float, ...]]) -> str:
+    """Return how much of the way from the best frozen baseline to the oracle was gone, of sets with a way to go."""
+    ways = [(gone, way) for gone, way in gaps if way >= 1]
+    return f"{100 * sum(gone for gone, _ in ways) / sum(way for _, way in ways):.0f} %" if ways else "-"
 
 
 def pick(by: dict[tuple[Any, ...], list[Row]], name: str, ood: str, method: str, order: str) -> list[Row]:

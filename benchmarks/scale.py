@@ -113,13 +113,16 @@ def encode(ray: Any, arguments: argparse.Namespace) -> None:
         _encode_on_ray(ray, kept / "ray", arguments)
         _encode_here(kept / "local", arguments)
         one, two = load_features(kept / "local"), load_features(kept / "ray")
+    inputs = [entry.path for entry in find_images(str(arguments.images))]
+    place = {key: row for row, key in enumerate(one.keys)}  # a local run that was stopped has another order
+    z = one.z[[place[key] for key in two.keys]]
     show(
         what="difference",
-        images=len(one),
-        same_keys_in_order=one.keys == two.keys,
-        same_labels=_same_labels(one.labels, two.labels),
-        min_cosine=float((one.z.double() * two.z.double()).sum(1).min()),
-        largest_entry=float((one.z - two.z).abs().max()),
+        images=len(inputs),
+        keys_are_inputs_in_order=list(two.keys) == inputs,
+        min_cosine=float((z.double() * two.z.double()).sum(1).min()),
+        largest_entry=float((z - two.z).abs().max()),
+        equal_rows=int((z == two.z).all(1).sum()),
     )
 
 
@@ -152,10 +155,6 @@ def _encode_here(folder: Path, arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     done = sum(len(batch) for batch in encode_images(entries, encoder, FeatureCache(folder, encoder)))
     show(what="encode here", images=done, seconds=_since(started), images_per_second=done / _since(started))
-
-
-def _same_labels(one: Tensor | None, two: Tensor | None) -> bool:
-    return torch.equal(one, two) if one is not None and two is not None else one is two
 
 
 def kill_actor() -> int:

@@ -71,6 +71,12 @@ def test_ctrl_c_keeps_what_is_done(photos, tmp_path, monkeypatch):
     assert len(load_features(tmp_path / "f")) == 4
 
 
+def test_a_client_of_a_cluster_cannot_encode(photos, tmp_path):
+    error = run("encode", photos, "-o", tmp_path / "f", "--ray", "ray://host:10001").exception
+    assert isinstance(error, SettingError)
+    assert "start the command on a node" in str(error)
+
+
 def test_an_empty_folder_is_an_error(tmp_path):
     assert isinstance(run("encode", tmp_path, "-o", tmp_path / "f").exception, DataError)
     assert not (tmp_path / "f").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 import sys
 
 import pytest
@@ -126,6 +127,16 @@ def test_without_ray_other_commands_work_and_this_one_says_what_to_install(files
         error = run(*command).exception
         assert isinstance(error, MissingExtra)
         assert "pip install 'unseen[ray]'" in str(error)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_a_cluster_that_is_not_there_is_said_at_once(files, address):
+    pytest.importorskip("ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        error = run(*words(files, "--key", "site", "--ray", address.format(unused.getsockname()[1]))).exception
+    assert isinstance(error, SettingError)
+    assert "expected a Ray cluster at" in str(error)
 
 
 def test_an_error_survives_the_way_from_a_worker():

@@ -9,6 +9,8 @@ import signal
 import tarfile
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,7 +125,7 @@ def _same(one, two):
 def test_every_kind_of_source_and_a_worker_killed_in_the_middle(ray, model, sources, local, tmp_path):
     expected, skipped = local
     job = scaled_encode.Job(str(model), "cpu", BATCH, actors=2)
-    plan = scaled_encode.plan(ray, sources, tmp_path, job, size=3)
+    plan = scaled_encode.plan(ray, sources, tmp_path, job, size=8)
     assert (plan.total, plan.already) == (4 * COUNT + 4, 0)
     reports, victim = [], 0
     for report in scaled_encode.run(ray, plan, job):
@@ -140,7 +142,16 @@ def test_every_kind_of_source_and_a_worker_killed_in_the_middle(ray, model, sour
     assert {path.name for path in tmp_path.iterdir()} <= {"manifest.json", *(shard.name for shard in plan.shards)}
 
 
-def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources, local, tmp_path):
+def _deadly(plan, number):
+    """Return the plan with a picture that kills whoever decodes it, as one too large for the memory does."""
+    shards = list(plan.shards)
+    first, *rest = shards[number].inputs
+    poison = first._replace(entry=replace(first.entry, decode=partial(os._exit, 1)))
+    shards[number] = replace(shards[number], inputs=(poison, *rest))
+    return replace(plan, shards=tuple(shards))
+
+
+def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources, local, tmp_path, monkeypatch):
     expected, skipped = local
     store = f"local://{tmp_path}"  # a file system of fsspec's, where a cluster would use one of an object store
     where = [source if "list" in source else f"local://{source}" for source in sources]
@@ -148,18 +159,19 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     plan = scaled_encode.plan(ray, where, store, job, size=40, form="parquet")
     blocked = tmp_path / plan.shards[1].name
     blocked.mkdir()  # no file can take the place of a folder
-    with pytest.raises(DataError, match=r"got 1 undone \(40 images, .* the same command tries the rest again"):
-        list(scaled_encode.run(ray, plan, job))
+    monkeypatch.setattr(scaled_encode, "ATTEMPTS", 2)
+    with pytest.raises(DataError, match=r"got 2 undone \(80 images, .* the same command tries the rest again"):
+        list(scaled_encode.run(ray, _deadly(plan, 2), job))
     blocked.rmdir()
-    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
     words = ["encode", *where, "--encoder", str(model), "-o", store, "--ray", "local", "--format", "parquet"]
     result = CliRunner().invoke(app, [*words, "--device", "cpu", "--json", "--actors", "1"], catch_exceptions=False)
     assert result.exit_code == 1  # some input was skipped
     *rows, last = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(row["skipped"] for row in rows) == sorted(row.reason for row in skipped)
-    lost = 40 - sum(
-        one.entry.path.removeprefix("local://") in {row.path for row in skipped} for one in plan.shards[1].inputs
-    )
+    damaged = {row.path for row in skipped}
+    inputs = [one for shard in plan.shards[1:3] for one in shard.inputs]
+    lost = 80 - sum(one.entry.path.removeprefix("local://") in damaged for one in inputs)
     assert last["summary"] == {"encoded": lost, "already": 4 * COUNT - lost, "skipped": 4, "stopped": False}
     found = load_features(store)
     # the same images in the same order: the late ones are in their places, not at the end

@@ -14,6 +14,7 @@ from unseen.cli import terminal
 from unseen.encode.base import load_encoder
 from unseen.encode.cache import FORMATS, FeatureCache, encode_images
 from unseen.encode.images import Skipped, find_images
+from unseen.errors import SettingError
 from unseen.scale import cluster
 from unseen.scale import encode as scaled
 
@@ -45,6 +46,11 @@ def encode(
     Stop it at any time: the same command goes on where it stopped, and encodes changed files again.
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
+    if ray and ray.startswith("ray://"):
+        raise SettingError(
+            f"expected --ray auto or HOST:PORT, got {ray}: Ray Data does not run through a client; "
+            "start the command on a node of the cluster"
+        )
     if ray:
         job = scaled.Job(encoder, device, batch, actors)
         with cluster.connect(ray) as joined:

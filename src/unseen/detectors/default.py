@@ -22,6 +22,7 @@ FEW_NAMES = 4  # with fewer, all but the best say too little about how names spr
 PANEL = 128  # samples factored at once: more cost a larger factor, fewer more passes over the state
 BORROWED = 10  # negatives whose deviation stands in where the names are too few to have one of their own
 TINY = 1e-9  # a variance that is none: every word, or every image, is the same
+FEW_VOTES = 5  # fewer say little about how popular a name is: names differ by that much by accident
 NORMAL = 1 / 3  # two-sidedness of a normal distribution; two points, however unequal, have 1
 
 
@@ -36,9 +37,8 @@ class Pool(NamedTuple):
     errors: Float[Tensor, " 2"]  # summed squared error of the level alone, and of the pool, each before its sample
     own: Float[Tensor, " 4"]  # summed powers of the evidence
     pooled: Float[Tensor, " 4"]  # the same of what the pool said of each sample before it learned from it
-    known_deviation: Float[
-        Tensor, ""
-    ]  # sums over the stream of how each image's logits spread: `even` needs their mean
+    # sums over the stream of how each image's logits spread: `even` needs their means
+    known_deviation: Float[Tensor, ""]
     far_deviation: Float[Tensor, ""]
     shift: Float[Tensor, ""]
 
@@ -169,7 +169,7 @@ class Default(Detector[Pool]):
     def _merged(self, start: Pool, ends: Sequence[Pool], rule: Rule) -> Pool:
         """Return the pool of all parts: the regression and every sum are what one observer of them all would have.
 
-        Only `spread` differs: its terms are leverages met on the way, and each part met its own.
+        Only `spread`, `errors` and `pooled` differ: their terms are what each part met on its way.
         """
         totals = Pool(*(added(first, rest) for first, *rest in zip(start, *ends, strict=True)))
         weight, cov = merged_regression(start[:2], [end[:2] for end in ends])
@@ -245,7 +245,7 @@ class Default(Detector[Pool]):
         return own + weight * (pooled - own), even + weight * (1 - slopes) * (say.level - even)
 
     def _named(self, text: Text, votes: Tensor) -> Tensor:
-        return (text.known - self.balance * torch.log1p(votes)).argmax(1)
+        return (text.known - self.balance * torch.log1p(votes / FEW_VOTES)).argmax(1)
 
 
 def evidence(text: Text, lean: float) -> Evidence:
@@ -256,10 +256,10 @@ def evidence(text: Text, lean: float) -> Evidence:
     """
     (known_mean, known_var), (far_mean, far_var) = (mean_and_variance(part) for part in text)
     spread = Spread(known_var.sqrt(), far_var.sqrt(), known_mean - far_mean)
-    best, count = text.known.amax(1), text.known.shape[1]
-    contrast = best - known_mean
+    count, peak = text.known.shape[1], text.known.amax(1)
+    contrast = peak - known_mean
     f = neglabel(text) - lean * spread.shift + contrast + surprise(contrast, spread, count) / 2
-    mean_of_names, deviation = without_the_best(known_mean.double(), known_var.double(), best.double(), count)
+    mean_of_names, deviation = without_the_best(known_mean.double(), known_var.double(), peak.double(), count)
     return Evidence(f.double(), Spread(deviation, far_var.double().sqrt(), mean_of_names - far_mean.double()))
 
 

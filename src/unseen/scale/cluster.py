@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from unseen.errors import MissingExtra, SettingError, UnseenError
 
 LOCAL = "local"
+PATIENCE = 10.0  # seconds for a cluster to answer
 # Ray ends a worker that idles for a second once there are more workers than cores: beside one actor a core, every short
 # task would import torch anew. And it gives workers a low priority, which only delays where nothing else is served.
 KEPT = {"num_workers_soft_limit": 64, "worker_niceness": 0}
@@ -49,8 +52,9 @@ def connect(
     if env:
         settings["runtime_env"] = {"env_vars": dict(env)}
     try:
+        _knock(address)
         ray.init(address, **settings)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise SettingError(
             f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
             "start one with `ray start --head`, or pass --ray local"
@@ -70,6 +74,13 @@ def fetched(ray: Any, found: Any) -> Any:
         if isinstance(error.cause, UnseenError):
             raise error.cause from None
         raise
+
+
+def _knock(address: str) -> None:
+    """Raise within seconds where nobody listens at a HOST:PORT: Ray itself would wait for minutes."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname and place.port:
+        socket.create_connection((place.hostname, place.port), timeout=PATIENCE).close()
 
 
 def _keep_stdout_clean() -> None:

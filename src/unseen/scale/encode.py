@@ -2,10 +2,12 @@
 
 The driver cuts what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
 encoded and written by an actor that holds the model, and reported as one small row. Ray Data moves the shards: it
-holds decoding back when pixels pile up, restarts what died and runs its shard again (an actor as often as it takes,
-a decoding task three times, because a picture may be what kills it). A shard's file has a name that
-follows from the plan, and appears whole; so a shard that ran twice is one file, and after a kill the same command
-finds what is written and plans the rest. Nothing is appended, hence nothing can be lost or doubled.
+holds decoding back when pixels pile up, restarts what died and runs its shard again. It would do so for ever, also
+where a picture is what kills the worker; so a ledger counts, and a shard that died too often is given up and named.
+
+A shard's file has a name that follows from the plan, and appears whole; so a shard that ran twice is one file, and
+after a kill the same command finds what is written and plans the rest. Nothing is appended, hence nothing can be lost
+or doubled.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import logging
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -30,10 +33,11 @@ from unseen.encode.cache import FORMATS, claim, read_shards, write_shard
 from unseen.encode.images import VIDEOS, Entry, Image, Skipped, find_images, read_entries
 from unseen.encode.store import Location, location
 from unseen.errors import DataError, SettingError
-from unseen.scale.cluster import fetched
+from unseen.scale.cluster import fetched, module
 
 SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
 WAITS = (0.5, 2.0)  # seconds before a write is tried again
+ATTEMPTS = 4  # at one shard: more deaths than that are no accident
 BROKEN = 3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
 DECODING = 0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
 
@@ -129,7 +133,8 @@ def run(ray: Any, plan: Plan, job: Job) -> Iterator[Written]:
         return
     left = {shard.name: shard for shard in plan.shards}
     reasons = []
-    for done in _reports(ray, _flow(ray, plan, job)):
+    ledger = ray.remote(_Ledger).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote(ATTEMPTS)
+    for done in _reports(ray, _flow(ray, plan, job, ledger)):
         if done.error:
             reasons.append(done.error)
         elif left.pop(done.name, None):
@@ -150,17 +155,17 @@ def _reports(ray: Any, flow: Any) -> Iterator[Written]:
         yield Written("", 0, (), str(error).strip().splitlines()[-1])
 
 
-def _flow(ray: Any, plan: Plan, job: Job) -> Any:
+def _flow(ray: Any, plan: Plan, job: Job, ledger: Any) -> Any:
     _quiet(ray)
     gpus = job.device.startswith("cuda") if job.device else ray.cluster_resources().get("GPU", 0) > 0
     actors = min(job.actors or _actors(ray, gpus=gpus), len(plan.shards))
     share: dict[str, float] = {"num_gpus": 1, "num_cpus": 1} if gpus else {"num_cpus": 1 - DECODING}
     items = [{"name": shard.name, "inputs": pickle.dumps(shard.inputs)} for shard in plan.shards]
     flow = ray.data.from_items(items, override_num_blocks=len(items))
-    flow = flow.map(_Decode(plan.model.prepare), num_cpus=1 if gpus else DECODING)
+    flow = flow.map(_Decode(plan.model.prepare, ledger), num_cpus=1 if gpus else DECODING)
     return flow.map(
         _Encode,
-        fn_constructor_args=(job._replace(encoder=_anywhere(job.encoder)), plan.folder, plan.model.fingerprint),
+        fn_constructor_args=(job._replace(encoder=_anywhere(job.encoder)), plan.folder, plan.model.fingerprint, ledger),
         compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
         **share,
     )
@@ -174,6 +179,22 @@ def _assert_shared(folder: Location, done: Written) -> None:
         )
 
 
+class _Ledger:
+    """Count how often each piece of work was begun: Ray begins it again when a worker dies."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.begun = limit, Counter[str]()
+
+    def begin(self, work: str) -> bool:
+        self.begun[work] += 1
+        return self.begun[work] <= self.limit
+
+
+def _begin(ledger: Any, work: str) -> None:
+    if not module().get(ledger.begin.remote(work)):
+        raise DataError("the workers that tried it died, each time; look for a picture that is too large to decode")
+
+
 def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any], dict[str, Any]]:
     """Return a stage that tells why a shard failed instead of raising, and hands on what failed before."""
 
@@ -182,6 +203,7 @@ def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any],
         if row.get("error"):
             return {"name": row["name"], "encoded": 0, "skipped": "[]", "error": row["error"]}
         try:
+            _begin(self.ledger, f"{type(self).__name__} {row['name']}")
             return work(self, row) | {"error": ""}
         except Exception as error:
             empty = {"rows": "[]", "pixels": b"", "dtype": "uint8", "shape": "[0]", "encoded": 0, "skipped": "[]"}
@@ -193,8 +215,8 @@ def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any],
 class _Decode:
     """Make the pixels of a shard; what cannot be read is written down."""
 
-    def __init__(self, prepare: Prepare) -> None:
-        self.prepare = prepare
+    def __init__(self, prepare: Prepare, ledger: Any) -> None:
+        self.prepare, self.ledger = prepare, ledger
 
     @_telling
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -219,7 +241,7 @@ class _Decode:
 class _Encode:
     """Hold the model, encode shards, write them."""
 
-    def __init__(self, job: Job, folder: Location, fingerprint: str) -> None:
+    def __init__(self, job: Job, folder: Location, fingerprint: str, ledger: Any) -> None:
         if not torch.cuda.is_available():
             torch.set_num_threads(1)  # one actor a core: threads of several would only wait for each other
         self.model = load_encoder(job.encoder, device=job.device)
@@ -228,7 +250,7 @@ class _Encode:
                 f"expected the encoder {fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}; "
                 "put the same model on all of them"
             )
-        self.batch, self.folder = job.batch, folder
+        self.batch, self.folder, self.ledger = job.batch, folder, ledger
 
     @_telling
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

@@ -34,18 +34,20 @@ from unseen import LabelSpace
 from unseen.errors import ServiceError, SettingError, StateError, UnseenError
 from unseen.scale import cluster
 from unseen.serve import front, payload
-from unseen.serve.app import Service, Settings, create_app
+from unseen.serve.app import Service, Settings, create_app, idempotency_key
 from unseen.serve.keys import Keys, loopback
 from unseen.serve.run import bound
 from unseen.serve.sight import Sight
-from unseen.serve.stream import Config, read_config
-from unseen.serve.streams import BROKEN, READY, Slot, Streams
+from unseen.serve.sight import asked as hashed
+from unseen.serve.stream import Config, Part, read_config
+from unseen.serve.streams import BROKEN, READY, Slot, Streams, opened
 from unseen.serve.streams import _alone as alone
 
 NAME = "unseen"
 PATH = re.compile(r"/v1/streams/([0-9a-f]{16})(?:/(.*))?")
 SHARE = 0.01  # of a CPU slot, for what mostly waits: a hundred streams fit where one slot is left
 PATIENCE = 60.0  # seconds a new writer waits for the lock of one that is on its way out
+SEEN = "unseen.seen"  # where a request carries what encoders saw in its images
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -72,6 +74,14 @@ class Facts(NamedTuple):
 
     dim: int
     encoder: str
+
+
+class Seen(NamedTuple):
+    """What encoders made of the images of a request: features, small pictures, and the hash of what was sent."""
+
+    z: np.ndarray[Any, np.dtype[np.float32]]
+    pictures: tuple[bytes, ...]
+    asked: bytes
 
 
 class Placed(NamedTuple):
@@ -163,15 +173,28 @@ class Fleet(Streams):
                 shutil.rmtree(folder)
 
 
+class Taught(Service):
+    """The service of a writer: images have become features before they get here."""
+
+    async def part(self, request: Request, slot: Slot) -> Part:
+        """Return what a caller brought, or what encoders saw in it, as checked features."""
+        seen = request.scope.get(SEEN)
+        if seen is None:
+            return await super().part(request, slot)
+        self.rate.take(slot.config.owner, len(seen.z))
+        z = torch.from_numpy(seen.z.copy())
+        return opened(slot).part(z, idempotency_key(request), asked=seen.asked, pictures=seen.pictures)
+
+
 class Host:
     """An actor that answers requests with an app of its own."""
 
     app: ASGIApp
     service: Service
 
-    async def answer(self, asked: Asked) -> Reply:
-        """Return what the app answers."""
-        return await called(self.app, asked)
+    async def answer(self, asked: Asked, seen: Seen | None = None) -> Reply:
+        """Return what the app answers, with what encoders saw in the images if there were any."""
+        return await called(self.app, asked, seen)
 
     async def pid(self) -> int:
         """Return the number of the process this runs in."""
@@ -191,8 +214,8 @@ class Writer(Host):
     def __init__(self, placed: Placed, key: str) -> None:
         torch.set_num_threads(placed.threads)
         settings = replace(placed.settings, encoder=None)  # images have become features on the way here
-        app = create_app(settings, Alone(settings, key))
-        self.key, self.app, self.service = key, app, app.state.service
+        self.key, self.service = key, Taught(settings, Alone(settings, key))
+        self.app = create_app(settings, self.service)
         self.service.streams.open_all()
 
     async def facts(self, asked: Asked, scope: str) -> Facts | Reply:
@@ -224,8 +247,8 @@ class Roster(Host):
     def __init__(self, placed: Placed) -> None:
         torch.set_num_threads(placed.threads)
         self.fleet = _patiently(lambda: Fleet(cluster.module(), placed))
-        app = create_app(placed.settings, self.fleet)
-        self.app, self.service = app, app.state.service
+        self.service = Service(placed.settings, self.fleet)
+        self.app = create_app(placed.settings, self.service)
         self.fleet.open_all()
 
     async def revive(self, key: str) -> bool:
@@ -240,10 +263,10 @@ class Eyes:
         self.sight = Sight(settings.encoder, settings.limits)
         self.sight.encoder()  # now, not at the first request
 
-    async def images(self, files: list[bytes], facts: Facts) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return one vector per image, for a label space that `facts` describe."""
+    async def images(self, files: list[bytes], facts: Facts) -> Seen:
+        """Return what is in the images, for a label space that `facts` describe."""
         looked = await self.sight.images("*", files, cast(LabelSpace, facts))
-        return looked.z.float().numpy()
+        return Seen(looked.z.float().numpy(), looked.pictures, hashed(files))
 
 
 class Gateway:
@@ -276,9 +299,11 @@ class Gateway:
         key, verb = found[1], found[2] or ""
         if verb == "events":
             return await self._events(key, asked)
+        seen = None
         if verb in ("observe", "score") and asked.method == "POST":
-            asked = await self._seen(request, key, verb, asked)
-        return _response(await self._asked(key, asked))
+            seen = await self._seen(request, key, verb, asked)
+            asked = _repeatable(asked) if seen is None else _repeatable(_without_body(asked))
+        return _response(await self._asked(key, asked, seen))
 
     async def _created(self, asked: Asked) -> Reply:
         """Let the roster make a stream, then let its writer describe it."""
@@ -286,11 +311,11 @@ class Gateway:
         if made.status != 201:
             return made
         key = json.loads(made.body)["id"]
-        shown = await self._asked(key, Asked("GET", f"/v1/streams/{key}", b"", _about(asked.headers), b""))
+        shown = await self._asked(key, _without_body(asked)._replace(method="GET", path=f"/v1/streams/{key}"))
         return Reply(201, shown.headers, shown.body) if shown.status == 200 else made
 
-    async def _asked(self, role: str, asked: Asked) -> Reply:
-        return cast(Reply, await self._call(role, lambda actor: actor.answer.remote(asked)))
+    async def _asked(self, role: str, asked: Asked, seen: Seen | None = None) -> Reply:
+        return cast(Reply, await self._call(role, lambda actor: actor.answer.remote(asked, seen)))
 
     async def _call(self, role: str, call: Callable[[Any], Any]) -> Any:
         """Return what the actor of a role says; one that is gone for good is started again first."""
@@ -315,31 +340,24 @@ class Gateway:
                 self.writers[role] = self.placed.find(self.ray, role)
         return self.writers[role]
 
-    async def _seen(self, request: Request, key: str, verb: str, asked: Asked) -> Asked:
-        """Return the request with features in the place of images, and with a key that makes a repetition harmless."""
-        headers, body = asked.headers, asked.body
-        if payload.kind(request) == payload.FORM or b'"images"' in body:
-            came = await payload.samples(request, 0, self.placed.settings.limits)
-            if not isinstance(came, torch.Tensor):
-                body = await self._encoded(key, verb, asked, came)
-                kept = [(name, value) for name, value in headers if name not in (b"content-type", b"content-length")]
-                headers = [*kept, (b"content-type", payload.RAW.encode()), (b"content-length", b"%d" % len(body))]
-        if verb == "observe" and not any(name == b"idempotency-key" for name, _ in headers):
-            headers = [*headers, (b"idempotency-key", uuid.uuid4().hex.encode())]
-        return asked._replace(headers=headers, body=body)
-
-    async def _encoded(self, key: str, verb: str, asked: Asked, files: list[bytes]) -> bytes:
+    async def _seen(self, request: Request, key: str, verb: str, asked: Asked) -> Seen | None:
+        """Return what encoders see in the images of a request, if it brings any."""
+        if payload.kind(request) != payload.FORM and b'"images"' not in asked.body:
+            return None
+        came = await payload.samples(request, 0, self.placed.settings.limits)
+        if isinstance(came, torch.Tensor):
+            return None
+        # who may not have the verdicts shall not have the encoders either
         scope = "observe" if verb == "observe" else "read"
-        facts = await self._call(key, lambda writer: writer.facts.remote(asked._replace(body=b""), scope))
+        facts = await self._call(key, lambda writer: writer.facts.remote(_without_body(asked), scope))
         if isinstance(facts, Reply):
             raise ServiceError(facts.status, json.loads(facts.body)["message"])
         if self.eyes is None:
             raise ServiceError(422, "expected features, got images and a service without an encoder; send features")
         try:
-            vectors = await self.eyes.images.remote(files, facts)
+            return cast(Seen, await self.eyes.images.remote(came, facts))
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause if isinstance(error.cause, UnseenError) else error from None
-        return bytes(np.ascontiguousarray(vectors, "<f4").tobytes())
 
     async def _events(self, key: str, asked: Asked) -> Response:
         writer = await self._actor(key)
@@ -421,7 +439,7 @@ def run(
             stop()
 
 
-async def called(app: ASGIApp, asked: Asked) -> Reply:
+async def called(app: ASGIApp, asked: Asked, seen: Seen | None = None) -> Reply:
     """Return the whole response of an app to one request."""
     status, headers, body = 500, Headers(), bytearray()
 
@@ -432,11 +450,11 @@ async def called(app: ASGIApp, asked: Asked) -> Reply:
         else:
             body.extend(message.get("body", b""))
 
-    await _run(app, asked, send)
+    await _run(app, asked, send, seen)
     return Reply(status, headers, bytes(body))
 
 
-async def _run(app: ASGIApp, asked: Asked, send: Callable[[Message], Any]) -> None:
+async def _run(app: ASGIApp, asked: Asked, send: Callable[[Message], Any], seen: Seen | None = None) -> None:
     brought = False
 
     async def receive() -> Message:
@@ -446,7 +464,7 @@ async def _run(app: ASGIApp, asked: Asked, send: Callable[[Message], Any]) -> No
         brought = True
         return {"type": "http.request", "body": asked.body, "more_body": False}
 
-    await app(_scope(asked), receive, send)
+    await app({**_scope(asked), SEEN: seen}, receive, send)
 
 
 def _scope(asked: Asked) -> dict[str, Any]:
@@ -478,9 +496,16 @@ def _response(reply: Reply) -> Response:
     return response
 
 
-def _about(headers: Headers) -> Headers:
-    """Return the headers that are not about the body of a request."""
-    return [(name, value) for name, value in headers if not name.startswith((b"content-", b"transfer-"))]
+def _without_body(asked: Asked) -> Asked:
+    about = [(name, value) for name, value in asked.headers if not name.startswith((b"content-", b"transfer-"))]
+    return asked._replace(headers=about, body=b"")
+
+
+def _repeatable(asked: Asked) -> Asked:
+    """Return the request with a key that makes it harmless to bring twice."""
+    if not asked.path.endswith("/observe") or any(name == b"idempotency-key" for name, _ in asked.headers):
+        return asked
+    return asked._replace(headers=[*asked.headers, (b"idempotency-key", uuid.uuid4().hex.encode())])
 
 
 def _slot(folder: Path) -> Slot:

@@ -124,9 +124,9 @@ class Service:
         return text
 
 
-def create_app(settings: Settings, streams: Streams | None = None) -> FastAPI:
-    """Return the service as an ASGI application, for all streams of its folder or for those given."""
-    service = Service(settings, streams)
+def create_app(settings: Settings, service: Service | None = None) -> FastAPI:
+    """Return the service as an ASGI application: one of all streams in its folder, or the one given."""
+    service = service or Service(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
