@@ -21,7 +21,7 @@ from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.keys import Keys
 from unseen.serve.pictures import Pictures
-from unseen.serve.sight import CHUNK, NO_CORPUS
+from unseen.serve.sight import CHUNK
 from unseen.serve.turns import Turns
 
 NAMES = ["cat", "dog", "nice photo"]
@@ -58,7 +58,7 @@ def remote(server):
 @pytest.fixture(scope="module")
 def expected(clip):
     encoder = load_encoder(str(clip))
-    session = Session(MCM(LabelSpace.build(NAMES, encoder, negatives=0, corpus=NO_CORPUS)))
+    session = Session(MCM(LabelSpace.build(NAMES, encoder, negatives=0)))
     return session.score(encoder.images(IMAGES))
 
 

@@ -123,6 +123,13 @@ def test_keys_are_hashed_private_and_revoked_at_once(server, keys, data):
         assert refusal(brief.streams) == 401
 
 
+def test_the_first_key_is_noticed_by_who_began_without(tmp_path):
+    running = Keys(tmp_path / "keys.json")
+    assert len(running) == 0
+    Keys(tmp_path / "keys.json").add("a", "read")
+    assert len(running) == 1
+
+
 def test_bad_keys_are_not_made(tmp_path):
     made = Keys(tmp_path / "keys.json")
     with pytest.raises(SettingError, match="scope"):

@@ -103,6 +103,7 @@ class Miner:
     adjectives: Wording = NICE_ADJECTIVE
 
 
+NO_CORPUS = Corpus("none", {"noun.none": ("thing",)})  # where no negatives are wanted, WordNet need not be encoded
 UNMINED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
 CSP_UNMINED = (*UNMINED, "noun.person", "noun.quantity", "noun.group", "adj.pert")
 MINERS: dict[str, Miner] = {
@@ -134,6 +135,8 @@ def mine(
     report: Report,
 ) -> LabelSpace:
     """Return the names with negatives chosen by a miner; `LabelSpace.build` explains the options."""
+    if negatives == 0:
+        corpus = NO_CORPUS
     recipe = Recipe.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
     anchors = recipe.wording.encode(names, encoder).cpu()
     blocks = encode_corpus(recipe.pool, encoder, recipe.wordings, own=spelled(names), cache=cache, report=report)

@@ -54,7 +54,7 @@ def connect(
     try:
         _knock(address)
         ray.init(address, **settings)
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises bare ones when a start-up times out
         raise SettingError(
             f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
             "start one with `ray start --head`, or pass --ray local"

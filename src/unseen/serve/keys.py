@@ -46,6 +46,7 @@ class Keys:
         self._read()
 
     def __len__(self) -> int:
+        self._read()  # the first key, too, may have been added by another process
         return len(self._keys)
 
     def all(self) -> list[Key]:

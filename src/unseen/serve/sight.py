@@ -19,13 +19,11 @@ from unseen import LabelSpace, load_encoder
 from unseen.encode.base import Encoder
 from unseen.encode.images import Image, decode
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
-from unseen.labels.corpus import Corpus
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
 from unseen.serve.turns import Turns
 
 CHUNK = 8  # images an owner may have encoded before it is another's turn
-NO_CORPUS = Corpus("none", {"noun.none": ("thing",)})  # where no negatives are wanted, WordNet need not be encoded
 SIDE = 96  # pixels of a thumbnail's longer side
 
 
@@ -111,8 +109,7 @@ class Sight:
         self._mining.close()
 
     def _built(self, names: Sequence[str], negatives: int) -> LabelSpace:
-        corpus = None if negatives else NO_CORPUS
-        return LabelSpace.build(names, self.encoder(), negatives=negatives, corpus=corpus)
+        return LabelSpace.build(names, self.encoder(), negatives=negatives)
 
     def _read(self, part: Look) -> list[Image] | Exception:
         try:
