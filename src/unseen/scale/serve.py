@@ -40,8 +40,7 @@ from unseen.serve.run import bound
 from unseen.serve.sight import Sight
 from unseen.serve.sight import asked as hashed
 from unseen.serve.stream import Config, Part, read_config
-from unseen.serve.streams import BROKEN, READY, Slot, Streams, opened
-from unseen.serve.streams import _alone as alone
+from unseen.serve.streams import BROKEN, READY, Slot, Streams, alone, opened
 
 NAME = "unseen"
 PATH = re.compile(r"/v1/streams/([0-9a-f]{16})(?:/(.*))?")

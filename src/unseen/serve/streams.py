@@ -63,7 +63,7 @@ class Streams:
         self.ready = False
         (data / "streams").mkdir(parents=True, exist_ok=True)
         (data / "spaces").mkdir(exist_ok=True)
-        self._lock = _alone(data / "lock")
+        self._lock = alone(data / "lock")
         self.hire(compute)
         self._swept()
 
@@ -191,7 +191,8 @@ def opened(slot: Slot) -> Stream:
     return slot.stream
 
 
-def _alone(path: Path) -> IO[str]:
+def alone(path: Path) -> IO[str]:
+    """Return the lock of a folder, held until it is closed; refuse one that another process holds."""
     handle = path.open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
