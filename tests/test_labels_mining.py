@@ -13,7 +13,7 @@ from tiny_text import HashEncoder, TableEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
 from unseen.labels import MINERS, Corpus, Learned, vectors
-from unseen.labels.mining import by_density, quantile, quantile_far_first, sorted_cosine
+from unseen.labels.mining import NO_CORPUS, Recipe, by_density, quantile, quantile_far_first, sorted_cosine
 from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
 from unseen.labels.vectors import Block
 
@@ -144,6 +144,11 @@ def test_shares_counts_and_proportions(tmp_path: Path) -> None:
     assert build(tmp_path, negatives=0).negatives == ()
     half = build(tmp_path, negatives=50).with_negatives(10).negatives
     assert sum(word.startswith("adjective") for word in half) == 2  # a prefix keeps the mix
+
+
+def test_where_no_negatives_are_wanted_no_corpus_is_read() -> None:
+    recipe = Recipe.of("neglabel", negatives=0, prompt=None, corpus=None, excluded=("noun.plant",))
+    assert recipe.pool is NO_CORPUS
 
 
 def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path) -> None:

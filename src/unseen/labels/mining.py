@@ -135,8 +135,6 @@ def mine(
     report: Report,
 ) -> LabelSpace:
     """Return the names with negatives chosen by a miner; `LabelSpace.build` explains the options."""
-    if negatives == 0:
-        corpus = NO_CORPUS
     recipe = Recipe.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
     anchors = recipe.wording.encode(names, encoder).cpu()
     blocks = encode_corpus(recipe.pool, encoder, recipe.wordings, own=spelled(names), cache=cache, report=report)
@@ -165,7 +163,8 @@ class Recipe:
         """Return the recipe with what the miner says where nothing else is said."""
         chosen = _miner(miner)
         wording = chosen.prompt if prompt is None else as_wording(prompt)
-        return cls(miner, negatives, wording, _pool(corpus, chosen, excluded))
+        pool = NO_CORPUS if negatives == 0 else _pool(corpus, chosen, excluded)
+        return cls(miner, negatives, wording, pool)
 
     @property
     def wordings(self) -> dict[bool, Wording]:
