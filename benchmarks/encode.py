@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-from unseen.encode import offline, preprocess
-from unseen.encode.images import Image, decode
-from unseen.encode.vit import VisionTower
+from unseen.encoders import preprocess
+from unseen.encoders.offline import encoder as offline
+from unseen.encoders.vit import VisionTower
+from unseen.images.sources import Image, decode
 
 CLOSE = 0.999
 REFERENCE = "transformers float32"

@@ -33,7 +33,7 @@ from torch.nn.functional import normalize
 from speed import around, label_space, naive_loop
 from unseen import scan
 from unseen.detectors import Online
-from unseen.encode.vit import VisionTower
+from unseen.encoders.vit import VisionTower
 from unseen.gate import decaying_steps
 from unseen.metrics import auroc
 from unseen.odds import logit

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
-from unseen.encode.cache import Features, load_features
 from unseen.evaluate import evaluate
+from unseen.features.cache import Features, load_features
 from unseen.labels import wordnet
 from unseen.trial import Trial
 

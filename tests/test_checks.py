@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import space
+from helpers.streams import space
 from unseen import checks
 from unseen.detectors import NegLabel, Online, Reading
 from unseen.detectors.base import Detector

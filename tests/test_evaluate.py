@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import space, stream
+from helpers.streams import space, stream
 from unseen import detectors
 from unseen.detectors import MCM, NegLabel, Online, Reading
 from unseen.evaluate import evaluate, gate, judged, oracle, over_time

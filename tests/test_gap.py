@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from torch.nn.functional import normalize, one_hot
 from typer.testing import CliRunner
 
-from conftest import space, stream, unit
-from tiny_models import ColourEncoder, pictures
+from helpers.streams import space, stream, unit
+from helpers.tiny_models import ColourEncoder, pictures
 from unseen import gap
 from unseen.cli.gap import gap as command
-from unseen.encode.cache import FeatureCache
 from unseen.errors import DataError, FeatureError, MissingExtra, SettingError
+from unseen.features.cache import FeatureCache
 from unseen.scan import naive
 from unseen.suites import FeatureSet
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from conftest import space, stream
+from helpers.streams import space, stream
 from unseen import gate
 from unseen.gate import decaying_steps, mcm, neglabel, read_text, settled
 

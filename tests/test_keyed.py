@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-import shelf
-from conftest import space, stream
+from helpers import suite_files as shelf
+from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors, keyed
 from unseen.cli import app
 from unseen.errors import DataError, MissingExtra, SettingError

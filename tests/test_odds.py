@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import unit
+from helpers.streams import unit
 from unseen import odds
 
 

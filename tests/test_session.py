@@ -8,11 +8,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from conftest import space, stream
+from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
 from unseen.detectors import MCM, Default, Framework, Online
 from unseen.errors import SettingError, StateError
-from unseen.files import load_tensors, save_tensors
+from unseen.storage.files import load_tensors, save_tensors
 from unseen.threshold import Adaptive, Fixed
 
 
@@ -150,7 +150,7 @@ def test_a_failed_save_keeps_the_last_checkpoint(session, labels, tmp_path, monk
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unseen.files.save_file", full)
+    monkeypatch.setattr("unseen.storage.files.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         session.save(path)
     assert path.read_bytes() == kept

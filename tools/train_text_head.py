@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encode.offline_text import HEAD, Head, TextTower, bare, fetch_text_tower, load_sentences
+from unseen.encoders.offline.text import HEAD, Head, TextTower, bare, fetch_text_tower, load_sentences
 
 VIEWS = ("a photo of a {}.",)
 WIDTH, RIDGE, FOLDS = 0.5, 0.03, 5

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unseen import detectors, threshold
-    from unseen.encode import load_encoder, read_images
+    from unseen.encoders import load_encoder
+    from unseen.images import read_images
     from unseen.labels import LabelSpace
     from unseen.session import Session, Verdict
 
 __version__ = "0.1.0"
 __all__ = ["LabelSpace", "Session", "Verdict", "__version__", "detectors", "load_encoder", "read_images", "threshold"]
 
-_HOMES = {"load_encoder": "encode", "read_images": "encode", "LabelSpace": "labels", "Session": "session"}
+_HOMES = {"load_encoder": "encoders", "read_images": "images", "LabelSpace": "labels", "Session": "session"}
 _HOMES |= {"Verdict": "session"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from unseen.errors import StateError
-from unseen.files import load_tensors, save_tensors
+from unseen.storage.files import load_tensors, save_tensors
 
 KIND = "state"
 

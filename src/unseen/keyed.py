@@ -21,9 +21,9 @@ from torch import Tensor
 from unseen import detectors
 from unseen.detectors import Reading
 from unseen.errors import DataError, SettingError
-from unseen.files import replacing
 from unseen.labels import LabelSpace
 from unseen.session import Session, Verdicts
+from unseen.storage.files import replacing
 from unseen.threads import one_thread
 from unseen.threshold import Adaptive, Cuts, Threshold
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen import stream
+from unseen import arrival as arrivals
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Trial:
         return self.label >= 0
 
     def arrival(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
-        """Return who arrives when in the order named `kind` (see stream.ORDERS)."""
+        """Return who arrives when in the order named `kind` (see arrival.ORDERS)."""
         # a long tail is over known classes, a temporal shift over unknown sets
         source = torch.where(self.is_id, self.label, self.source)
-        return stream.order(self.is_id, source, kind=kind, seed=seed, **options)
+        return arrivals.order(self.is_id, source, kind=kind, seed=seed, **options)
 
     def ordered(self, kind: str, seed: int, **options: object) -> Trial:
         """Return the trial in the arrival order named `kind`."""

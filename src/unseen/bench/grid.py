@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import permutations
 from typing import Any
 
-from unseen import detectors, stream
+from unseen import arrival as stream
+from unseen import detectors
 from unseen.detectors import Detector, Online, posthoc
 from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unseen.errors import DataError
-from unseen.files import replacing
+from unseen.storage.files import replacing
 
 Row = dict[str, Any]
 

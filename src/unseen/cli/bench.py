@@ -17,10 +17,10 @@ from unseen import suites
 from unseen.bench.compare import Comparison, compared
 from unseen.cli import terminal
 from unseen.errors import SettingError
-from unseen.files import replacing
 from unseen.report import page, tables
 from unseen.scale import bench as scaled
 from unseen.scale import cluster
+from unseen.storage.files import replacing
 
 
 def bench(

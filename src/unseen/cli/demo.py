@@ -13,12 +13,12 @@ from rich.table import Table
 
 from unseen import Session, detectors
 from unseen import demo as embedded
+from unseen.arrival import ORDERS
 from unseen.cli import terminal
 from unseen.cli.score import line
 from unseen.evaluate import Report, judged, over_time
 from unseen.report import charts, stream
 from unseen.session import Verdicts
-from unseen.stream import ORDERS
 
 SHOWN = 6  # verdicts printed from either end of the stream
 SLICES = 12

@@ -16,11 +16,11 @@ from unseen import LabelSpace, Session, detectors, threshold
 from unseen.cli import resume, terminal
 from unseen.cli.mine import given_names, warn, words_bar
 from unseen.cli.score import line
-from unseen.encode.base import Encoder, load_encoder
-from unseen.encode.cache import FeatureCache, stream_images
-from unseen.encode.images import Batch, Entry, Image, find_images
-from unseen.encode.order import ORDERS, arranged
+from unseen.encoders.base import Encoder, load_encoder
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
+from unseen.features.cache import FeatureCache, stream_images
+from unseen.images.order import ORDERS, arranged
+from unseen.images.sources import Batch, Entry, Image, find_images
 from unseen.labels import wordnet
 from unseen.labels.nearest import near_duplicates
 from unseen.report import stream

@@ -11,10 +11,10 @@ from typing import Annotated, NamedTuple, NoReturn
 import typer
 
 from unseen.cli import terminal
-from unseen.encode.base import load_encoder
-from unseen.encode.cache import FORMATS, FeatureCache, encode_images
-from unseen.encode.images import Skipped, find_images
+from unseen.encoders.base import load_encoder
 from unseen.errors import SettingError
+from unseen.features.cache import FORMATS, FeatureCache, encode_images
+from unseen.images.sources import Skipped, find_images
 from unseen.scale import cluster
 from unseen.scale import encode as scaled
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from unseen.cli import terminal
-from unseen.encode.base import load_encoder
-from unseen.encode.hub import HubEncoder
-from unseen.encode.onnx import export as write_onnx
+from unseen.encoders.base import load_encoder
+from unseen.encoders.hub import HubEncoder
+from unseen.encoders.onnx import export as write_onnx
 from unseen.errors import EncoderError
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen import gap as theory
 from unseen.cli import terminal
-from unseen.encode.cache import Features, load_features
 from unseen.errors import DataError
-from unseen.files import replacing
+from unseen.features.cache import Features, load_features
 from unseen.report import plots
+from unseen.storage.files import replacing
 
 POINTS = 8  # of the regret curve in the table
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from unseen.cli import terminal
-from unseen.encode.catalogue import MODELS, Model, find_model
+from unseen.encoders.catalogue import MODELS, Model, find_model
 
 models = typer.Typer(help="List, fetch and show encoders. Example: `unseen models fetch offline`", no_args_is_help=True)
 

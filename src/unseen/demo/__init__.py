@@ -15,8 +15,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.files import load_tensors
 from unseen.labels import LabelSpace
+from unseen.storage.files import load_tensors
 from unseen.trial import Trial
 
 KIND = "demo-pack"

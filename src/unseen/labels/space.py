@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import LabelError
-from unseen.files import load_tensors, save_tensors
+from unseen.storage.files import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from unseen.labels.corpus import Corpus

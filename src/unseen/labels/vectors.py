@@ -13,11 +13,11 @@ from jaxtyping import Float, Float16
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encode.fetch import cache_dir
+from unseen.encoders.offline.fetch import cache_dir
 from unseen.errors import StateError
-from unseen.files import load_tensors, save_tensors
 from unseen.labels.corpus import Corpus, distinct
 from unseen.labels.prompts import TextEncoder, TextIdentity, Wording, text_identity
+from unseen.storage.files import load_tensors, save_tensors
 
 BLOCK = 4096
 Report = Callable[[int, int], None]  # words so far, words in all

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from unseen.bench import KINDS, Results, Row
 from unseen.bench.grid import ANY
-from unseen.files import replacing
 from unseen.report import plots, tables
 from unseen.report.tables import Line, Table
+from unseen.storage.files import replacing
 from unseen.suites import Suite
 
 METRICS = ("auroc", "purity_known", "purity_unknown", "coverage_unknown")

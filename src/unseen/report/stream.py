@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen.files import replacing
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts
 from unseen.session import Session, Verdicts
+from unseen.storage.files import replacing
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

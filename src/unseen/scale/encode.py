@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.encode.base import load_encoder
-from unseen.encode.cache import FORMATS, claim, read_shards, write_shard
-from unseen.encode.images import VIDEOS, Entry, Image, Skipped, find_images, read_entries
-from unseen.encode.store import Location, location
+from unseen.encoders.base import load_encoder
 from unseen.errors import DataError, SettingError
+from unseen.features.cache import FORMATS, claim, read_shards, write_shard
+from unseen.images.sources import VIDEOS, Entry, Image, Skipped, find_images, read_entries
 from unseen.scale.cluster import fetched, module
+from unseen.storage.remote import Location, location
 
 SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
 WAITS = (0.5, 2.0)  # seconds before a write is tried again

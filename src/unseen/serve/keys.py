@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from unseen.errors import ServiceError, SettingError, StateError
-from unseen.files import replacing
+from unseen.storage.files import replacing
 
 SCOPES = ("read", "observe", "admin")  # each includes those before it
 EVERYONE = "*"  # the owner that sees all streams

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, load_encoder
-from unseen.encode.base import Encoder
-from unseen.encode.images import Image, decode
+from unseen.encoders.base import Encoder
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
+from unseen.images.sources import Image, decode
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
 from unseen.serve.turns import Turns

@@ -20,10 +20,10 @@ from torch import Tensor
 from unseen import LabelSpace, Session, checkpoint, detectors, threshold
 from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError, ServiceError, SettingError, StateError, UnseenError
-from unseen.files import replacing
 from unseen.serve.history import RECORD, History, Records
 from unseen.serve.journal import OBSERVE, RESET, RESTORE, Entry, Forget, Journal, Position, Receipt, Volatile
 from unseen.session import Snapshot, Verdicts
+from unseen.storage.files import replacing
 
 AUTO, KEPT, RESTORED, DAMAGED = "auto", "kept", "restored", "damaged"
 AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged

@@ -25,12 +25,12 @@ from prometheus_client import Counter
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError
-from unseen.files import sync_folder
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
 from unseen.serve.pictures import Pictures
 from unseen.serve.stream import AUTO, Answer, Config, Durability, Part, Stream, read_config, write_config
 from unseen.serve.turns import Turns, threads
+from unseen.storage.files import sync_folder
 
 DEFAULT = "default" if "default" in detectors.REGISTRY else "online"
 READY, OPENING, BROKEN = "ready", "opening", "damaged"

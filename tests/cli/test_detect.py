@@ -1,0 +1,256 @@
+"""unseen detect as a user calls it, with an encoder that knows colours only."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image as Pillow
+from typer.testing import CliRunner, Result
+
+from helpers.tiny_models import ColourEncoder
+from unseen import LabelSpace, Session
+from unseen.cli import app
+from unseen.cli import detect as command
+from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
+from unseen.images.order import arranged, taken
+from unseen.images.sources import find_images
+from unseen.labels import Corpus, wordnet
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+class NamedColours(ColourEncoder):
+    """Colours by name: texts that name one lie on it, all others between."""
+
+    def texts(self, prompts: list[str]) -> torch.Tensor:
+        rows = []
+        for prompt in prompts:
+            colour = next((value for name, value in COLOURS.items() if name in prompt), None)
+            if colour is None:
+                generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
+                colour = (torch.rand(3, generator=generator) * 255).tolist()
+            rows.append(torch.tensor(colour) + 1.0)
+        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+
+
+@pytest.fixture(autouse=True)
+def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
+    made = NamedColours()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(command, "load_encoder", lambda name, device=None: made)
+    monkeypatch.setattr(
+        command, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
+    )
+    return made
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(12):
+        name = list(COLOURS)[i % 3]
+        shade = tuple(min(255, c + 3 * i) for c in COLOURS[name])
+        Pillow.new("RGB", (20, 16), shade).save(folder / f"{i:02d}-{name}.png")
+    return folder
+
+
+def run(*options: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["detect", *options], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def rows(result: Result) -> list[dict[str, object]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
+    result = run("photos", "--label", "red", "--label", "green", "--batch", "5")
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
+    assert all(word in lines[0] for word in ("red", "known"))
+    assert "2 names + 40 negatives (words, neglabel rule" in result.stderr
+    assert "known " in result.stderr
+    assert "learned from 12" in result.stderr
+
+
+def test_a_broken_photo_is_reported_and_exits_one(photos: Path) -> None:
+    (photos / "03-broken.png").write_bytes(b"not a picture")
+    result = run("photos", "--label", "red", "--label", "green", code=1)
+    assert "03-broken.png" in result.stdout
+    assert "skipped: not an image Pillow can read" in result.stdout
+    assert "skipped 1" in result.stderr
+
+
+def test_a_folder_of_broken_photos_says_so_and_writes_its_report(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.png").write_bytes(b"")
+    result = run(
+        "bad", "--label", "red", "--label", "green", "--report", "out.html", "--state", "s.safetensors", code=1
+    )
+    assert "skipped: empty file" in result.stdout
+    assert "known 0 · unknown 0 · skipped 1" in result.stderr
+    assert "No image could be read" in (tmp_path / "out.html").read_text()
+
+
+def test_json_and_csv_carry_the_same_verdicts(photos: Path) -> None:
+    (photos / "99.png").write_bytes(b"x")
+    names = ("--label", "red", "--label", "green")
+    objects = rows(run("photos", *names, "--json", code=1))
+    table = list(csv.DictReader(io.StringIO(run("photos", *names, "--csv", code=1).stdout)))
+    assert [row["path"] for row in table] == [row["path"] for row in objects[:-1]]
+    assert [row["name"] or None for row in table] == [row.get("name") for row in objects[:-1]]
+    assert table[-1]["verdict"] == "skipped"
+    assert objects[-1]["summary"]["skipped"] == 1
+    assert objects[-1]["state"] is None
+
+
+def test_tomorrow_goes_on_without_names_and_equals_one_long_run(tmp_path: Path, photos: Path) -> None:
+    names = ("--label", "red", "--label", "green", "--json")
+    whole = rows(run("photos", *names))
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, keep in ((first, range(7)), (second, range(7, 12))):
+        folder.mkdir()
+        for path in [sorted(photos.iterdir())[i] for i in keep]:
+            os.link(path, folder / path.name)
+    cut = rows(run("first", *names, "--state", "day.safetensors", "--batch", "3"))
+    cut += rows(run("second", "--state", "day.safetensors", "--json"))
+    said = [(Path(row["path"]).name, row["name"], row["score"]) for row in cut if "path" in row]
+    expected = [(Path(row["path"]).name, row["name"], pytest.approx(row["score"])) for row in whole if "path" in row]
+    assert said == expected
+    assert cut[-1]["summary"]["ever_seen"] == 12
+    assert cut[-1]["summary"]["learned_from"] == 5
+    assert (tmp_path / "day.space.safetensors").is_file()
+
+
+def test_ctrl_c_keeps_what_was_said(tmp_path: Path, photos: Path, encoder: NamedColours) -> None:
+    images = encoder.images
+
+    def interrupted(batch: list[object]) -> torch.Tensor:
+        if encoder.calls >= 8:
+            raise KeyboardInterrupt
+        return images(batch)
+
+    encoder.images = interrupted  # type: ignore[method-assign]
+    options = ("--label", "red", "--label", "green", "--state", "s.safetensors", "--batch", "4", "--report", "r.html")
+    result = run("photos", *options, code=1)
+    assert len(result.stdout.splitlines()) == 8
+    assert "stopped: what is printed is kept" in result.stderr
+    assert (tmp_path / "r.html").is_file()
+    session = Session.load(tmp_path / "s.safetensors", LabelSpace.load(tmp_path / "s.space.safetensors"))
+    assert int(session.snapshot.tally.seen) == 8
+
+
+def test_features_are_encoded_once(tmp_path: Path, photos: Path, encoder: NamedColours) -> None:
+    options = ("photos", "--label", "red", "--label", "green", "--features", "kept", "--json")
+    before = rows(run(*options))
+    assert encoder.calls == 12
+    Pillow.new("RGB", (9, 9), (255, 9, 9)).save(photos / "00-red.png")
+    after = rows(run(*options))
+    assert encoder.calls == 13
+    assert [row["score"] for row in before[1:-1]] != []
+    assert [row["name"] for row in after[1:-1]] == [row["name"] for row in before[1:-1]]
+
+
+def test_a_mined_space_can_be_given(tmp_path: Path, photos: Path) -> None:
+    eye = torch.eye(3)
+    LabelSpace(("red", "green"), ("blue",), eye[:2], eye[2:], encoder="colour").save(tmp_path / "space.safetensors")
+    result = rows(run("photos", "--space", "space.safetensors", "--json", "--cut", "0"))
+    assert [row["name"] for row in result[:3]] == ["red", "green", None]
+
+
+def test_label_files_of_windows_are_read_and_duplicates_refused(tmp_path: Path, photos: Path) -> None:
+    (tmp_path / "classes.txt").write_bytes("red\r\ngreen\r\n".encode("utf-16"))
+    assert "2 names" in run("photos", "--labels", "classes.txt").stderr
+    with pytest.raises(LabelError, match="more than once"):
+        run("photos", "--labels", "classes.txt", "--label", "red")
+
+
+def test_misuse_is_named(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("--label", "red", "--label", "green")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="at least one image"):
+        run("empty", *names)
+    with pytest.raises(LabelError, match="--label NAME"):
+        run("photos")
+    with pytest.raises(LabelError, match="for the first run"):
+        run("photos", "--state", "absent.safetensors")
+    for options, words in (
+        (("--json", "--csv"), "--json or --csv"),
+        (("--recall", "0.9", "--cut", "0"), "--recall or --cut"),
+        (("--order", "size"), "expected an order out of"),
+        (("--detector", "gl-mcm"), "reads whole images"),
+        (("--detector", "nobody"), "expected a detector out of"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            run("photos", *names, *options)
+
+
+def test_a_state_meets_what_it_was_learned_with(
+    tmp_path: Path, photos: Path, encoder: NamedColours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = ("--state", "s.safetensors")
+    run("photos", "--label", "red", "--label", "green", *state)
+    with pytest.raises(LabelError, match="expected the names of the label space"):
+        run("photos", "--label", "blue", *state)
+    with pytest.raises(SettingError, match="--detector"):
+        run("photos", "--detector", "mcm", *state)
+    with pytest.raises(SettingError, match="--recall and --cut"):
+        run("photos", "--recall", "0.5", *state)
+    run("photos", "--recall", "0.95", *state)  # what it was learned with, said again
+    monkeypatch.setattr(encoder, "fingerprint", "0ther" * 8)
+    with pytest.raises(EncoderError, match="pass --encoder colour"):
+        run("photos", *state)
+    monkeypatch.undo()
+
+
+def test_a_state_without_its_space_or_with_another_is_refused(tmp_path: Path, photos: Path) -> None:
+    run("photos", "--label", "red", "--label", "green", "--state", "s.safetensors")
+    run("photos", "--label", "red", "--label", "blue", "--state", "t.safetensors")
+    with pytest.raises(StateError, match="label space"):
+        run("photos", "--space", "t.space.safetensors", "--state", "s.safetensors")
+    (tmp_path / "s.space.safetensors").unlink()
+    with pytest.raises(StateError, match="--space"):
+        run("photos", "--state", "s.safetensors")
+
+
+def test_orders_are_by_name_by_time_and_shuffled_the_same_way(photos: Path) -> None:
+    paths = sorted(photos.iterdir())
+    for age, path in enumerate(reversed(paths)):
+        os.utime(path, (age, age))
+    camera = Pillow.new("RGB", (4, 4))
+    details = camera.getexif()
+    details.get_ifd(0x8769)[0x9003] = "1975:06:01 12:00:00"
+    camera.save(photos / "camera.jpg", exif=details)
+    found = list(find_images(photos))
+    assert arranged(found, "name") is found
+    by_time = [Path(entry.path).name for entry in arranged(found, "time")]
+    assert by_time == [*(path.name for path in reversed(paths)), "camera.jpg"]
+    assert taken(photos / "camera.jpg") < 2e8 < (photos / "camera.jpg").stat().st_mtime
+    shuffled = [entry.path for entry in arranged(found, "shuffled")]
+    assert shuffled == [entry.path for entry in arranged(found, "shuffled")]
+    assert sorted(shuffled) == [entry.path for entry in found] != shuffled
+
+
+def test_frames_of_a_video_keep_their_order() -> None:
+    with pytest.raises(SettingError, match="frames come in their own order"):
+        arranged(iter([]), "time")
+
+
+def test_a_thinned_corpus_is_spread_over_every_list() -> None:
+    whole = wordnet()
+    small = whole.thinned(2000)
+    assert small.lists == whole.thinned(2000).lists
+    assert small.lists.keys() == whole.lists.keys()
+    assert abs(sum(map(len, small.lists.values())) - 2000) < len(whole.lists)
+    assert set(small.lists["noun.act"]) < set(whole.lists["noun.act"])
+    assert small.fingerprint != whole.fingerprint
+    assert whole.thinned(0) is whole.thinned(10**9) is whole

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from helpers.tiny_text import HashEncoder
+from unseen import LabelSpace
+from unseen.cli import mine as command
+from unseen.errors import LabelError
+
+app = typer.Typer()
+app.command()(command.mine)
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(command, "load_encoder", lambda name: HashEncoder())
+    (tmp_path / "words.txt").write_text("\n".join(["cats", *(f"word {i}" for i in range(50))]))
+    (tmp_path / "classes.txt").write_text("# mine\ncat\ndog\n")
+
+
+def run(*options: str) -> tuple[str, str]:
+    result = CliRunner().invoke(app, [*options, "--words", "words.txt"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_names_come_from_a_file_and_from_options(tmp_path: Path) -> None:
+    run("--labels", "classes.txt", "--label", "fox", "-o", "out.safetensors", "--negatives", "20")
+    space = LabelSpace.load(tmp_path / "out.safetensors")
+    assert space.names == ("cat", "dog", "fox")
+    assert len(space.negatives) == 20
+
+
+def test_json_is_one_object_with_the_manifest() -> None:
+    out, _ = run("--label", "cat", "--json", "--show")
+    row = json.loads(out)
+    assert row["manifest"]["miner"] == "neglabel"
+    assert row["near_duplicates"] == [] or row["near_duplicates"][0]["negative"] == "cats"
+    assert len(row["nearest_negatives"]["cat"]) == 3
+
+
+def test_show_prints_both_sides_and_words_go_to_stderr() -> None:
+    out, err = run("--labels", "classes.txt", "--show")
+    assert "nearest name dog" in out
+    assert "most negative: " in out
+    assert "2 names + 51 negatives" in " ".join(err.split())
+
+
+def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+    from unseen.labels.nearest import Pair
+
+    command.warn([Pair("cat", "cats", 0.97)])
+    assert "nearly repeat a known name: cat ~ cats (0.97)" in capsys.readouterr().err
+
+
+def test_no_names_and_two_wordings_are_refused() -> None:
+    with pytest.raises(LabelError, match="--labels"):
+        CliRunner().invoke(app, [], catch_exceptions=False)
+    with pytest.raises(LabelError, match="got both"):
+        CliRunner().invoke(app, ["--label", "a", "--prompt", "x {}", "--learned", "f"], catch_exceptions=False)
+
+
+def test_several_files_or_a_folder_make_one_space_each(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "pets.txt").write_text("cat\ndog\n")
+    (tmp_path / "in" / "wild.txt").write_text("fox\nwolf\nbear\n")
+    run("--labels", "in", "-o", "out", "--negatives", "9")
+    run("--labels", "in/pets.txt", "-o", "pets.safetensors", "--negatives", "9")
+    pets, wild = (LabelSpace.load(tmp_path / "out" / f"{name}.safetensors") for name in ("pets", "wild"))
+    assert wild.names == ("fox", "wolf", "bear")
+    assert pets.fingerprint == LabelSpace.load(tmp_path / "pets.safetensors").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--labels", "empty"], "text files"),
+        (["--labels", "classes.txt", "--labels", "words.txt", "--label", "fox"], "at most one file"),
+        (["--labels", "classes.txt", "--labels", "words.txt"], "a folder for 2"),
+        (["--labels", "classes.txt", "--labels", "./classes.txt"], "different names"),
+    ],
+)
+def test_many_spaces_ask_for_what_they_need(tmp_path: Path, options: list[str], says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LabelError, match=says):
+        CliRunner().invoke(app, options, catch_exceptions=False)

@@ -1,0 +1,527 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from helpers.streams import space, stream, unit
+from unseen import LabelSpace
+from unseen.checks import ALL_CHECKS, Check, example_stream
+from unseen.detectors import REGISTRY, AdaNeg, Detector, Reading, base, make
+from unseen.detectors.neglabel import random_groups
+from unseen.errors import FeatureError, LabelError, SettingError
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in REGISTRY},
+    "neglabel, 7 groups": {"groups": 7},
+    "adaneg, task": {"adaptive": "task"},
+    "adaneg, 2 slots": {"slots": 2},
+    "tanl, short memory": {"queue": 5, "top": 20, "window": 13, "gap": 0.1},
+    "framework, own targets": {"targets": lambda z: (z[:, :8] * 3).softmax(dim=1)},
+}
+DTYPES = [torch.float64, torch.float32]
+
+
+def variant(name: str, labels: LabelSpace) -> Detector[Any]:
+    return make(name.split(",")[0], labels, **VARIANTS[name])
+
+
+@pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_detector_passes_every_check(name: str, dtype: torch.dtype, check: Check) -> None:
+    detector = variant(name, space(8, 60, 24, dtype=dtype))
+    check(detector, example_stream(detector))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_blocks_inside_a_call_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = variant(name, space(8, 60, 24))
+    z = example_stream(detector)
+    whole, state = detector.observe(detector.start(), z)
+    after = detector.score(state, z)
+    monkeypatch.setattr(base, "BLOCK", 7)
+    cut, state = detector.observe(detector.start(), z)
+    for expected, got in ((whole, cut), (after, detector.score(state, z))):
+        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name, options in VARIANTS.items() if "targets" not in options])
+def test_permuting_the_names_permutes_labels_and_no_score(name: str) -> None:
+    labels = space(8, 60, 24)
+    order = torch.tensor([3, 1, 7, 0, 2, 6, 5, 4])
+    turned = replace(labels, names=tuple(labels.names[i] for i in order), id_anchors=labels.id_anchors[order])
+    one, two = variant(name, labels), variant(name, turned)
+    z = example_stream(one)
+    (expected, _), (got, _) = one.observe(one.start(), z), two.observe(two.start(), z)
+    torch.testing.assert_close(got.score, expected.score, rtol=1e-7, atol=1e-9)
+    assert torch.equal(order[got.label], expected.label)
+    assert torch.equal(got.route, expected.route)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_float32_stays_close_to_float64_at_the_start(name: str) -> None:
+    labels = space(8, 60, 24)
+    exact, rounded = variant(name, labels), variant(name, labels.to(dtype=torch.float32))
+    z = example_stream(exact)
+    expected = exact.score(exact.start(), z).score
+    got = rounded.score(rounded.start(), z).score
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), expected, rtol=1e-3, atol=1e-4)
+
+
+# Every formula again, written down literally
+
+
+def shares(known: Tensor, negative: Tensor, members: Tensor, tau: float) -> Tensor:
+    """Return the mean over groups of the known names' share of the softmax."""
+    e, n = (known / tau).exp().sum(-1), (negative / tau).exp()
+    return torch.stack([e / (e + n[..., group].sum(-1)) for group in members]).mean(0)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[LabelSpace, Tensor]:
+    known, negative, dim = draw(st.integers(2, 20)), draw(st.integers(4, 200)), draw(st.integers(8, 64))
+    labels = space(known, negative, dim)
+    return labels, stream(labels, draw(st.integers(1, 30)), seed=draw(st.integers(0, 1000)), noise=0.3)
+
+
+def literal_mcm(labels: LabelSpace, z: Tensor) -> Tensor:
+    p = (z @ labels.id_anchors.T).softmax(1).amax(1)
+    return (p / (1 - p)).log()
+
+
+def literal_neglabel(labels: LabelSpace, z: Tensor) -> Tensor:
+    known, negative = (z @ anchors.T for anchors in (labels.id_anchors, labels.ood_anchors))
+    return ((known / 0.1).exp().sum(1) / (negative / 0.1).exp().sum(1)).log()
+
+
+def literal_groups(labels: LabelSpace, z: Tensor) -> Tensor:
+    members = random_groups(len(labels.negatives), 4, 0)
+    p = shares(z @ labels.id_anchors.T, z @ labels.ood_anchors.T, members, tau=0.1)
+    return (p / (1 - p)).log()
+
+
+def literal_eoe(labels: LabelSpace, z: Tensor) -> Tensor:
+    p = (z @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).softmax(1)
+    return p[:, : len(labels.names)].amax(1) - 0.25 * p[:, len(labels.names) :].amax(1)
+
+
+LITERAL: dict[str, tuple[str, dict[str, Any], Callable[[LabelSpace, Tensor], Tensor]]] = {
+    "mcm": ("mcm", {}, literal_mcm),
+    "maxlogit": ("maxlogit", {}, lambda labels, z: (z @ labels.id_anchors.T).amax(1)),
+    "energy": ("energy", {}, lambda labels, z: (z @ labels.id_anchors.T).exp().sum(1).log()),
+    "entropy": (
+        "entropy",
+        {},
+        lambda labels, z: -torch.distributions.Categorical(logits=z @ labels.id_anchors.T).entropy(),
+    ),
+    "neglabel": ("neglabel", {"tau": 0.1}, literal_neglabel),
+    "neglabel, groups": ("neglabel", {"tau": 0.1, "groups": 4}, literal_groups),
+    "csp": ("csp", {"tau": 0.1, "groups": 4}, literal_groups),
+    "eoe": ("eoe", {}, literal_eoe),
+}
+
+
+@pytest.mark.parametrize("which", LITERAL)
+@settings(max_examples=10, deadline=None)
+@given(case=cases())
+def test_frozen_scores_are_their_formulas(which: str, case: tuple[LabelSpace, Tensor]) -> None:
+    name, options, formula = LITERAL[which]
+    labels, z = case
+    detector = make(name, labels, **options)
+    reading = detector.score(detector.start(), z)
+    torch.testing.assert_close(reading.score, formula(labels, z), rtol=1e-6, atol=1e-9)
+    assert torch.equal(reading.label, (z @ labels.id_anchors.T).argmax(1))
+
+
+@settings(max_examples=15, deadline=None)
+@given(case=cases(), alpha=st.floats(0.05, 1), groups=st.integers(1, 4))
+def test_dnm_is_its_formula_with_z_kept_above_zero(case: tuple[LabelSpace, Tensor], alpha: float, groups: int) -> None:
+    labels, z = case
+    detector = make("dnm", labels, alpha=alpha, groups=groups, tau=0.1)
+    known, negative = ((z @ anchors.T / 0.1).exp() for anchors in (labels.id_anchors, labels.ood_anchors))
+    mass, size = known.sum(1), len(labels.negatives) // groups
+    expected = torch.zeros(len(z), dtype=torch.float64)
+    for group in random_groups(len(labels.negatives), groups, 0):
+        mean = negative[:, group].mean(1)
+        Z = mass + size * (mean / alpha - (1 - alpha) / alpha * known.mean(1))
+        Z = torch.maximum(Z, 1e-3 * mass + size * mean / alpha)
+        expected += mass / Z / groups
+    score = detector.score(None, z).score
+    torch.testing.assert_close(torch.sigmoid(score) / detector.kept, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_dnm_orders_samples_where_the_published_z_is_negative() -> None:
+    labels = space(2, 100, 16)
+    detector = make("dnm", labels, groups=1)
+    assert detector.kept == 1e-3  # type: ignore[attr-defined]
+    toward = normalize(torch.stack([labels.ood_anchors[0], unit(16, seed=9), labels.id_anchors[0]]), dim=-1)
+    score = detector.score(None, toward).score
+    assert score.isfinite().all()
+    assert score.tolist() == sorted(score.tolist())
+
+
+def test_dnm_with_alpha_one_is_neglabel_in_groups() -> None:
+    labels, z = space(), stream(space())
+    expected = make("neglabel", labels, groups=30).score(None, z)
+    torch.testing.assert_close(make("dnm", labels, alpha=1).score(None, z), expected)
+
+
+def test_gl_mcm_adds_the_best_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = space()
+    z = unit(20, 1 + 5, 16, seed=4)
+    p = (z @ labels.id_anchors.T).softmax(-1)
+    detector = make("gl-mcm", labels)
+    expected = p[:, 0].amax(-1) + 0.5 * p[:, 1:].amax((1, 2))
+    torch.testing.assert_close(detector.score(None, z).score, expected)
+    monkeypatch.setattr("unseen.detectors.glmcm.LOGITS", 100)
+    torch.testing.assert_close(detector.score(None, z).score, expected)
+
+
+class LiteralAdaNeg:
+    """Memory as plain lists, one sample at a time; slot 0 is the text."""
+
+    def __init__(self, detector: AdaNeg) -> None:
+        self.detector, labels = detector, detector.labels
+        self.known = len(labels.names)
+        self.memory = [[(0.0, anchor)] for anchor in torch.cat([labels.id_anchors, labels.ood_anchors])]
+        self.free = detector.slots * self.known + len(labels.negatives)
+
+    def share(self, prototypes: Tensor, x: Tensor) -> Tensor:
+        cosine = prototypes @ x
+        return shares(cosine[: self.known], cosine[self.known :], self.detector.members, self.detector.tau)
+
+    def prototype(self, slots: list[tuple[float, Tensor]], x: Tensor) -> Tensor:
+        images = torch.stack([image for _, image in slots])
+        if self.detector.adaptive == "task":
+            return normalize(images.mean(0), dim=0)
+        weight = torch.exp(-self.detector.beta * (1 - images @ x))
+        return normalize((weight[:, None] * images).sum(0), dim=0)
+
+    def keep(self, x: Tensor, start: int, text: Tensor) -> None:
+        p = (text / self.detector.tau).softmax(0)
+        entropy = -float(torch.special.xlogy(p, p).sum())
+        slots = self.memory[start + int(text.argmax())]
+        if len(slots) <= self.detector.slots and self.free:
+            slots.append((entropy, x))
+            self.free -= 1
+        elif len(slots) > 1:
+            worst = max(range(1, len(slots)), key=lambda i: slots[i][0])
+            if entropy < slots[worst][0]:
+                slots[worst] = (entropy, x)
+
+    def observe(self, x: Tensor) -> tuple[float, int, int]:
+        anchors = torch.stack([slots[0][1] for slots in self.memory])
+        text = anchors @ x
+        p0 = self.share(anchors, x)
+        route = int(p0 > self.detector.sure) - int(p0 < 1 - self.detector.sure)
+        if route > 0:
+            self.keep(x, 0, text[: self.known])
+        elif route < 0:
+            self.keep(x, self.known, text[self.known :])
+        adapted = torch.stack([self.prototype(slots, x) for slots in self.memory])
+        score = self.share(adapted, x) + self.detector.lam * p0
+        return float(score), int((adapted @ x)[: self.known].argmax()), route
+
+
+@pytest.mark.parametrize("adaptive", ["sample", "task"])
+@pytest.mark.parametrize("slots", [1, 2, 10])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_adaneg_is_its_memory_written_and_read_one_sample_at_a_time(adaptive: str, slots: int, seed: int) -> None:
+    labels = space(3, 12, 12)
+    detector = AdaNeg(labels, adaptive=adaptive, slots=slots, tau=0.05)
+    z = stream(labels, 90, seed=seed, noise=0.3)
+    literal = LiteralAdaNeg(detector)
+    expected = [literal.observe(x) for x in z]
+    reading, memory = detector.observe(detector.start(), z)
+    score = torch.sigmoid(reading.score) * (1 + detector.lam)
+    torch.testing.assert_close(score, torch.tensor([row[0] for row in expected], dtype=torch.float64))
+    assert reading.label.tolist() == [row[1] for row in expected]
+    assert reading.route.tolist() == [row[2] for row in expected]
+    assert (memory.rows >= 0).sum(1).tolist() == [len(kept) - 1 for kept in literal.memory]
+    later = stream(labels, 20, seed=seed + 50)
+    frozen = detector.score(memory, later)
+    torch.testing.assert_close(frozen.score[0], detector.score(memory, later[:1]).score[0])
+
+
+def test_adaneg_replaces_its_least_sure_image_only() -> None:
+    labels = space(2, 4, 8)
+    detector = AdaNeg(labels, slots=1, tau=0.05)
+    sure = labels.id_anchors[:1]
+    unsure = normalize(sure + 0.4 * labels.id_anchors[1], dim=-1)
+    for first, second in ((sure, unsure), (unsure, sure)):
+        _, memory = detector.observe(detector.start(), torch.cat([first, second]))
+        assert int(memory.stored) == 1
+        torch.testing.assert_close(memory.images[0], sure[0])
+
+
+def test_adaneg_in_a_full_pool_trades_only_what_a_class_already_has() -> None:
+    labels = space(1, 2, 8)
+    detector = AdaNeg(labels, slots=2, tau=0.05)  # four rows
+    z = labels.ood_anchors[[0, 0, 1, 1]]
+    _, memory = detector.observe(detector.start(), z)
+    reading, after = detector.observe(memory, labels.id_anchors)
+    assert reading.route.tolist() == [1]
+    assert int(after.stored) == int(memory.stored) == 4
+    assert (after.rows[0] < 0).all()
+
+
+class LiteralTANL:
+    def __init__(self, detector: Any) -> None:
+        self.detector, labels = detector, detector.labels
+        seed = self.activation(labels.id_anchors).mean(0)
+        self.queues: list[list[Tensor]] = [[seed] * min(detector.queue, len(labels.names)), []]
+        self.shares: list[float] = []
+
+    def activation(self, z: Tensor) -> Tensor:
+        labels = self.detector.labels
+        logits = z @ torch.cat([labels.id_anchors, labels.ood_anchors]).T / self.detector.tau
+        return logits.softmax(-1)[..., len(labels.names) :]
+
+    def share(self, x: Tensor) -> float:
+        labels, tau = self.detector.labels, self.detector.tau
+        means = [torch.stack(queue).mean(0) if queue else torch.zeros(len(labels.negatives)) for queue in self.queues]
+        active = (means[1] - means[0]).argsort(descending=True)[: self.detector.top]
+        known, negative = (labels.id_anchors @ x / tau).exp().sum(), (labels.ood_anchors @ x / tau).exp()
+        prefixes = [known / (known + negative[active[: i + 1]].sum()) for i in range(len(active))]
+        return float(torch.stack(prefixes).mean())
+
+    def threshold(self) -> float:
+        kept = torch.tensor(self.shares[-self.detector.window :], dtype=torch.float64)
+        criteria = []
+        for i in range(100):
+            above, below = kept[kept >= i / 100], kept[kept < i / 100]
+            if len(above) and len(below):
+                within = sum(len(side) * side.var(correction=0) for side in (above, below)) / len(kept)
+                criteria.append(float(within))
+            else:
+                criteria.append(math.inf)
+        best = [i for i, value in enumerate(criteria) if value == min(criteria) or value < min(criteria) + 1e-9]
+        return best[len(best) // 2] / 100
+
+    def observe(self, x: Tensor) -> tuple[float, int]:
+        share, gap = self.share(x), self.detector.gap
+        self.shares.append(share)
+        threshold = self.threshold()
+        sides = (share > threshold + gap * (1 - threshold), share < threshold - gap * threshold)
+        for queue, confident in zip(self.queues, sides, strict=True):
+            if confident:
+                queue.append(self.activation(x))
+                del queue[: -self.detector.queue]
+        return self.share(x), int(sides[0]) - int(sides[1])
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": 4, "top": 6, "window": 11}, {"gap": 0.0, "top": 1}], ids=str)
+def test_tanl_is_its_queues_one_sample_at_a_time(options: dict[str, Any]) -> None:
+    labels = space(4, 15, 12)
+    detector = make("tanl", labels, tau=0.05, **options)
+    z = stream(labels, 50, noise=0.3)
+    literal = LiteralTANL(detector)
+    expected = [literal.observe(x) for x in z]
+    reading, _ = detector.observe(detector.start(), z)
+    assert reading.route.tolist() == [route for _, route in expected]
+    assert {-1, 1} <= set(reading.route.tolist())
+    torch.testing.assert_close(torch.sigmoid(reading.score), torch.tensor([share for share, _ in expected]).double())
+
+
+def literal_online(labels: LabelSpace, z: Tensor, beta: float) -> tuple[list[float], list[int]]:
+    """Algorithm 1 as printed."""
+    anchors, count, scores, routes = [labels.id_anchors, labels.ood_anchors], [0, 0], [], []
+    banks = list(anchors)
+    for x in z:
+        e = [(side @ x / 0.01).exp().sum() for side in anchors]
+        trust = e[0] / (e[0] + e[1])
+        side = 0 if trust >= beta else 1 if trust <= 1 - beta else None
+        if side is not None:
+            count[side] += 1
+            pi, p = (banks[side] @ x / 0.05).softmax(0), (anchors[side] @ x / 0.01).softmax(0)
+            move = 0.1 / math.sqrt(count[side]) / 0.05 * torch.outer(pi - p, x)
+            banks[side] = normalize(banks[side] - move, dim=-1)
+        e = [(bank @ x / 0.01).exp().sum() for bank in banks]
+        scores.append(float((e[0] / e[1]).log()))
+        routes.append(0 if side is None else 1 - 2 * side)
+    return scores, routes
+
+
+@settings(max_examples=15, deadline=None)
+@given(case=cases(), beta=st.sampled_from([0.6, 0.95, 0.999]))
+def test_online_is_algorithm_1(case: tuple[LabelSpace, Tensor], beta: float) -> None:
+    labels, z = case
+    detector = make("online", labels, beta=beta)
+    scores, routes = literal_online(labels, z, beta)
+    reading, _ = detector.observe(detector.start(), z)
+    torch.testing.assert_close(reading.score, torch.tensor(scores, dtype=torch.float64), rtol=1e-7, atol=1e-7)
+    assert reading.route.tolist() == routes
+
+
+def test_online_id_is_algorithm_2() -> None:
+    labels, z = space(5, 30, 16), stream(space(5, 30, 16), noise=0.3)
+    bank, seen, expected = labels.id_anchors, 0, []
+    for x in z:
+        p = (labels.id_anchors @ x / 0.01).softmax(0)
+        if p.max() >= 0.95:
+            seen += 1
+            gradient = torch.outer((bank @ x / 0.05).softmax(0) - p, x) / 0.05
+            bank = normalize(bank - 0.1 / math.sqrt(seen) * gradient, dim=-1)
+        logits = bank @ x / 0.01
+        best = int(logits.argmax())
+        expected.append(float(logits[best] - torch.cat([logits[:best], logits[best + 1 :]]).logsumexp(0)))
+    detector = make("online-id", labels)
+    reading, state = detector.observe(detector.start(), z)
+    assert 0 < seen < len(z)
+    torch.testing.assert_close(reading.score, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(state.bank, bank)
+
+
+def observed(name: str, labels: LabelSpace, z: Tensor, **options: Any) -> Reading:
+    detector = make(name, labels, **options)
+    return detector.observe(detector.start(), z)[0]
+
+
+def test_online_without_a_step_is_neglabel() -> None:
+    labels, z = space(), stream(space())
+    reading = observed("online", labels, z, rho=0.0)
+    assert reading.route.any()
+    torch.testing.assert_close(reading.score, observed("neglabel", labels, z).score)
+
+
+@pytest.mark.parametrize(("name", "frozen"), [("online", "neglabel"), ("online-id", "mcm")])
+def test_beta_one_teaches_nothing(name: str, frozen: str) -> None:
+    labels, z = space(), stream(space())
+    reading = observed(name, labels, z, beta=1.0)
+    assert not reading.route.any()
+    torch.testing.assert_close(reading.score, observed(frozen, labels, z, tau=0.01).score)
+
+
+def test_a_gate_that_is_never_sure_leaves_adaneg_at_neglabel() -> None:
+    labels, z = space(), stream(space())
+    reading = observed("adaneg", labels, z, sure=1.0)
+    assert not reading.route.any()
+    torch.testing.assert_close(reading.score, observed("neglabel", labels, z, groups=5).score)
+
+
+def test_small_cases_by_hand() -> None:
+    axes = torch.eye(4, dtype=torch.float64)
+    labels = LabelSpace(("cat", "dog"), ("sky", "sea"), axes[:2], axes[2:])
+    z, e = axes[:1], math.e
+    by_hand = {
+        ("maxlogit",): 1.0,
+        ("mcm",): 1.0,  # e / 1
+        ("energy",): math.log(e + 1),
+        ("neglabel", ("tau", 1.0)): math.log((e + 1) / 2),
+        ("csp", ("tau", 1.0)): math.log(e + 1),  # one negative per group: (e + 1) / 1
+        ("eoe",): (e - 0.25) / (e + 3),
+        ("dnm", ("tau", 1.0), ("alpha", 0.8)): math.log((e + 1) * (0.8 - 0.2 / 2)),
+    }
+    for (name, *options), expected in by_hand.items():
+        reading = make(name, labels, **dict(options)).score(None, z)  # type: ignore[arg-type]
+        assert float(reading.score) == pytest.approx(expected), name
+        assert reading.label.tolist() == [0]
+    pair = torch.stack([axes[:1], axes[1:2]], dim=1)
+    assert float(make("gl-mcm", labels).score(None, pair).score) == pytest.approx(1.5 * e / (e + 1))
+
+
+@pytest.mark.parametrize("count", [742, 10_499])
+@pytest.mark.parametrize("name", ["csp", "dnm"])
+def test_the_published_hundred_groups_fit_published_label_spaces(name: str, count: int) -> None:
+    assert make(name, space(3, count, 4)).members.shape == (100, count // 100)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("name", "groups"), [("csp", 3), ("dnm", 3), ("adaneg", 3)])
+def test_fewer_negatives_than_groups_make_one_group_each(name: str, groups: int) -> None:
+    assert make(name, space(3, 3, 4)).members.shape == (groups, 1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("nobody", {}, "expected a detector out of adaneg, .* got 'nobody'"),
+        ("mcm", {"kappa": 1}, "expected settings of 'mcm', got \\['kappa'\\]"),
+        ("mcm", {"tau": 0}, "expected tau above 0, got 0"),
+        ("energy", {"tau": math.inf}, "expected tau above 0, got inf"),
+        ("entropy", {"tau": -1}, "expected tau above 0"),
+        ("neglabel", {"tau": math.nan}, "expected tau above 0, got nan"),
+        ("neglabel", {"groups": 31}, "expected groups in \\[1, 30\\], got 31"),
+        ("csp", {"groups": 0}, "expected groups in \\[1, 30\\], got 0"),
+        ("csp", {"groups": 101}, "expected groups in \\[1, 30\\], got 101"),
+        ("dnm", {"alpha": 0}, "expected alpha in \\(0, 1\\], got 0"),
+        ("eoe", {"beta": -1}, "expected beta in"),
+        ("eoe", {"tau": 0}, "expected tau above 0"),
+        ("gl-mcm", {"lam": -1}, "expected lam in"),
+        ("gl-mcm", {"tau": 0}, "expected tau above 0"),
+        ("adaneg", {"adaptive": "both"}, "expected adaptive as 'sample' or 'task', got 'both'"),
+        ("adaneg", {"slots": 0}, "expected slots in"),
+        ("adaneg", {"sure": 0.4}, "expected sure in"),
+        ("adaneg", {"lam": -0.1}, "expected lam in"),
+        ("adaneg", {"groups": 31}, "expected groups in \\[1, 30\\], got 31"),
+        ("adaneg", {"beta": 0}, "expected beta above 0"),
+        ("tanl", {"queue": 0}, "expected queue in"),
+        ("tanl", {"top": 0}, "expected top in"),
+        ("tanl", {"window": 0}, "expected window in"),
+        ("tanl", {"gap": 1.5}, "expected gap in"),
+        ("online", {"beta": 0.5}, "expected beta in \\(0.5, 1\\], got 0.5"),
+        ("online", {"rho": -1}, "expected rho in"),
+        ("online-id", {"beta": 2}, "expected beta in"),
+        ("framework", {"kappa": 0}, "expected kappa above 0"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(name: str, options: dict[str, Any], words: str, labels: LabelSpace) -> None:
+    with pytest.raises(SettingError, match=words):
+        make(name, labels, **options)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.needs_negatives])
+def test_a_label_space_without_negatives_is_refused(name: str) -> None:
+    with pytest.raises(LabelError, match=f"expected a label space with negatives for '{name}', got none"):
+        make(name, space(3, 0, 8))
+
+
+def test_images_without_patches_are_refused_by_gl_mcm(labels: LabelSpace) -> None:
+    detector = make("gl-mcm", labels)
+    with pytest.raises(FeatureError, match="expected at least one patch per image"):
+        detector.score(None, unit(3, 1, 16))
+    with pytest.raises(FeatureError, match=r"expected features of shape \[n, 1 \+ patches, 16\].* got \[3, 16\]"):
+        detector.score(None, unit(3, 16))
+
+
+@pytest.mark.parametrize(
+    ("z", "words"),
+    [
+        (unit(16), r"expected features of shape \[n, 16\].* got \[16\]; pass a batch \(z\[None\]\)"),
+        (unit(2, 8), r"expected features of shape \[n, 16\].* got \[2, 8\]"),
+        (torch.ones(2, 16, dtype=torch.int64), "expected floating-point features, got torch.int64"),
+        (torch.full((2, 16), math.nan), "expected finite features, got NaN or infinity in row 0"),
+        (torch.stack([unit(16), torch.zeros(16)]), "expected unit features, got a zero vector in row 1"),
+        (3 * unit(2, 16), "expected unit features, got a norm of 3 in row 0"),
+        (unit(2, 16).to("meta"), "expected features on cpu like the label space, got meta"),
+    ],
+    ids=["one vector", "wrong width", "integers", "NaN", "zero", "not unit", "elsewhere"],
+)
+def test_features_it_cannot_use_are_refused(z: Tensor, words: str, labels: LabelSpace) -> None:
+    with pytest.raises(FeatureError, match=words):
+        make("neglabel", labels).score(None, z)
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (lambda z: z[:, :3], r"expected soft targets of shape \[5, 6\]"),
+        (lambda z: -torch.ones(len(z), 6), "without negative entries"),
+        (lambda z: torch.ones(len(z), 6), "expected soft targets that sum to 1"),
+    ],
+)
+def test_targets_that_are_no_distributions_are_refused(
+    targets: Callable[[Tensor], Tensor], words: str, labels: LabelSpace
+) -> None:
+    detector = make("framework", labels, targets=targets)
+    with pytest.raises(FeatureError, match=words):
+        detector.observe(detector.start(), unit(5, 16))

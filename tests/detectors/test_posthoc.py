@@ -1,0 +1,126 @@
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from helpers.streams import space, unit
+from unseen.checks import check_detector
+from unseen.detectors import posthoc
+from unseen.detectors.posthoc.adapter import PytorchOOD
+from unseen.errors import DataError, SettingError, StateError
+from unseen.metrics import auroc
+
+LABELS = space(known=4, negative=5, dim=24)
+
+
+def images(count=80, seed=5, noise=0.5):
+    label = torch.arange(count) % 4
+    z = normalize(LABELS.id_anchors[label] + noise * unit(count, 24, seed=seed), dim=1)
+    return z, label
+
+
+def fit(name, **settings):
+    return posthoc.fitted(posthoc.REGISTRY[name](LABELS, **settings), *images())
+
+
+@pytest.mark.parametrize("name", posthoc.REGISTRY)
+def test_every_fitted_method_passes_the_checks_of_a_detector(name):
+    check_detector(fit(name))
+
+
+@pytest.mark.parametrize("name", posthoc.REGISTRY)
+def test_every_method_tells_other_images_from_those_of_the_classes(name):
+    detector = fit(name)
+    known, label = images(seed=6)
+    reading = detector.score(None, known)
+    assert float((reading.label == label).double().mean()) == 1
+    assert auroc(reading.score, detector.score(None, unit(80, 24, seed=7)).score) > 0.8
+
+
+def test_methods_that_are_one_formula_of_the_head():
+    z, head = images(seed=6)[0], fit("fit-msp").images
+    logits = z @ head.weight.T + head.bias
+    share = torch.softmax(logits, dim=1)
+    best = share.amax(1)
+    read = {name: fit(name).score(None, z).score for name in ("fit-msp", "fit-energy", "fit-gradnorm", "fit-gen")}
+    torch.testing.assert_close(torch.sigmoid(read["fit-msp"]), best)
+    torch.testing.assert_close(read["fit-energy"], torch.logsumexp(logits, 1))
+    torch.testing.assert_close(read["fit-gen"], -(share * (1 - share)).pow(0.1).sum(1))
+    weight = head.weight.clone().requires_grad_()
+    log_share = torch.log_softmax(z[:1] @ weight.T + head.bias, dim=1)
+    (gradient,) = torch.autograd.grad(-log_share.mean(), weight)  # KL(uniform, softmax) up to a constant
+    torch.testing.assert_close(read["fit-gradnorm"][0], gradient.abs().sum())
+
+
+def test_odin_steps_along_the_gradient_of_the_largest_log_softmax():
+    z, head = images(seed=6)[0][:3].clone().requires_grad_(), fit("fit-odin").images
+    tempered = (z @ head.weight.T + head.bias) / 1000
+    torch.log_softmax(tempered, 1).amax(1).sum().backward()
+    moved = (z.detach() + 0.0014 * z.grad.sign()) @ head.weight.T + head.bias
+    expected = torch.softmax(moved / 1000, 1).amax(1).logit()
+    torch.testing.assert_close(fit("fit-odin").confidence(z.detach()), expected)
+
+
+def test_distances_by_their_definition():
+    z, fitted = images(seed=6)[0][:5], fit("fit-mahalanobis")
+    means = torch.stack([fitted.images.z[fitted.images.label == c].mean(0) for c in range(4)])
+    apart = z.unsqueeze(1) - means
+    squared = torch.einsum("tkd,de,tke->tk", apart, fitted.shared, apart)
+    torch.testing.assert_close(fitted.confidence(z), -squared.amin(1))
+    nearest = (z @ fitted.images.z.T).sort(1, descending=True).values
+    torch.testing.assert_close(fit("fit-knn", k=3).confidence(z), nearest[:, 2])
+    relative = fit("fit-rmds")
+    apart = z - relative.images.z.mean(0)
+    background = torch.einsum("td,de,te->t", apart, relative.background, apart)
+    torch.testing.assert_close(relative.confidence(z), background - squared.amin(1))
+
+
+def test_vim_measures_what_the_main_directions_leave_out():
+    vim = fit("fit-vim")
+    assert vim.outside.shape == (24, 12)
+    inside = vim.origin + normalize(torch.linalg.svd(vim.outside.T).Vh[12:].sum(0), dim=0)
+    assert float(vim._residual(inside[None])[0]) < 1e-9
+
+
+def test_shaping_leaves_features_alone_where_it_is_told_to():
+    z, plain = images(seed=6)[0], fit("fit-energy").confidence(images(seed=6)[0])
+    torch.testing.assert_close(
+        fit("fit-react", quantile=1.0).confidence(z.clamp(-0.2, 0.2)), fit("fit-energy").confidence(z.clamp(-0.2, 0.2))
+    )
+    head = fit("fit-ash", dropped=0.0).images
+    torch.testing.assert_close(fit("fit-ash", dropped=0.0).confidence(z), torch.logsumexp(head.logits(z * torch.e), 1))
+    assert not torch.equal(fit("fit-scale").confidence(z), plain)
+
+
+def test_what_is_not_fitted_or_lacks_a_class_is_refused():
+    with pytest.raises(StateError, match=r"expected 'fit-knn' to be fitted.*posthoc\.fitted"):
+        posthoc.KNN(LABELS).score(None, images()[0])
+    z, label = images()
+    with pytest.raises(DataError, match="expected images of all 4 known names"):
+        posthoc.fitted(posthoc.MSP(LABELS), z[label < 3], label[label < 3])
+    with pytest.raises(SettingError, match="quantile"):
+        posthoc.ReAct(LABELS, quantile=0.0)
+
+
+class Theirs:
+    """What pytorch-ood promises: an outlier score of logits or features, larger for outliers."""
+
+    def fit_features(self, x, y):
+        self.mean, self.classes = x.mean(0), len(y.unique())
+
+    def predict_features(self, x):
+        return (x - self.mean).norm(dim=1)
+
+    fit_logits, predict_logits = fit_features, predict_features
+
+
+def test_a_detector_of_pytorch_ood_runs_on_features_or_logits():
+    z, label = images()
+    adapted = posthoc.fitted(PytorchOOD(LABELS, theirs=Theirs()), z, label)
+    torch.testing.assert_close(adapted.score(None, z).score, -(z - z.mean(0)).norm(dim=1), atol=1e-6, rtol=1e-6)
+    logits = posthoc.fitted(PytorchOOD(LABELS, theirs=Theirs(), on="logits"), z, label)
+    assert logits.confidence(z).shape == (80,)
+    assert logits.theirs.classes == 4
+    with pytest.raises(SettingError, match="predict_features"):
+        PytorchOOD(LABELS, theirs=object())
+    with pytest.raises(SettingError, match="on='logits' or on='features'"):
+        PytorchOOD(LABELS, theirs=Theirs(), on="pixels")

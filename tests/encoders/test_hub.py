@@ -1,0 +1,123 @@
+"""Encoders by hub id and local folder."""
+
+import shutil
+
+import pytest
+import torch
+from transformers import CLIPModel
+
+from helpers.tiny_models import CONTEXT, pictures, save_clip, save_siglip
+from unseen.encoders.base import SHORT_NAMES, load_encoder, resolve
+from unseen.encoders.hub import HubEncoder
+from unseen.encoders.vit import VisionTower
+from unseen.errors import EncoderError, LabelError, MissingExtra, SettingError
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return save_clip(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.fixture(scope="module")
+def siglip(tmp_path_factory):
+    return save_siglip(tmp_path_factory.mktemp("siglip"))
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_images_and_texts_are_unit_float32_in_one_space(kind, request):
+    encoder = load_encoder(request.getfixturevalue(kind), device="cpu")
+    images, texts = encoder.images(pictures(3)), encoder.texts(["a photo of a cat", "dog"])
+    assert images.dtype == texts.dtype == torch.float32
+    assert images.shape == (3, encoder.dim)
+    assert texts.shape == (2, encoder.dim)
+    torch.testing.assert_close(torch.cat([images, texts]).norm(dim=-1), torch.ones(5))
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_text_alone_equals_the_same_text_in_a_batch(kind, request):
+    encoder = load_encoder(request.getfixturevalue(kind), device="cpu")
+    together = encoder.texts(["cat", "a photo of the nice dog"])
+    torch.testing.assert_close(together[:1], encoder.texts(["cat"]), atol=1e-6, rtol=1e-5)
+
+
+def test_empty_batches_have_the_width(clip):
+    encoder = load_encoder(clip, device="cpu")
+    assert encoder.images([]).shape == (0, 8)
+    assert encoder.texts([]).shape == (0, 8)
+
+
+def test_patches_agree_with_the_lean_tower(clip):
+    encoder = load_encoder(clip, device="cpu")
+    tower = VisionTower.build(_vision_weights(clip), heads=2)
+    expected = torch.nn.functional.normalize(tower.patches(encoder._pixels(pictures(2))), dim=-1)
+    torch.testing.assert_close(encoder.patches(pictures(2)), expected, atol=1e-5, rtol=1e-4)
+    assert expected.shape == (2, 16, 8)
+
+
+def test_patches_need_clip(siglip):
+    with pytest.raises(EncoderError, match="expected a CLIP vision transformer for patch features, got siglip"):
+        load_encoder(siglip, device="cpu").patches(pictures(1))
+
+
+def test_a_text_longer_than_the_context_is_refused(clip):
+    with pytest.raises(LabelError, match=f"at most {CONTEXT} tokens, got 22 in 'cat cat"):
+        load_encoder(clip, device="cpu").texts(["dog", "cat " * 20])
+
+
+def test_one_string_is_not_a_list_of_letters(clip):
+    with pytest.raises(LabelError, match=r"pass \['cat'\]"):
+        load_encoder(clip, device="cpu").texts("cat")
+
+
+@pytest.mark.parametrize("missing", ["preprocessor_config.json", "tokenizer.json", "config.json"])
+def test_a_folder_without_its_parts_is_refused(clip, tmp_path, missing):
+    folder = shutil.copytree(clip, tmp_path / "model")
+    (folder / missing).unlink()
+    with pytest.raises(EncoderError, match=f"got no {missing}"):
+        load_encoder(folder)
+
+
+def test_damaged_weights_are_refused(clip, tmp_path):
+    folder = shutil.copytree(clip, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(EncoderError, match="expected the model"):
+        load_encoder(folder)
+
+
+def test_the_fingerprint_follows_weights_activation_and_preprocessing(clip, tmp_path):
+    same = HubEncoder(str(shutil.copytree(clip, tmp_path / "same")), device="cpu", dtype=torch.bfloat16)
+    weights = HubEncoder(str(save_clip(tmp_path / "weights", seed=1)), device="cpu")
+    activation = HubEncoder(str(save_clip(tmp_path / "gelu", hidden_act="gelu")), device="cpu")
+    folder = shutil.copytree(clip, tmp_path / "pixels")
+    config = folder / "preprocessor_config.json"
+    config.write_text(config.read_text().replace('"resample": 3', '"resample": 2'))
+    resampling = HubEncoder(str(folder), device="cpu")
+    first = HubEncoder(str(clip), device="cpu")
+    assert first.fingerprint == same.fingerprint
+    assert len({e.fingerprint for e in (first, weights, activation, resampling)}) == 4
+
+
+def test_without_a_network_the_offline_encoder_is_offered_at_once(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(EncoderError, match="run `unseen models fetch offline` once and use `--encoder offline`"):
+        load_encoder("nobody/such-model")
+
+
+def test_names_resolve():
+    assert resolve("ViT-L/14@336") == ("hub", SHORT_NAMES["ViT-L/14@336"])
+    assert resolve("offline") == ("offline", "")
+    assert resolve("open_clip:RN50/openai") == ("open_clip", "RN50/openai")
+    assert resolve("models/b16.onnx") == ("onnx", "models/b16.onnx")
+    assert resolve("google/siglip-base") == ("hub", "google/siglip-base")
+    with pytest.raises(SettingError, match="expected the name of an encoder"):
+        resolve(" ")
+
+
+def test_open_clip_is_an_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'unseen\[open-clip\]'"):
+        load_encoder("open_clip:RN50/openai")
+
+
+def _vision_weights(folder):
+    return {k: v for k, v in CLIPModel.from_pretrained(folder).state_dict().items() if k.startswith("vis")}

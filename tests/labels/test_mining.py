@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers.tiny_text import HashEncoder, TableEncoder
+from unseen import LabelSpace
+from unseen.errors import LabelError, SettingError
+from unseen.labels import MINERS, Corpus, Learned, vectors
+from unseen.labels.mining import NO_CORPUS, Recipe, by_density, quantile, quantile_far_first, sorted_cosine
+from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
+from unseen.labels.vectors import Block
+
+WORDS = Corpus(
+    "small",
+    {
+        "adj.all": tuple(f"adjective {i}" for i in range(20)),
+        "noun.act": tuple(f"act {i}" for i in range(30)),
+        "noun.plant": tuple(f"plant {i}" for i in range(50)),
+    },
+)
+NAMES = ["cat", "dog", "fox"]
+
+
+def build(cache: Path, encoder: HashEncoder | None = None, **options: object) -> LabelSpace:
+    settings: dict[str, object] = {"corpus": WORDS, "negatives": 20, "cache": cache} | options
+    return LabelSpace.build(NAMES, encoder or HashEncoder(), **settings)  # type: ignore[arg-type]
+
+
+def random_cosines(rows: int, known: int, seed: int) -> Tensor:
+    return torch.rand(rows, known, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+
+
+@given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 999))
+def test_quantile_and_sorted_cosine_equal_numpy_in_float64(rows: int, known: int, seed: int) -> None:
+    cosines = random_cosines(rows, known, seed)
+    np.testing.assert_allclose(quantile(cosines), np.quantile(cosines.numpy(), 0.95, axis=1), atol=1e-12)
+    index = min(int(0.95 * known), known - 1)
+    np.testing.assert_allclose(sorted_cosine(cosines), np.sort(cosines.numpy(), axis=1)[:, index], atol=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(["neglabel", "adaneg", "csp"]), st.integers(1, 60), st.integers(0, 99))
+def test_mining_equals_brute_force_over_all_words_at_once(
+    tmp_path_factory: pytest.TempPathFactory, miner: str, count: int, seed: int
+) -> None:
+    encoder, rule = HashEncoder(fingerprint=f"h{seed}"), MINERS[miner]
+    space = build(tmp_path_factory.getbasetemp() / "brute", encoder, miner=miner, negatives=count)
+    criterion = {"neglabel": _numpy_quantile, "adaneg": _numpy_sorted, "csp": _numpy_csp}[miner]
+    anchors = rule.prompt.encode(NAMES, encoder).double()
+    expected: set[str] = set()
+    kept = [len([n for n in space.negatives if n.startswith("adjective")])]
+    kept.append(count - kept[0])
+    nouns = [*WORDS.lists["noun.act"], *WORDS.lists["noun.plant"]]
+    for words, wording, number in zip(
+        (WORDS.lists["adj.all"], nouns), (rule.adjectives, rule.prompt), kept, strict=True
+    ):
+        rows = torch.nn.functional.normalize(wording.encode(words, encoder).half().double(), dim=-1)
+        ranks = criterion((rows @ anchors.T).numpy())
+        expected |= {words[i] for i in np.argsort(ranks, kind="stable")[:number]}
+    assert set(space.negatives) == expected
+    assert kept[0] == round(count * 20 / 100)
+
+
+def _numpy_quantile(cosines: np.ndarray) -> np.ndarray:
+    return np.quantile(cosines, 0.95, axis=1)
+
+
+def _numpy_sorted(cosines: np.ndarray) -> np.ndarray:
+    return np.sort(cosines, axis=1)[:, min(int(0.95 * cosines.shape[1]), cosines.shape[1] - 1)]
+
+
+def _numpy_csp(cosines: np.ndarray) -> np.ndarray:
+    return np.where(cosines.max(1) > 0.95, 10, 0) + _numpy_quantile(cosines)
+
+
+def test_neglabel_keeps_the_words_far_from_every_name(tmp_path: Path) -> None:
+    encoder = TableEncoder({"cat": 0, "dog": 40, "near": 20, "side": 100, "far": 170})
+    corpus = Corpus("hand", {"noun.own": ("near", "side", "far")})
+    space = LabelSpace.build(["cat", "dog"], encoder, corpus=corpus, negatives=2, cache=tmp_path)
+    assert space.negatives == ("far", "side")
+
+
+def test_csp_puts_a_twin_of_a_name_last_even_if_it_is_far_from_the_others() -> None:
+    twin, plain = [-1.0] * 30 + [0.99], [0.5] * 31
+    cosines = torch.tensor([twin, plain])
+    assert quantile(cosines)[0] < quantile(cosines)[1]
+    assert quantile_far_first(cosines)[0] > quantile_far_first(cosines)[1]
+
+
+def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
+    rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(130)])
+    found = by_density([Block(("",) * 130, False, lambda: rows)], rows[:1])
+    exact = rows.half().double()
+    distance = torch.cdist(exact, exact).fill_diagonal_(torch.inf)
+    expected = distance.sort(1).values[:, :100].log().mean(1)
+    torch.testing.assert_close(found.double(), expected, atol=5e-3, rtol=0)
+
+
+def test_dnm_of_one_block_equals_dnm_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unseen.labels import mining
+
+    rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(300)])
+    whole = by_density([Block(("",) * 300, False, lambda: rows)], rows[:1])
+    monkeypatch.setattr(mining, "TILE", 7)
+    parts = [Block(("",) * 100, False, lambda i=i: rows[i : i + 100]) for i in (0, 100, 200)]
+    torch.testing.assert_close(by_density(parts, rows[:1]), whole)
+
+
+@pytest.mark.parametrize("miner", MINERS)
+def test_mining_twice_gives_the_same_space_and_encodes_nothing_again(tmp_path: Path, miner: str) -> None:
+    first = build(tmp_path, miner=miner)
+    encoder = HashEncoder()
+    second = build(tmp_path, encoder, miner=miner)
+    assert second.fingerprint == first.fingerprint
+    assert encoder.encoded == len(NAMES) * (8 if miner == "csp" else 1)
+
+
+def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
+    spaces = [
+        build(tmp_path),
+        build(tmp_path, negatives=21),
+        build(tmp_path, miner="adaneg"),
+        build(tmp_path, miner="csp"),
+        build(tmp_path, miner="dnm"),
+        build(tmp_path, prompt="a photo of a {}."),
+        build(tmp_path, excluded=["noun.plant"]),
+        build(tmp_path, encoder=HashEncoder(fingerprint="hash-2")),
+        build(tmp_path, negatives=None),
+    ]
+    assert len({space.fingerprint for space in spaces}) == len(spaces)
+
+
+def test_shares_counts_and_proportions(tmp_path: Path) -> None:
+    assert len(build(tmp_path, negatives=None).negatives) == int(0.15 * 80) + int(0.15 * 20)
+    assert len(build(tmp_path, negatives=None, miner="dnm").negatives) == int(0.23 * 80) + int(0.13 * 20)
+    assert len(build(tmp_path, negatives=10_000).negatives) == 100  # at most what there is
+    assert build(tmp_path, negatives=0).negatives == ()
+    half = build(tmp_path, negatives=50).with_negatives(10).negatives
+    assert sum(word.startswith("adjective") for word in half) == 2  # a prefix keeps the mix
+
+
+def test_where_no_negatives_are_wanted_no_corpus_is_read() -> None:
+    recipe = Recipe.of("neglabel", negatives=0, prompt=None, corpus=None, excluded=("noun.plant",))
+    assert recipe.pool is NO_CORPUS
+
+
+def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path) -> None:
+    corpus = Corpus("own", {"noun.own": ("Cat", "ice-cream", "tree")})
+    space = LabelSpace.build(["cat", "ice cream"], HashEncoder(), corpus=corpus, cache=tmp_path)
+    assert space.negatives == ("tree",)
+
+
+def test_a_torn_cache_file_is_encoded_again(tmp_path: Path) -> None:
+    before = build(tmp_path)
+    for path in tmp_path.rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+    assert build(tmp_path).fingerprint == before.fingerprint
+
+
+def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
+    build(tmp_path)
+    improved = HashEncoder()
+    improved.text_fingerprint = "better"  # type: ignore[attr-defined]
+    assert build(tmp_path, improved).manifest["text_fingerprint"] == "better"
+    assert improved.encoded == 103
+
+
+def test_blocks_are_small_and_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build(tmp_path / "a")
+    monkeypatch.setattr(vectors, "BLOCK", 7)
+    seen: list[tuple[int, int]] = []
+    parts = build(tmp_path / "b", report=lambda done, total: seen.append((done, total)))
+    assert parts.fingerprint == whole.fingerprint
+    assert seen[-1] == (100, 100)
+    assert len(seen) == 3 + 5 + 8
+
+
+def test_learned_vectors_stand_for_the_names_only(tmp_path: Path) -> None:
+    rows = HashEncoder(fingerprint="learned").texts(NAMES)
+    prompt = Learned(dict(zip(NAMES, rows, strict=True)), "lapt")
+    space = build(tmp_path, prompt=prompt)
+    torch.testing.assert_close(space.id_anchors, rows)
+    assert space.prompt.startswith("learned: lapt")
+    assert space.manifest["noun_prompt"] == "The nice {}."
+
+
+def test_bad_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="neglabel, adaneg"):
+        build(tmp_path, miner="gold")
+    with pytest.raises(LabelError, match="at least 0"):
+        build(tmp_path, negatives=-3)
+    for names, says in (([], "at least one"), (["a", "a"], "more than once"), ("cat", "one string")):
+        with pytest.raises(LabelError, match=says):
+            LabelSpace.build(names, HashEncoder(), corpus=WORDS, cache=tmp_path)
+
+
+def test_the_mined_space_survives_a_file(tmp_path: Path) -> None:
+    space = build(tmp_path, HashEncoder(dim=512))
+    space.save(tmp_path / "s.safetensors")
+    assert LabelSpace.load(tmp_path / "s.safetensors").fingerprint == space.fingerprint
+
+
+def test_nearest_on_both_sides_and_near_duplicates(tmp_path: Path) -> None:
+    encoder = TableEncoder({"cat": 0, "dog": 40, "kitty": 5, "dogs": 70, "tree": 150})
+    corpus = Corpus("hand", {"noun.own": ("kitty", "dogs", "tree")})
+    space = LabelSpace.build(["cat", "dog"], encoder, corpus=corpus, cache=tmp_path)
+    assert nearest_negatives(space)["cat"][0].negative == "kitty"
+    assert nearest_names(space)["cat"][0] == "dog"
+    assert {(p.name, p.negative) for p in near_duplicates(space)} == {("cat", "kitty"), ("dog", "dogs")}
+    assert nearest_negatives(space.with_negatives(0)) == {"cat": [], "dog": []}

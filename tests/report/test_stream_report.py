@@ -1,0 +1,134 @@
+"""The report of a stream: one file, nothing fetched, and everything a person needs to judge it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image as Pillow
+
+from helpers.streams import space, stream
+from unseen import LabelSpace, Session, detectors, threshold
+from unseen.report import charts
+from unseen.report.stream import SHOWN, Gallery, Log, Table, Thumbnail, about, label_table, page, thumbnail, write
+
+VOID = {"meta", "img", "hr"}
+
+
+class Balance(HTMLParser):
+    """Check that every element that is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def streamed(labels: LabelSpace, count: int = 300) -> tuple[Log, Session]:
+    session, log = Session(detectors.make("default", labels), threshold.Adaptive(warmup=64)), Log()
+    jpeg = thumbnail(Pillow.new("RGB", (300, 200), "orange"))
+    for start, z in enumerate(stream(labels, count).split(50)):
+        log.add([f"photos/{start}-{i}.jpg" for i in range(len(z))], session.observe(z), [jpeg] * len(z))
+    return log, session
+
+
+def test_the_page_is_whole_and_fetches_nothing(labels: LabelSpace) -> None:
+    log, session = streamed(labels)
+    log.skipped.append(("photos/<b>.png", "empty & broken"))
+    html = page(log, session, title="unseen <detect>")
+    balance = Balance()
+    balance.feed(html)
+    assert balance.open == []
+    assert not re.search(r"(src|href)=\"(?!data:)|url\(|@import|<script|https?://", html)
+    assert "unseen &lt;detect&gt;" in html
+    assert "photos/&lt;b&gt;.png" in html
+    assert "empty &amp; broken" in html
+    assert "prefers-color-scheme: dark" in html
+    assert html.count("<svg") == 2
+
+
+def test_both_sides_show_their_ends_sorted_by_score(labels: LabelSpace) -> None:
+    log, session = streamed(labels, 1200)
+    html = page(log, session, title="t")
+    rejected = html[html.index("<h2>Rejected") : html.index("<h2>Label space")]
+    margins = [float(text) for text in re.findall(r"<span>([+-][\d.]+)</span>", rejected)]
+    assert len(margins) == 2 * SHOWN
+    assert margins == sorted(margins, reverse=True)
+
+
+def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
+    gallery = Gallery()
+    order = torch.randperm(5000, generator=torch.Generator().manual_seed(0)).tolist()
+    for score in order:
+        gallery.add(Thumbnail(float(score), str(score), "cat", None))
+    assert len(gallery.thumbnails) <= 8 * SHOWN
+    assert [one.margin for one in gallery.highest(SHOWN)] == [4999.0 - i for i in range(SHOWN)]
+    assert [one.margin for one in gallery.lowest(SHOWN)] == [SHOWN - 1.0 - i for i in range(SHOWN)]
+
+
+def test_the_label_space_counts_calls_and_shows_neighbours(labels: LabelSpace) -> None:
+    log, _ = streamed(labels)
+    table = label_table(labels, log)
+    assert sum(int(row[1]) for row in table.rows) == int(log.columns.known.sum())
+    assert all(row[2].startswith("negative ") for row in table.rows)
+    assert [row[1] for row in label_table(labels, Log()).rows] == ["0"] * len(labels.names)
+
+
+def test_many_names_are_cut_and_said_to_be() -> None:
+    table = label_table(space(known=80), Log())
+    assert len(table.rows) == 60
+    assert "of 80" in table.note
+
+
+def test_a_stream_of_nothing_still_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
+    path = tmp_path / "deep" / "out.html"
+    write(path, Log(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
+    assert "No image could be read" in path.read_text()
+
+
+def test_further_tables_are_shown_with_numbers_to_the_right(labels: LabelSpace) -> None:
+    log, session = streamed(labels, 60)
+    html = page(log, session, title="t", tables=[Table("Truth", "note", ("what", "share"), [("AUROC", "97.1")])])
+    assert '<td>AUROC</td><td class="number">97.1</td>' in html
+
+
+def test_about_says_what_judged(labels: LabelSpace) -> None:
+    session = Session(detectors.make("default", labels))
+    assert about(session).startswith("encoder unnamed · 6 names + 30 negatives (fingerprint ")
+
+
+def test_a_thumbnail_is_a_small_jpeg() -> None:
+    data = thumbnail(Pillow.effect_noise((3000, 2000), 60).convert("RGB"))
+    assert data.startswith(b"\xff\xd8")
+    assert len(data) < 40_000
+
+
+@pytest.mark.parametrize("values", [[0.0], [2.5, 2.5], [-1e6, 1e6], [0.001, 0.002, 0.003]])
+def test_charts_draw_any_range(values: list[float]) -> None:
+    margin = torch.tensor(values)
+    known = margin >= 0
+    for svg in (charts.histogram(margin, known, 0.0), charts.track(margin, known, torch.zeros_like(margin))):
+        assert "nan" not in svg.replace("known", "")
+        assert all(-1 <= float(x) <= 1100 for x in re.findall(r' [cx]x?="([-\d.e+]+)"', svg))
+
+
+def test_ticks_are_round_numbers() -> None:
+    assert charts.Axis(0, 10, 0, 1).ticks(5) == [0, 2, 4, 6, 8, 10]
+    assert charts.Axis(-0.31, 0.28, 0, 1).ticks(6) == pytest.approx([-0.3, -0.2, -0.1, 0, 0.1, 0.2])
+
+
+def test_curves_leave_out_what_is_undefined() -> None:
+    svg = charts.curves({"online": [(10, 0.5), (20, float("nan")), (30, 0.9)]})
+    assert len(re.findall(r"[\d.]+,[\d.]+", svg[svg.index("points=") :])) == 2

@@ -1,0 +1,126 @@
+import math
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from helpers import suite_files as shelf
+from unseen import suites
+from unseen.bench import Results, grid, outcomes, swept
+from unseen.errors import MissingExtra
+from unseen.report import page, plots, tables
+from unseen.report.tables import Cell, size
+
+CHOSEN = ("mcm", "online", "oracle-online", "fit-knn")
+PAPER = """
+[paper.mcm]
+near = [90.0, 12.5]
+average = [91.0, nan]
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Return a suite with its rows and where their scores are."""
+    folder = tmp_path_factory.mktemp("report")
+    suite = suites.load(str(shelf.write(folder, table=shelf.TABLE + PAPER)), folder)
+    runs = grid(suite, chosen=CHOSEN, orders=("shuffled", "temporal"), seeds=2)
+    runs = swept(runs, ["kappa=0.02,0.2"])
+    results = Results(folder / "results", "toy")
+    return suite, [row for _, row in outcomes(suite, runs, results, workers=1)], results
+
+
+def test_one_table_per_kind_and_order_and_no_mixing(ran):
+    suite, rows, _ = ran
+    found = tables.tables(rows, suite)
+    assert [(table.kind, table.order) for table in found] == [
+        ("label-free", "shuffled"),
+        ("label-free", "temporal"),
+        ("id-images", "shuffled"),
+        ("oracle", "shuffled"),
+        ("oracle", "temporal"),
+    ]
+    assert [line.method for line in found[0].lines] == ["mcm", "mcm", "online"]
+    assert [line.method for line in found[1].lines] == ["mcm", "mcm", "online N-F", "online F-N"]
+    assert found[0].columns == ("near", "far", "average")
+
+
+def test_a_cell_is_the_mean_over_seeds_and_an_average_that_of_sets_seed_by_seed(ran):
+    suite, rows, _ = ran
+    line = tables.tables(rows, suite)[0].lines[2]
+    mine = [row for row in rows if row["detector"] == "online" and row["order"] == "shuffled" and not row["varied"]]
+    near = [100 * row["auroc"] for row in mine if row["sets"] == ["near"]]
+    assert line.cells["near"].auroc == pytest.approx(sum(near) / 2)
+    assert line.cells["average"].auroc == pytest.approx(sum(100 * row["auroc"] for row in mine) / 4)
+    assert line.seeds == 2
+    assert tables.tables(rows, suite)[0].lines[0].cells["near"].auroc_deviation is None  # one run: nothing deviates
+
+
+def test_what_the_paper_prints_stands_on_a_line_of_its_own(ran):
+    suite, rows, _ = ran
+    printed = tables.tables(rows, suite)[0].lines[1]
+    assert printed.printed
+    assert printed.cells["near"] == Cell(90.0, 12.5)
+    text = tables.markdown(tables.tables(rows, suite)[0])
+    assert "| *mcm, as printed* | 90.0 | 12.5 | — | — | 91.0 | — | — | — | — |" in text
+    tex = tables.latex(tables.tables(rows, suite)[0])
+    assert r"\textit{mcm, as printed} & 90.0 & 12.5" in tex
+    assert tex.count(r"\textbf{") == 2  # AUROC and FPR95 of the best average
+
+
+def test_markdown_and_latex_have_as_many_columns_everywhere(ran):
+    suite, rows, _ = ran
+    for table in tables.tables(rows, suite):
+        lines = tables.markdown(table).splitlines()
+        assert len({line.count("|") for line in lines}) == 1
+        body = [line for line in tables.latex(table).splitlines() if line.endswith(r"\\")][1:]
+        assert {line.count("&") for line in body} == {2 * len(table.columns)}
+
+
+def test_sizes_are_readable():
+    assert [size(count) for count in (None, 0, 999, 1500, 2_500_000)] == ["—", "0 B", "999 B", "1.5 kB", "2.5 MB"]
+
+
+def test_the_page_is_whole_self_contained_and_keeps_kinds_apart(ran, tmp_path):
+    suite, rows, results = ran
+    path = tmp_path / "report.html"
+    page.write(path, suite, [row for row in rows if row["order"] != "temporal"], results)
+    text = path.read_text()
+    assert "<script" not in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+    for section in ("tables", "bars", "roc", "scores", "stream", "settings"):
+        assert f'<h2 id="{section}">' in text
+    parts = text.split("<section ")[1:]
+    kinds = [part.split('"')[1] for part in parts]
+    for kind, part in zip(kinds, parts, strict=True):
+        grid = part.split("</section>")[0]
+        assert ("oracle-online" in grid) == (kind == "oracle")
+        assert ("fit-knn" in grid) == (kind == "id-images")
+    for figure in text.split("<figure ")[1:]:
+        kind, body = figure.split('"')[1], figure.split("</figure>")[0]
+        assert "oracle-online" not in body or kind == "oracle"
+        assert ">online<" not in body or kind == "label-free"
+
+
+def test_plots_are_xml_without_a_colour_of_ink(ran):
+    suite, rows, _ = ran
+    for svg in (plots.bars(tables.tables(rows, suite)[0]), plots.curves([r for r in rows if r["varied"]], "kappa")):
+        ElementTree.fromstring(svg)
+        assert plots.INK not in svg
+        assert "currentColor" in svg
+
+
+def test_an_undefined_metric_leaves_a_gap_not_an_error(ran):
+    _, rows, _ = ran
+    mine = [dict(row) for row in rows if row["detector"] == "online" and row["over_time"]]
+    for row in mine:
+        row["over_time"] = [{**point, "purity_known": None} for point in row["over_time"]]
+    ElementTree.fromstring(plots.over_stream(mine, "purity_known"))
+    assert math.isnan(plots._number(None))
+
+
+def test_without_matplotlib_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"unseen\[plot\]"):
+        page.drawable()

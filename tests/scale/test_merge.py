@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import normalize
+from typer.testing import CliRunner
+
+from helpers.inline_ray import InlineRay
+from helpers.streams import space, stream, unit
+from unseen import Session
+from unseen.cli import app
+from unseen.detectors import REGISTRY, Default, Online, OnlineID, Reading, make
+from unseen.detectors.merging import merged_bank
+from unseen.errors import SettingError
+from unseen.scale.merge import Actors, Here, Sharded, actors
+
+MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.needs_patches)
+LEARNING = ["default", "online", "online-id", "framework"]
+COUNTS = {"default": ["votes", "seen", "known_deviation", "far_deviation", "shift"], "online": ["id_seen", "ood_seen"]}
+
+
+def equal(one: Reading, other: Reading) -> bool:
+    return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
+
+
+def test_what_learns_a_sum_or_a_bank_merges_and_what_remembers_samples_does_not() -> None:
+    assert set(LEARNING) < set(MERGING)
+    assert not {"adaneg", "tanl"} & set(MERGING)
+    with pytest.raises(SettingError, match="adaneg"):
+        Sharded.of(make("adaneg", space()))
+
+
+@pytest.mark.parametrize("every", [7, 1000])
+@pytest.mark.parametrize("name", MERGING)
+def test_one_observer_is_the_sequential_result(name: str, every: int) -> None:
+    detector = make(name, space(dtype=torch.float32))
+    z = stream(detector.labels, 50)
+    alone, end = detector.observe(detector.start(), z)
+    reading, state = Sharded.of(detector, shards=1, every=every).observe(detector.start(), z)
+    torch.testing.assert_close(reading, alone, rtol=1e-4, atol=1e-4)
+    if every == 1000:  # the same calls: the same bits
+        assert equal(reading, alone)
+        assert end is None or all(torch.equal(a, b) for a, b in zip(end, state, strict=True))
+
+
+@pytest.mark.parametrize("deal", ["turns", "runs"])
+@pytest.mark.parametrize("shards", [2, 3, 8])
+def test_the_regression_and_the_sums_of_the_default_are_those_of_one_observer(shards: int, deal: str) -> None:
+    detector = Default(space())
+    z = stream(detector.labels, 100)
+    _, alone = detector.observe(detector.start(), z)
+    _, state = Sharded.of(detector, shards=shards, every=30, deal=deal).observe(detector.start(), z)
+    for field in set(alone._fields) - {"spread", "errors", "pooled"}:  # what each observer met on its way
+        torch.testing.assert_close(getattr(state, field), getattr(alone, field), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["mean", "sum"])
+def test_banks_stay_on_the_sphere_and_counts_add_up(rule: str) -> None:
+    detector = Online(space())
+    z = stream(detector.labels, 100)
+    reading, state = Sharded.of(detector, shards=4, every=40, rule=rule).observe(detector.start(), z)
+    alone, end = detector.observe(detector.start(), z)
+    assert torch.equal(reading.route, alone.route)  # the frozen text routes
+    assert (int(state.id_seen), int(state.ood_seen)) == (int(end.id_seen), int(end.ood_seen))
+    assert int(state.id_seen) > 10 < int(state.ood_seen)
+    for bank in state[:2]:
+        torch.testing.assert_close(torch.linalg.vector_norm(bank, dim=1), torch.ones(len(bank), dtype=bank.dtype))
+
+
+def test_the_mean_is_weighted_by_teaching_counts_and_the_sum_adds_moves() -> None:
+    start, one, two = (unit(5, 8, seed=seed) for seed in (1, 2, 3))
+    counts = [torch.tensor(3), torch.tensor(1)]
+    mean = merged_bank(start, [one, two], counts, rule="mean")
+    torch.testing.assert_close(mean, normalize(0.75 * one + 0.25 * two, dim=-1))
+    total = merged_bank(start, [one, two], counts, rule="sum")
+    torch.testing.assert_close(total, normalize(one + two - start, dim=-1))
+
+
+def test_a_part_that_taught_nothing_has_no_say() -> None:
+    start, one, two = (unit(5, 8, seed=seed) for seed in (1, 2, 3))
+    none, some = torch.tensor(0), torch.tensor(9)
+    torch.testing.assert_close(merged_bank(start, [one, two], [none, some], rule="mean"), two)
+    assert torch.equal(merged_bank(start, [one, two], [none, none], rule="mean"), start)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_every_observer_starts_a_round_with_the_merged_state_and_sees_its_own_part_only(name: str) -> None:
+    detector = make(name, space())
+    z = stream(detector.labels, 24)
+    reading, state = Sharded.of(detector, shards=2, every=12).observe(detector.start(), z)
+    ends = []
+    for first in (0, 1):
+        own, end = detector.observe(detector.start(), z[first:12:2])
+        torch.testing.assert_close(own.score, reading.score[first:12:2])
+        ends.append(end)
+    merged = detector.merge(detector.start(), ends)
+    again = [detector.observe(merged, z[12 + first :: 2]) for first in (0, 1)]
+    for first, (own, _) in enumerate(again):
+        torch.testing.assert_close(own.score, reading.score[12 + first :: 2])
+    torch.testing.assert_close(state, detector.merge(merged, [end for _, end in again]))
+
+
+def test_merging_more_often_brings_the_default_closer_to_the_sequential_scores() -> None:
+    detector = Default(space())
+    z = stream(detector.labels, 400)
+    alone, _ = detector.observe(detector.start(), z)
+    errors = []
+    for every in (8, 400):
+        reading, _ = Sharded.of(detector, shards=8, every=every).observe(detector.start(), z)
+        errors.append(float((reading.score - alone.score).square().mean()))
+    assert 0 < errors[0] < errors[1]
+
+
+def test_a_session_of_many_observers_and_one_of_one_read_each_others_files(tmp_path: Path) -> None:
+    detector = OnlineID(space())
+    z = stream(detector.labels, 60)
+    many = Session(Sharded.of(detector, shards=3, every=20))
+    many.observe(z)
+    many.save(tmp_path / "state.safetensors")
+    one = Session.load(tmp_path / "state.safetensors", detector.labels)
+    assert type(one.detector) is OnlineID
+    assert torch.equal(one.score(z).reading.score, many.score(z).reading.score)
+    again = Session.load(
+        tmp_path / "state.safetensors", detector.labels, detector=Sharded.of(detector, shards=2, every=9)
+    )
+    assert torch.equal(again.snapshot.detector.bank, many.snapshot.detector.bank)
+
+
+def test_an_empty_stream_and_bad_options() -> None:
+    detector = Online(space())
+    reading, state = Sharded.of(detector, shards=4, every=8).observe(detector.start(), unit(0, 16))
+    assert len(reading.score) == 0
+    assert int(state.id_seen) == 0
+    for options in ({"shards": 0}, {"shards": 9, "every": 8}, {"rule": "median"}, {"deal": "cards"}):
+        with pytest.raises(SettingError, match="expected"):
+            Sharded.of(detector, **options)
+
+
+class Backwards(Here):
+    """Observers that finish in another order than they were asked."""
+
+    def observe(self, detector: object, state: object, parts: list[Tensor]) -> list[tuple[Reading, object]]:
+        return super().observe(detector, state, parts[::-1])[::-1]  # type: ignore[arg-type]
+
+
+def test_who_computes_first_changes_no_bit() -> None:
+    detector = Online(space(dtype=torch.float32))
+    z = stream(detector.labels, 90)
+    teams = (Here(), Backwards())
+    one, two = (Sharded.of(detector, shards=4, every=16, team=team).observe(detector.start(), z) for team in teams)
+    assert equal(one[0], two[0])
+    assert all(torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
+
+
+def files(folder: Path) -> list[str]:
+    labels = space(dtype=torch.float32)
+    labels.save(folder / "space.safetensors")
+    save_file({"features": stream(labels, 100)}, folder / "features.safetensors")
+    return ["score", str(folder / "features.safetensors"), "--space", str(folder / "space.safetensors"), "--json"]
+
+
+def scored(*options: str) -> str:
+    result = CliRunner().invoke(app, list(options), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_command_shares_a_stream_and_keeps_a_state_anyone_can_go_on_from(tmp_path: Path) -> None:
+    asked = files(tmp_path)
+    rows = [json.loads(line) for line in scored(*asked, "--shards", "3", "--merge-every", "40").splitlines()]
+    detector = Default(space(dtype=torch.float32))
+    z = load_file(tmp_path / "features.safetensors")["features"]
+    expected = Session(Sharded.of(detector, shards=3, every=40)).observe(z)
+    assert [row["score"] for row in rows[:-1]] == pytest.approx([verdict.score for verdict in expected], rel=1e-4)
+    state = ("--state", str(tmp_path / "state.safetensors"))
+    scored(*asked, *state, "--shards", "2", "--merge-every", "40")
+    assert json.loads(scored(*asked, *state).splitlines()[-1])["summary"]["seen"] == 200
+
+
+@pytest.mark.parametrize("options", [["--shards", "2", "--key", "folder"], ["--shards", "2", "--no-learn"]])
+def test_the_command_refuses_to_share_what_is_not_one_stream_that_learns(tmp_path: Path, options: list[str]) -> None:
+    with pytest.raises(SettingError, match="one stream that learns"):
+        CliRunner().invoke(app, [*files(tmp_path), *options], catch_exceptions=False)
+
+
+def test_actors_get_the_same_numbers_and_are_stopped() -> None:
+    ray, detector = InlineRay(), Online(space(dtype=torch.float32))
+    z = stream(detector.labels, 90)
+    with actors(ray, detector, 4) as team:
+        there = Sharded.of(detector, shards=4, every=16, team=team).observe(detector.start(), z)
+    here = Sharded.of(detector, shards=4, every=16).observe(detector.start(), z)
+    assert equal(there[0], here[0])
+    assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
+    assert ray.started == ray.killed == 4
+
+
+@pytest.mark.ray
+def test_the_command_gives_the_same_numbers_on_ray_although_an_observer_dies(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [*files(tmp_path), "--shards", "2", "--merge-every", "30"]
+    rounds, observe = [], Actors.observe
+
+    def dying(team: Actors, *what: Any) -> Any:
+        rounds.append(what)
+        if len(rounds) == 2:
+            ray.kill(team.actors[0], no_restart=False)
+        return observe(team, *what)
+
+    monkeypatch.setattr(Actors, "observe", dying)
+    assert scored(*asked, "--ray", "local") == scored(*asked)
+    assert len(rounds) == 4

@@ -1,0 +1,287 @@
+"""The same verbs on a local Ray of two workers: the same results, whatever dies."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import tarfile
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from helpers import suite_files as shelf
+from helpers.streams import space, stream
+from helpers.tiny_models import pictures, save_clip
+from unseen import keyed, suites
+from unseen.bench import Results, grid, outcomes
+from unseen.cli import app
+from unseen.encoders import load_encoder
+from unseen.errors import DataError, LabelError, SettingError
+from unseen.features.cache import FeatureCache, encode_images, load_features, read_shards
+from unseen.images.sources import find_images
+from unseen.scale import bench as scaled_bench
+from unseen.scale import encode as scaled_encode
+from unseen.scale import score as scaled_score
+
+# Ray warns of its own use of what it deprecates, and leaves sockets to the collector
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),
+]
+
+COUNT = 36  # pictures of each kind of source
+BATCH = 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_clip(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> list[str]:
+    """Write a folder, a list, a tar and a table, a damaged picture in each but the list, which misses one."""
+    import pyarrow
+    import pyarrow.parquet
+
+    root = tmp_path_factory.mktemp("sources")
+    files = [_png(image.pixels) for image in pictures(4 * COUNT)]
+    folder, listed, packed, tabled = (files[start : start + COUNT] for start in range(0, 4 * COUNT, COUNT))
+    (root / "folder").mkdir()
+    (root / "files").mkdir()
+    for number, data in enumerate([*folder, b"no picture"]):
+        (root / "folder" / f"{number:02d}.png").write_bytes(data)
+    for number, data in enumerate(listed):
+        (root / "files" / f"{number:02d}.png").write_bytes(data)
+    lines = [f"files/{number:02d}.png {number % 3}" for number in range(COUNT)]
+    (root / "list.txt").write_text("\n".join([*lines, "files/gone.png 1"]))
+    with tarfile.open(root / "shard.tar", "w") as tar:
+        for number, data in enumerate([*packed, b""]):
+            member = tarfile.TarInfo(f"{number:02d}.png")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    cells = [{"bytes": data, "path": None} for data in [*tabled, b"no picture"]]
+    table = pyarrow.table({"image": cells, "label": [number % 5 for number in range(COUNT + 1)]})
+    pyarrow.parquet.write_table(table, root / "table.parquet", row_group_size=10)
+    return [str(root / name) for name in ("folder", "list.txt", "shard.tar", "table.parquet")]
+
+
+@pytest.fixture(scope="module")
+def local(sources, model, tmp_path_factory):
+    """Return the features of the local path and what it skipped."""
+    folder = tmp_path_factory.mktemp("local")
+    encoder = load_encoder(model, device="cpu")
+    cache = FeatureCache(folder, encoder)
+    skipped = [
+        row for batch in encode_images(find_images(sources), encoder, cache, size=BATCH) for row in batch.skipped
+    ]
+    return load_features(folder), skipped
+
+
+def _png(picture) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _kill_one(title: str) -> int:
+    """Kill the first worker process of this user whose title says that it runs `title`; return its id."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if words.startswith("ray::") and title in words and _descends(int(path.parent.name)):
+            os.kill(int(path.parent.name), signal.SIGKILL)
+            return int(path.parent.name)
+    return 0
+
+
+def _descends(process: int) -> bool:
+    """Tell whether a process was started by this one: another Ray on the machine is none of ours."""
+    while process > 1:
+        if process == os.getpid():
+            return True
+        status = Path(f"/proc/{process}/status").read_text()
+        process = int(status.partition("PPid:")[2].split()[0])
+    return False
+
+
+def _same(one, two):
+    assert one.keys == two.keys
+    assert (one.z * two.z).sum(1).min() > 1 - 1e-6
+    assert torch.equal(one.labels, two.labels) if one.labels is not None else two.labels is None
+
+
+def test_every_kind_of_source_and_a_worker_killed_in_the_middle(ray, model, sources, local, tmp_path):
+    expected, skipped = local
+    job = scaled_encode.Job(str(model), "cpu", BATCH, actors=2)
+    plan = scaled_encode.plan(ray, sources, tmp_path, job, size=8)
+    assert (plan.total, plan.already) == (4 * COUNT + 4, 0)
+    reports, victim = [], 0
+    for report in scaled_encode.run(ray, plan, job):
+        reports.append(report)
+        victim = victim or _kill_one("_Encode")
+    assert victim
+    assert len(reports) > 2
+    assert sorted(report.name for report in reports) == [shard.name for shard in plan.shards]
+    assert sum(report.encoded for report in reports) == 4 * COUNT
+    assert {row for report in reports for row in report.skipped} == set(skipped)
+    _same(load_features(tmp_path), expected)
+    rows = [row for _, part in read_shards(tmp_path) for row in part]
+    assert len({row["key"] for row in rows}) == len(rows) == 4 * COUNT
+    assert {path.name for path in tmp_path.iterdir()} <= {"manifest.json", *(shard.name for shard in plan.shards)}
+
+
+def _deadly(plan, number):
+    """Return the plan with a picture that kills whoever decodes it, as one too large for the memory does."""
+    shards = list(plan.shards)
+    first, *rest = shards[number].inputs
+    poison = first._replace(entry=replace(first.entry, decode=partial(os._exit, 1)))
+    shards[number] = replace(shards[number], inputs=(poison, *rest))
+    return replace(plan, shards=tuple(shards))
+
+
+def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources, local, tmp_path, monkeypatch):
+    expected, skipped = local
+    store = f"local://{tmp_path}"  # a file system of fsspec's, where a cluster would use one of an object store
+    where = [source if "list" in source else f"local://{source}" for source in sources]
+    job = scaled_encode.Job(str(model), "cpu", actors=1)
+    plan = scaled_encode.plan(ray, where, store, job, size=40, form="parquet")
+    blocked = tmp_path / plan.shards[1].name
+    blocked.mkdir()  # no file can take the place of a folder
+    monkeypatch.setattr(scaled_encode, "ATTEMPTS", 2)
+    with pytest.raises(DataError, match=r"got 2 undone \(80 images, .* the same command tries the rest again"):
+        list(scaled_encode.run(ray, _deadly(plan, 2), job))
+    blocked.rmdir()
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    words = ["encode", *where, "--encoder", str(model), "-o", store, "--ray", "local", "--format", "parquet"]
+    result = CliRunner().invoke(app, [*words, "--device", "cpu", "--json", "--actors", "1"], catch_exceptions=False)
+    assert result.exit_code == 1  # some input was skipped
+    *rows, last = [json.loads(line) for line in result.stdout.splitlines()]
+    assert sorted(row["skipped"] for row in rows) == sorted(row.reason for row in skipped)
+    damaged = {row.path for row in skipped}
+    inputs = [one for shard in plan.shards[1:3] for one in shard.inputs]
+    lost = 80 - sum(one.entry.path.removeprefix("local://") in damaged for one in inputs)
+    assert last["summary"] == {"encoded": lost, "already": 4 * COUNT - lost, "skipped": 4, "stopped": False}
+    found = load_features(store)
+    # the same images in the same order: the late ones are in their places, not at the end
+    assert [key.removeprefix("local://") for key in found.keys] == list(expected.keys)
+    assert (found.z * expected.z).sum(1).min() > 1 - 1e-6
+    assert scaled_encode.plan(ray, where, store, job).total == 4  # damaged ones are tried again, as on one machine
+
+
+def test_misuse_is_said_before_work_begins(ray, model, sources, tmp_path):
+    job = scaled_encode.Job(str(model), "cpu")
+    with pytest.raises(SettingError, match="expected a format"):
+        scaled_encode.plan(ray, sources, tmp_path, job, form="csv")
+    with pytest.raises(SettingError, match="got a video"):
+        scaled_encode.plan(ray, ["film.mp4"], tmp_path, job)
+
+
+@pytest.fixture(scope="module")
+def streams():
+    """Return a label space, samples and the stream of each: uneven lengths, interleaved."""
+    labels = space(dtype=torch.float32)
+    z = stream(labels, 900)
+    keys = [f"camera {min(int(x), 11)}" for x in torch.rand(900, generator=torch.Generator().manual_seed(5)) ** 2 * 12]
+    return labels, z, keys
+
+
+@pytest.mark.parametrize("detector", ["default", "online"])
+def test_keyed_scores_are_those_of_one_machine_to_the_last_bit(ray, streams, detector):
+    labels, z, keys = streams
+    recipe = keyed.Recipe(labels, detector, keep=True)
+    parts = keyed.split(keys)
+    alone = {scan.key: scan for scan in keyed.in_turn(recipe, parts, z, {})}
+    for ahead in (1, 4):
+        found = list(scaled_score.on(ray, ahead=ahead)(recipe, parts, z, {}))
+        assert len(found) == len(alone)
+        for scan in found:
+            other = alone[scan.key]
+            assert all(map(torch.equal, scan.reading + scan.cuts, other.reading + other.cuts))
+            assert (scan.summary, _sum(scan.state)) == (other.summary, _sum(other.state))
+
+
+def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
+    labels, z, keys = streams
+    parts, z = keyed.split(keys * 30), z.repeat(30, 1)
+    recipe = keyed.Recipe(labels, "online", keep=True)
+    stopped, victims = threading.Event(), []
+
+    def strike():
+        while not stopped.is_set() and not any(victims):
+            victims.append(_kill_one("_scan"))
+            time.sleep(0.001)
+
+    killer = threading.Thread(target=strike)
+    killer.start()
+    found = list(scaled_score.on(ray)(recipe, parts, z, {}))
+    stopped.set()
+    killer.join()
+    assert any(victims)
+    alone = {scan.key: _sum(scan.state) for scan in keyed.in_turn(recipe, parts, z, {})}
+    assert len(found) == len(alone)
+    assert {scan.key: _sum(scan.state) for scan in found} == alone
+
+
+def _sum(state: bytes) -> str:
+    """Return the checksum in a state file, whose own bytes may hold the same fields in another order."""
+    return json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])["__metadata__"]["sha256"]
+
+
+def test_score_with_ray_prints_what_score_prints(ray, streams, tmp_path):
+    labels, z, keys = streams
+    labels.save(tmp_path / "space.safetensors")
+    save_file({"features": z}, tmp_path / "z.safetensors", metadata={"camera": json.dumps(keys)})
+    words = ["score", str(tmp_path / "z.safetensors"), "--space", str(tmp_path / "space.safetensors"), "--json"]
+    words += ["--key", "camera"]
+    one, two = (CliRunner().invoke(app, [*words, *more], catch_exceptions=False) for more in ([], ["--ray", "local"]))
+    assert one.stdout == two.stdout
+    assert len(one.stdout.splitlines()) == 900 + 12
+
+
+def test_an_error_in_a_worker_arrives_as_itself(ray, streams):
+    labels, z, keys = streams
+    recipe = keyed.Recipe(labels.with_negatives(0), "neglabel")
+    with pytest.raises(LabelError, match="expected a label space with negatives"):
+        list(scaled_score.on(ray)(recipe, keyed.split(keys), z, {}))
+
+
+def test_a_benchmark_has_the_same_rows_and_resumes(ray, tmp_path):
+    table = shelf.write(tmp_path)
+    suite = suites.load(str(table), table.parent)
+    runs = grid(suite, chosen=("mcm", "online"), orders=("shuffled",), seeds=2)
+    here, there = (Results(tmp_path / name, "toy") for name in ("here", "there"))
+    expected = [row for _, row in outcomes(suite, runs, here, workers=1)]
+    list(outcomes(suite, runs[:2], there, pool=scaled_bench.on(ray)))
+    sent = []
+
+    def counting(suite, runs):
+        sent.extend(runs)
+        return scaled_bench.on(ray)(suite, runs)
+
+    found = [row for _, row in outcomes(suite, runs, there, pool=counting)]
+    assert sent == runs[2:]
+    clock = {"seconds": 0}
+    assert [row | clock for row in found] == [row | clock for row in expected]
+    assert all(torch.equal(here.scores(row), there.scores(row)) for row in expected)
+
+
+def test_the_bench_command_takes_ray(ray, tmp_path):
+    table = shelf.write(tmp_path)
+    words = ["bench", str(table), "--features", str(tmp_path), "--seeds", "1", "--detectors", "mcm,online", "--json"]
+    one, two = (
+        [json.loads(line) | {"seconds": 0} for line in CliRunner().invoke(app, [*words, *more]).stdout.splitlines()]
+        for more in (["--workers", "1"], ["--ray", "local"])
+    )
+    assert one == two != []

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.scan_cases import PAPER, case, difference
+from helpers.streams import unit
+from unseen.scan import blocked, naive
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=st.integers(0, 150),
+    classes=st.integers(1, 40),
+    dim=st.integers(2, 33),
+    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    rho=st.sampled_from([0.0, 0.05, 0.1]),
+    seed=st.integers(0, 1000),
+)
+def test_blocked_gives_naives_numbers(samples, classes, dim, share, rho, seed):
+    anchors, z, step = case(samples, classes, dim, share, rho=rho, seed=seed)
+    got, expected = (backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER) for backend in (blocked, naive))
+    assert all(error < 1e-9 for error in difference(got, expected).values())
+
+
+@pytest.mark.parametrize(("rows", "teachers"), [(1, 1), (7, 3), (16, 64), (512, 5)])
+def test_the_size_of_blocks_changes_nothing(monkeypatch, rows, teachers):
+    anchors, z, step = case(120, 20, 16, 0.6)
+    monkeypatch.setattr(blocked, "ROWS", rows)
+    monkeypatch.setattr(blocked, "TEACHERS", teachers)
+    got, expected = (backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER) for backend in (blocked, naive))
+    assert all(error < 1e-10 for error in difference(got, expected).values())
+
+
+@pytest.mark.parametrize("cut", [0, 1, 37, 119, 120])
+@pytest.mark.parametrize("backend", [naive, blocked])
+def test_a_scan_resumes_at_any_sample(backend, cut):
+    anchors, z, step = case(120, 20, 16, 0.6)
+    whole = backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
+    first = backend.scan(anchors, z[:cut] @ anchors.T / 0.01, z[:cut], step[:cut], **PAPER)
+    second = backend.scan(first.bank, z[cut:] @ anchors.T / 0.01, z[cut:], step[cut:], **PAPER)
+    torch.testing.assert_close(second.bank, whole.bank, rtol=0, atol=1e-12)
+    torch.testing.assert_close(second.read.energy, whole.read.energy[cut:], rtol=0, atol=1e-10)
+
+
+def test_float32_blocked_errs_no_more_than_float32_naive_does():
+    anchors, z, step = case(300, 50, 64, 0.5)
+    exact = naive.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
+    errors = {}
+    for backend in (naive, blocked):
+        got = backend.scan(anchors.float(), (z @ anchors.T / 0.01).float(), z.float(), step.float(), **PAPER)
+        errors[backend] = difference(got, exact)
+    for what, error in errors[blocked].items():
+        assert error < 4 * errors[naive][what] + 1e-7, what
+
+
+def test_naive_is_a_gradient_step_on_equation_7():
+    anchors, z, _ = case(1, 12, 8, 1.0)
+    bank = unit(12, 8, seed=9).requires_grad_()
+    target = torch.softmax(anchors @ z[0] / 0.01, dim=0)
+    loss = -(target * torch.log_softmax(bank @ z[0] / 0.05, dim=0)).sum()
+    (gradient,) = torch.autograd.grad(loss, bank)
+    expected = torch.nn.functional.normalize(bank.detach() - 0.07 * gradient, dim=-1)
+    got = naive.scan(bank.detach(), z @ anchors.T / 0.01, z, torch.tensor([0.07], dtype=torch.float64), **PAPER)
+    torch.testing.assert_close(got.bank, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", [naive, blocked])
+def test_two_classes_by_hand(backend):
+    # Anchors along the axes, bank the same, one sample along the first: target (1, 0) to 43 digits at tau = 0.01,
+    # pi = (1, e^-20) / (1 + e^-20) at kappa = 0.05. Only the second row feels anything worth a digit.
+    anchors = torch.eye(2, dtype=torch.float64)
+    z = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    got = backend.scan(anchors, z @ anchors.T / 0.01, z, torch.tensor([0.1], dtype=torch.float64), **PAPER)
+    pi = math.exp(-20) / (1 + math.exp(-20))
+    move = 0.1 / 0.05 * pi
+    second = torch.tensor([-move, 1.0], dtype=torch.float64) / math.hypot(move, 1)
+    torch.testing.assert_close(got.bank, torch.stack([anchors[0], second]), rtol=0, atol=1e-15)
+    assert got.read.label.tolist() == [0]
+    assert float(got.read.peak) == pytest.approx(100)
+    assert float(got.read.rest) == pytest.approx(float(second[0]) * 100, rel=1e-9)
+
+
+@pytest.mark.parametrize("backend", [naive, blocked])
+def test_zero_steps_only_read(backend):
+    anchors, z, step = case(40, 10, 8, 0.0)
+    got = backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
+    assert torch.equal(got.bank, anchors)
+    torch.testing.assert_close(got.read.energy, torch.logsumexp(z @ anchors.T / 0.01, 1), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("backend", [naive, blocked])
+def test_the_log_of_ones_own_targets_teaches(backend):
+    anchors, z, step = case(30, 10, 8, 1.0)
+    own = torch.softmax(z @ anchors.T / 0.01, dim=1).flip(1)
+    got = backend.scan(anchors, own.log(), z, step, **PAPER)
+    expected = naive.update(anchors, z[0], own[0], step[0], kappa=0.05)
+    torch.testing.assert_close(backend.scan(anchors, own.log(), z[:1], step[:1], **PAPER).bank, expected)
+    assert not torch.allclose(got.bank, backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER).bank)
+
+
+@pytest.mark.parametrize("backend", [naive, blocked])
+def test_arguments_are_not_written_to(backend):
+    anchors, z, step = case(40, 10, 8, 0.5)
+    copies = [x.clone() for x in (anchors, z, step)]
+    backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
+    assert all(torch.equal(x, copy) for x, copy in zip((anchors, z, step), copies, strict=True))
+
+
+def test_huge_steps_do_not_overflow_a_block():
+    anchors, z, _ = case(200, 10, 8, 1.0)
+    step = torch.full((200,), 5.0)
+    exact = naive.scan(anchors, z @ anchors.T / 0.01, z, step.double(), **PAPER)
+    got = blocked.scan(anchors.float(), (z @ anchors.T / 0.01).float(), z.float(), step, **PAPER)
+    rough = naive.scan(anchors.float(), (z @ anchors.T / 0.01).float(), z.float(), step, **PAPER)
+    assert bool(got.bank.isfinite().all())
+    assert difference(got, exact)["bank"] < 4 * difference(rough, exact)["bank"] + 1e-6
+
+
+def test_rows_stay_unit_over_a_long_float32_stream():
+    anchors, z, step = case(3000, 8, 16, 0.9)
+    got = blocked.scan(anchors.float(), (z @ anchors.T / 0.01).float(), z.float(), step.float(), **PAPER)
+    assert float((got.bank.double().norm(dim=1) - 1).abs().max()) < 1e-4

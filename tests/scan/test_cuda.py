@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.scan_cases import PAPER, case, difference
+from helpers.streams import space, stream
+from unseen import Session
+from unseen import scan as dispatch
+from unseen.detectors import Default, Framework, Online, OnlineID
+from unseen.gate import decaying_steps
+from unseen.odds import logit
+from unseen.scan import cuda, naive
+from unseen.scan.base import Anchors, Scan
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+
+SHAPES = [  # samples, classes, width, share of teachers: one block and many, one row per thread and four
+    (1, 1, 2, 1.0),
+    (2, 3, 5, 1.0),
+    (150, 40, 33, 0.5),
+    (1500, 7, 6, 0.1),
+    (700, 333, 17, 1.0),
+    (300, 1000, 64, 0.5),
+    (257, 2600, 31, 0.3),
+    (130, 10_000, 48, 0.6),
+    (60, 20_001, 9, 0.9),
+]
+
+
+def on_gpu(*shape: Any, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return anchors, teacher logits, samples and steps on the GPU."""
+    anchors, z, step = (x.cuda() for x in case(*shape, **options))
+    return tuple(x.to(dtype) for x in (anchors, z @ anchors.T / 0.01, z, step))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cuda_gives_naives_numbers(shape):
+    inputs = on_gpu(*shape)
+    got, expected = (backend.scan(*inputs, **PAPER) for backend in (cuda, naive))
+    assert all(error < 1e-9 for error in difference(got, expected).values())
+    assert torch.equal(got.read.label, expected.read.label)
+    torch.testing.assert_close(got.read.rest, expected.read.rest, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES[2:], (2000, 1000, 512, 0.5), (2000, 10_000, 512, 0.25)], ids=str)
+def test_float32_errs_at_most_four_times_as_much_as_naive(shape):
+    exact_inputs = on_gpu(*shape)
+    rough_inputs = [x.float() for x in exact_inputs]
+    exact = naive.scan(*exact_inputs, **PAPER)
+    plain = difference(naive.scan(*rough_inputs, **PAPER), exact)
+    for reads, times in (("float32", 4), ("split", 20)):
+        errors = difference(cuda.scan(*rough_inputs, **PAPER, reads=reads), exact)
+        print(reads, {what: f"{errors[what]:.2e} naive {plain[what]:.2e}" for what in errors})
+        for what, error in errors.items():
+            assert error < times * plain[what] + 1e-7, (reads, what)
+
+
+def test_products_are_what_they_say():
+    a, b = (torch.randn(3, n, 37, device="cuda", dtype=torch.float64) for n in (5, 70))
+    exact = -0.5 * a @ b.mT
+    torch.testing.assert_close(cuda.multiplied(a, b, scale=-0.5), exact, rtol=0, atol=1e-12)
+    onto = exact.clone()
+    cuda.multiplied(a[..., :20], b[..., :20], onto=onto)
+    torch.testing.assert_close(onto, exact + a[..., :20] @ b[..., :20].mT, rtol=0, atol=1e-12)
+    near = {"float32": 1e-5, "split": 1e-5, "tf32": 3e-2}
+    for reads, limit in near.items():
+        got = cuda.multiplied(a.float(), b.float(), scale=-0.5, reads=reads)
+        assert float((got - exact).abs().max()) < limit, reads
+    shared = cuda.multiplied(a, b[:1].expand(3, -1, -1))
+    torch.testing.assert_close(shared, a @ b[:1].mT, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 7, 8, 33, 512])
+def test_halves_on_the_gpu_are_those_of_the_definition(dim):
+    from test_scan_dispatch import halves
+
+    x = torch.randn(3, 5, dim + 4, device="cuda")[..., 4:] / 16
+    for left in (True, False):
+        assert torch.equal(cuda.halves(x, left=left).cpu(), halves(x.cpu(), left=left))
+
+
+@pytest.mark.parametrize("kind", [Online, OnlineID, Framework, Default])
+def test_detectors_say_on_a_gpu_what_they_say_on_a_cpu(kind):
+    labels = space(37, 1201, 64)
+    z = stream(labels, 3000, noise=0.1)
+    on_cpu, on_gpu = kind(labels), kind(labels.to(device="cuda"))
+    expected, state = on_cpu.observe(on_cpu.start(), z)
+    got, after = on_gpu.observe(on_gpu.start(), z.cuda())
+    assert torch.equal(got.label.cpu(), expected.label)
+    assert torch.equal(got.route.cpu(), expected.route)
+    torch.testing.assert_close(got.score.cpu(), expected.score, rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        on_gpu.score(after, z.cuda()).score.cpu(), on_cpu.score(state, z).score, rtol=0, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("kind", [Online, Default])
+def test_a_session_on_a_gpu_gives_the_verdicts_of_a_cpu(kind):
+    labels = space(37, 1201, 64)
+    z = stream(labels, 600, noise=0.1)
+    here, there = Session(kind(labels)), Session(kind(labels.to(device="cuda")))
+    for part in z.split(250):
+        assert list(there.observe(part.cuda()).known) == list(here.observe(part).known)
+    assert there.score(z[:9].cuda())[3].name == here.score(z[:9])[3].name
+    assert there.line == pytest.approx(here.line, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_stream_is_not_waited_for(monkeypatch):
+    labels = space(37, 1201, 64, dtype=torch.float32).to(device="cuda")
+    z = stream(space(37, 1201, 64, dtype=torch.float32), 3000, noise=0.1).cuda()
+    online = Online(labels)
+    teachers, trust = online._gated(z)
+    expected, _ = online.taught(online.start(), z, teachers, trust)
+    bound = logit(online.beta)
+    sides = (trust <= -bound, trust >= bound)  # the order in which they are planned
+    steps = [decaying_steps(side, torch.tensor(0).cuda(), rho=0.1, dtype=z.dtype)[0] for side in sides]
+    plans = iter([cuda.planned(step[None], online.kappa) for step in steps])
+    monkeypatch.setattr(
+        cuda, "planned", lambda step, kappa: next(plans)
+    )  # the one place that may wait: before the scan
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        got, _ = online.taught(online.start(), z, teachers, trust)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(got.score, expected.score)
+
+
+@pytest.mark.parametrize("reads", ["float32", "split"])
+def test_streams_together_are_the_streams_alone(reads):
+    labels = space(37, 1201, 64, dtype=torch.float32)
+    z = stream(labels, 900, noise=0.1).cuda()
+    online = Online(labels.to(device="cuda"))
+    generator = torch.Generator().manual_seed(4)
+    orders = [torch.randperm(900, generator=generator)[:n].cuda() for n in (900, 900, 170, 1)]
+    _, later = online.observe(online.start(), z[:50])
+    states = [online.start(), later, online.start(), later]
+    with dispatch.using(f"cuda-{reads}"):
+        got = online.observe_many(states, z, orders)
+    for (one, after), state, order in zip(got, states, orders, strict=True):
+        two, then = online.observe(state, z[order])
+        assert torch.equal(one.route, two.route)
+        torch.testing.assert_close(one.score, two.score, rtol=0, atol=2e-3)
+        torch.testing.assert_close(after.ood_bank, then.ood_bank, rtol=0, atol=1e-6)
+
+
+def test_another_backend_may_be_asked_for_on_a_gpu():
+    anchors, teacher, z, step = on_gpu(300, 60, 20, 0.5)
+    expected = naive.scan(anchors, teacher, z, step, **PAPER)
+    for name in ("naive", "blocked", "cuda", "cuda-or-blocked"):
+        with dispatch.using(name):
+            got = dispatch.scan(anchors, Anchors(anchors, 0.01), z, step, **PAPER)
+        assert all(error < 1e-9 for error in difference(got, expected).values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [12_288, 12_289, 16_000, 24_576])
+def test_banks_around_the_change_of_rows_per_thread(rows, dtype):
+    """float64 banks of more than 12,288 rows were wrong once, and not always alike."""
+    inputs = on_gpu(150, rows, 16, 0.8, dtype=dtype)
+    first, *others = (cuda.scan(*inputs, **PAPER) for _ in range(4))
+    assert all(same_bits(first, other) for other in others)
+    exact = naive.scan(*(x.double() for x in inputs), **PAPER)
+    limit = {torch.float32: 2e-3, torch.float64: 1e-9}[dtype]
+    assert all(error < limit for error in difference(first, exact).values())
+
+
+@pytest.mark.parametrize("kappa", [0.004, 0.02, 0.03, 1.0])
+def test_sharp_and_soft_temperatures(kappa):
+    inputs = on_gpu(200, 1300, 16, 0.7, rho=0.2 * kappa)
+    got, expected = (backend.scan(*inputs, kappa=kappa, tau=0.003) for backend in (cuda, naive))
+    assert all(error < 1e-8 for error in difference(got, expected).values())
+
+
+def test_huge_steps_do_not_overflow_a_block():
+    anchors, teacher, z, _ = on_gpu(200, 10, 8, 1.0)
+    step = torch.full((200,), 5.0, device="cuda", dtype=torch.float64)
+    exact = naive.scan(anchors, teacher, z, step, **PAPER)
+    inputs = [x.float() for x in (anchors, teacher, z, step)]
+    got, rough = (backend.scan(*inputs, **PAPER) for backend in (cuda, naive))
+    assert bool(got.bank.isfinite().all())
+    assert difference(got, exact)["bank"] < 4 * difference(rough, exact)["bank"] + 1e-6
+
+
+def test_zero_steps_only_read():
+    anchors, teacher, z, step = on_gpu(40, 10, 8, 0.0)
+    got = cuda.scan(anchors, teacher, z, step, **PAPER)
+    assert torch.equal(got.bank, anchors)
+    torch.testing.assert_close(got.read.energy, torch.logsumexp(teacher, 1), rtol=1e-12, atol=0)
+
+
+def test_an_empty_stream_changes_nothing():
+    inputs = on_gpu(0, 10, 8, 1.0)
+    got = cuda.scan(*inputs, **PAPER)
+    assert got.read.label.shape == (0,)
+    assert torch.equal(got.bank, inputs[0])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 37, 119, 120])
+def test_a_scan_resumes_at_any_sample(cut):
+    anchors, teacher, z, step = on_gpu(120, 500, 16, 0.6)
+    whole = cuda.scan(anchors, teacher, z, step, **PAPER)
+    first = cuda.scan(anchors, teacher[:cut], z[:cut], step[:cut], **PAPER)
+    second = cuda.scan(first.bank, teacher[cut:], z[cut:], step[cut:], **PAPER)
+    torch.testing.assert_close(second.bank, whole.bank, rtol=0, atol=1e-12)
+    torch.testing.assert_close(second.read.energy, whole.read.energy[cut:], rtol=0, atol=1e-10)
+
+
+def same_bits(first: Scan, second: Scan) -> bool:
+    pairs = zip((*first.read, first.bank), (*second.read, second.bank), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("shape", [(700, 333, 17, 1.0), (1500, 10_000, 64, 0.4)], ids=str)
+def test_the_same_input_gives_the_same_bits(shape):
+    inputs = on_gpu(*shape, dtype=torch.float32)
+    first, *others = (cuda.scan(*inputs, **PAPER) for _ in range(4))
+    assert all(same_bits(first, other) for other in others)
+
+
+def test_memory_nobody_wrote_is_never_read(monkeypatch):
+    inputs = on_gpu(700, 1000, 33, 0.5, dtype=torch.float32)
+    clean = cuda.scan(*inputs, **PAPER)
+
+    def poisoned(*shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.full(*shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype, device=device)
+
+    monkeypatch.setattr(cuda, "empty", lambda shape, **k: poisoned((shape,) if isinstance(shape, int) else shape, **k))
+    assert same_bits(clean, cuda.scan(*inputs, **PAPER))
+
+
+@pytest.mark.parametrize("memory", [1, 3 << 20])
+def test_reading_fewer_blocks_at_a_time_changes_nothing(monkeypatch, memory):
+    inputs = on_gpu(700, 90, 33, 0.5)
+    whole = cuda.scan(*inputs, **PAPER)
+    monkeypatch.setattr(cuda, "MEMORY", memory)
+    assert all(error < 1e-11 for error in difference(cuda.scan(*inputs, **PAPER), whole).values())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_many_streams_are_the_single_ones(shared):
+    parts = [on_gpu(400, 700, 20, share, seed=seed) for seed, share in enumerate((0.0, 0.2, 0.6, 1.0))]
+    banks = torch.stack([bank for bank, *_ in parts])
+    starts = [parts[0][0]] * 4 if shared else list(banks)
+    teachers, z, steps = (torch.stack(x) for x in list(zip(*parts, strict=True))[1:])
+    many = cuda.scan_many(parts[0][0] if shared else banks, teachers, z, steps, **PAPER)
+    for i, (_, teacher, samples, step) in enumerate(parts):
+        one = naive.scan(starts[i], teacher, samples, step, **PAPER)
+        got = Scan(type(one.read)(*(part[i] for part in many.read)), many.bank[i])
+        assert all(error < 1e-9 for error in difference(got, one).values())
+
+
+def test_a_short_stream_beside_a_long_one_ends_in_zeros():
+    anchors, _, z, step = on_gpu(300, 60, 20, 0.5)
+    both, steps = torch.stack([z, z]), torch.stack([step, step])
+    both[1, 170:], steps[1, 170:] = 0, 0
+    many = cuda.scan_many(anchors, Anchors(anchors, 0.01), both, steps, **PAPER)
+    short = naive.scan(anchors, z[:170] @ anchors.T / 0.01, z[:170], step[:170], **PAPER)
+    torch.testing.assert_close(many.bank[1], short.bank, rtol=0, atol=1e-10)
+    torch.testing.assert_close(many.read.energy[1, :170], short.read.energy, rtol=0, atol=1e-9)
+
+
+def test_anchors_teach_like_their_logits():
+    anchors, teacher, z, step = on_gpu(300, 200, 20, 0.5)
+    got = cuda.scan(anchors, Anchors(anchors, 0.01), z, step, **PAPER)
+    assert all(error < 1e-10 for error in difference(got, cuda.scan(anchors, teacher, z, step, **PAPER)).values())
+
+
+def test_arguments_are_not_written_to():
+    inputs = on_gpu(300, 200, 20, 0.5)
+    copies = [x.clone() for x in inputs]
+    cuda.scan(*inputs, **PAPER)
+    assert all(torch.equal(x, copy) for x, copy in zip(inputs, copies, strict=True))
+
+
+def test_tf32_asked_for_elsewhere_does_not_reach_the_scan():
+    inputs = on_gpu(300, 1000, 512, 0.5, dtype=torch.float32)
+    expected = cuda.scan(*inputs, **PAPER)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert same_bits(expected, cuda.scan(*inputs, **PAPER))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_fast_reads_are_near_and_teach_the_same():
+    inputs = on_gpu(600, 1000, 512, 0.5, dtype=torch.float32)
+    exact, fast = (cuda.scan(*inputs, **PAPER, reads=reads) for reads in ("float32", "tf32"))
+    assert torch.equal(exact.bank, fast.bank)
+    error = float((exact.read.energy - fast.read.energy).abs().max())
+    assert 0 < error < 0.2
+
+
+@pytest.mark.parametrize(("known", "negative", "dim"), [(6, 30, 16), (37, 1201, 30), (1000, 10_000, 512)])
+def test_a_resident_state_observes_like_the_detector(known, negative, dim):
+    cpu = space(known, negative, dim, dtype=torch.float32)
+    labels = type(cpu)(cpu.names, cpu.negatives, cpu.id_anchors.cuda(), cpu.ood_anchors.cuda())
+    z = stream(cpu, 120, noise=0.1 if dim < 100 else 0.15).cuda()
+    online = Online(labels)
+    resident = cuda.Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
+    state, worst, routes = online.start(), 0.0, set()
+    for sample in z:
+        sample = sample / sample.norm()
+        text = [sample @ anchors.T / 0.01 for anchors in (labels.id_anchors, labels.ood_anchors)]
+        trust = torch.logsumexp(text[0].double(), 0) - torch.logsumexp(text[1].double(), 0)
+        route = int(trust >= logit(0.95)) - int(trust <= -logit(0.95))
+        steps = [
+            0.1 / (int(seen) + 1) ** 0.5 * (route == sign) for seen, sign in ((state.id_seen, 1), (state.ood_seen, -1))
+        ]
+        known_side, unknown_side = (
+            naive.scan(bank, logits[None], sample[None], torch.tensor([step], device="cuda"), **PAPER)
+            for bank, logits, step in zip(state[:2], text, steps, strict=True)
+        )
+        seen = (state.id_seen + (route == 1), state.ood_seen + (route == -1))
+        state = type(state)(known_side.bank, unknown_side.bank, *seen)
+        score = resident.observe(sample)
+        worst = max(worst, abs(score - float(known_side.read.energy - unknown_side.read.energy)))
+        assert int(resident.route) == route
+        assert int(resident.label) == int(known_side.read.label)
+        routes.add(route)
+    assert len(routes) > 1
+    assert worst < 2e-3
+    torch.testing.assert_close(resident.bank[:, :dim], torch.cat(state[:2]), rtol=0, atol=2e-6)

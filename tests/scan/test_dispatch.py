@@ -1,0 +1,262 @@
+"""What of the GPU's path can be checked without one: who is chosen, how streams are cut, what is multiplied by what.
+
+The launches (products, `learn`, `top`, `halves`) are replaced by their definitions in torch; everything around them is
+the code that runs on a GPU. The launches themselves are tested in test_scan_cuda.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.scan_cases import PAPER, case, difference
+from helpers.streams import space, stream
+from unseen import odds, scan
+from unseen.detectors import Framework, Online, OnlineID
+from unseen.errors import SettingError
+from unseen.odds import Top
+from unseen.scan import blocked, cuda, naive
+from unseen.scan.base import Anchors, Scan
+
+
+def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, kind: cuda.Kind) -> None:
+    assert kind.result == (1 if out.dtype == torch.float64 else 0)
+    assert kind.numbers == {torch.float64: 1, torch.float32: 0, torch.float16: 2}[a.dtype]
+    assert a.stride(-1) == b.stride(-1) == out.stride(-1) == 1
+    out.copy_(scale * (a.to(out.dtype) @ b.to(out.dtype).mT) + (keep * out if keep else 0))
+
+
+def halves(x: Tensor, *, left: bool) -> Tensor:
+    padded = 8 * -(-x.shape[-1] // 8)
+    whole = torch.nn.functional.pad(cuda.SPLIT * x, (0, padded - x.shape[-1]))
+    high = whole.half()
+    low = (whole - high.float()).half()
+    return torch.cat([high, low, high] if left else [low, high, high], dim=-1)
+
+
+def top(logits: Tensor, *, tau: float = 1.0, scale: Any = None, before: Any = None, rows: int = 1) -> Top:
+    if scale is not None:
+        block = torch.arange(len(logits)) // rows
+        logits = logits * scale.reshape(-1, *scale.shape[-2:])[block, before.flatten().long()]
+    return odds.top(logits / tau)
+
+
+def learn(
+    bank: Tensor, taught: Tensor, aim: Tensor, plan: cuda.Plan, blocks: slice, *, width: int, kappa: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    streams, size, n, dim = taught.shape
+    wide = torch.full((streams, size, bank.shape[1], width), float("nan"), dtype=bank.dtype)
+    scale = torch.full((streams, size, n + 1, bank.shape[1]), float("nan"), dtype=bank.dtype)
+    banks = []
+    for s in range(streams):
+        row = bank[s]
+        for b in range(size):
+            count = int(plan.counts[s, blocks.start + b])
+            z, rate = taught[s, b, :count], plan.rate[s, blocks.start + b, :count]
+            target = aim[s, b, :count] / rate.unsqueeze(1)
+            coef, scales = blocked.learn(z @ row.T, z @ z.T, target, rate, kappa)
+            wide[s, b] = 0
+            wide[s, b, :, :count], wide[s, b, :, n : n + dim] = coef.T, row
+            scale[s, b, : count + 1] = scales
+            row = blocked.rewritten(row, blocked.Lesson(z, coef, scales)) if count else row
+        banks.append(row)
+    return wide, scale, torch.stack(banks)
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    for function in (gemm, halves, top, learn):
+        monkeypatch.setattr(cuda, function.__name__, function)
+    monkeypatch.setattr(scan, "backend", lambda device: "cuda")
+    monkeypatch.setattr(cuda, "side_by_side", lambda first, second, device: (first(), second()))
+
+
+SHAPES = [(1, 1, 2, 1.0), (150, 40, 33, 0.5), (1500, 7, 6, 0.1), (700, 33, 17, 1.0), (40, 10, 1, 0.5)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("memory", [1, 6 << 30])
+def test_the_gpus_plan_gives_naives_numbers(emulated, monkeypatch, shape, memory):
+    monkeypatch.setattr(cuda, "MEMORY", memory)
+    anchors, z, step = case(*shape)
+    expected = naive.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
+    for teacher in (z @ anchors.T / 0.01, Anchors(anchors, 0.01)):
+        got = cuda.scan(anchors, teacher, z, step, **PAPER)
+        assert all(error < 1e-9 for error in difference(got, expected).values())
+        assert torch.equal(got.read.label, expected.read.label)
+
+
+@pytest.mark.parametrize("reads", ["float32", "split"])
+def test_split_products_are_as_exact_as_float32_ones(emulated, reads):
+    anchors, z, step = case(400, 300, 512, 0.5)
+    exact = naive.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
+    rough = [x.float() for x in (anchors, z @ anchors.T / 0.01, z, step)]
+    got, plain = cuda.scan(*rough, **PAPER, reads=reads), naive.scan(*rough, **PAPER)
+    for what, error in difference(got, exact).items():
+        assert error < 4 * difference(plain, exact)[what] + 1e-7, what
+
+
+def test_halves_hold_twenty_two_bits():
+    z = case(200, 10, 512, 1.0)[1].float()
+    left, right = halves(z[None], left=True)[0].double(), halves(z[None], left=False)[0].double()
+    got = left @ right.T / cuda.SPLIT**2
+    exact = z.double() @ z.double().T
+    assert float((got - exact).abs().max()) < 2**-22  # one float16 alone would be off by 2**-13
+    assert float((got - exact).abs().max()) < float((z @ z.T - exact).abs().max()) * 2 + 2**-24
+
+
+@pytest.mark.parametrize("kind", [Online, OnlineID, Framework])
+def test_detectors_say_the_same_through_the_gpus_path(emulated, monkeypatch, kind):
+    labels = space(7, 40, 24)
+    z = stream(labels, 700)
+    detector = kind(labels)
+    with monkeypatch.context() as plain:
+        plain.setattr(scan, "backend", lambda device: "blocked")
+        expected, state = detector.observe(detector.start(), z)
+    for name in ("online", "online_id", "framework"):
+        monkeypatch.setattr(f"unseen.detectors.{name}.is_on_gpu", lambda z: True)
+    got, after = detector.observe(detector.start(), z)
+    assert detector.block_for(z) == 700
+    assert torch.equal(got.route, expected.route)
+    assert torch.equal(got.label, expected.label)
+    torch.testing.assert_close(got.score, expected.score, rtol=0, atol=1e-9)
+    for one, two in zip(after, state, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_streams_together_are_the_streams_alone(request, monkeypatch, on_gpu):
+    labels = space(7, 40, 24)
+    z = stream(labels, 300)
+    online = Online(labels)
+    generator = torch.Generator().manual_seed(4)
+    orders = [torch.randperm(300, generator=generator)[:n] for n in (300, 300, 170, 1)]
+    _, later = online.observe(online.start(), z[:50])
+    states = [online.start(), later, online.start(), later]
+    expected = [online.observe(state, z[order]) for state, order in zip(states, orders, strict=True)]
+    if on_gpu:
+        request.getfixturevalue("emulated")
+        monkeypatch.setattr("unseen.detectors.online.is_on_gpu", lambda z: True)
+    got = online.observe_together(states, z, orders)
+    for (one, after), (two, state) in zip(got, expected, strict=True):
+        assert torch.equal(one.route, two.route)
+        assert torch.equal(one.label, two.label)
+        torch.testing.assert_close(one.score, two.score, rtol=0, atol=1e-9)
+        for x, y in zip(after, state, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-11)
+
+
+def test_targets_are_shared_only_where_images_come_twice():
+    labels = space(7, 40, 24)
+    z, anchors = stream(labels, 20), Anchors(labels.id_anchors, 0.01)
+    taught, once = torch.arange(20) % 3 == 0, torch.arange(20)[None]
+    assert scan.shared_targets(anchors, z, taught, once) is anchors
+    assert scan.shared_targets(anchors, z, taught & False, once.repeat(2, 1)) is anchors
+    table = scan.shared_targets(anchors, z, taught, once.repeat(2, 1))
+    assert isinstance(table, scan.Targets)
+    for i in taught.nonzero().flatten().tolist():
+        expected = torch.softmax(z[i] @ labels.id_anchors.T / 0.01, dim=0)
+        torch.testing.assert_close(table.rows[table.at[1, i]], expected)
+
+
+def test_the_device_chooses_unless_someone_else_does(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.delenv("UNSEEN_SCAN", raising=False)
+    assert (scan.backend(cpu), scan.backend(gpu)) == ("blocked", "cuda")
+    with scan.using("naive"):
+        assert scan.backend(gpu) == "naive"
+        with scan.using("cuda-tf32"):
+            assert scan.backend(gpu) == "cuda-tf32"
+        assert scan.backend(cpu) == "naive"
+    assert scan.backend(cpu) == "blocked"
+    monkeypatch.setenv("UNSEEN_SCAN", "blocked")
+    assert scan.backend(gpu) == "blocked"
+    with scan.using("auto"):
+        assert scan.backend(gpu) == "cuda"
+
+
+def test_a_choice_stays_in_its_thread():
+    seen = []
+    with scan.using("naive"):
+        other = threading.Thread(target=lambda: seen.append(scan.backend(torch.device("cpu"))))
+        other.start()
+        other.join()
+    assert seen == ["blocked"]
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(SettingError, match=r"expected a scan out of auto, naive, .*, got 'fast'"), scan.using("fast"):
+        pass
+    with scan.using("cuda"), pytest.raises(SettingError, match=r"expected tensors on a CUDA device .* got cpu"):
+        scan.scan(*case(3, 2, 2, 1.0)[:1], torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3), **PAPER)
+    with pytest.raises(SettingError, match="expected at most 24576 rows in a bank on the GPU, got 24577"):
+        cuda.scan(torch.zeros(24_577, 1), torch.zeros(1, 24_577), torch.zeros(1, 1), torch.zeros(1), **PAPER)
+    halves = [x.half() for x in (*(torch.zeros(1, 1),) * 3, torch.zeros(1))]
+    with pytest.raises(SettingError, match=r"expected float32 or float64 on the GPU, got torch\.float16; convert"):
+        cuda.scan(*halves, **PAPER)
+    with pytest.raises(SettingError, match="expected reads out of float32, split, tf32, got 'bf16'"):
+        cuda.scan(*(torch.zeros(1, 1),) * 3, torch.zeros(1), **PAPER, reads="bf16")  # type: ignore[arg-type]
+
+
+def test_falling_back_is_said_aloud_and_only_when_asked_for(monkeypatch):
+    def refused(capability: object) -> None:
+        raise SettingError("expected nvcc to compile the CUDA scan once, got none")
+
+    monkeypatch.setattr(cuda, "library", refused)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    scan._fallback.cache_clear()
+    with scan.using("cuda-or-blocked"):
+        with pytest.warns(RuntimeWarning, match="falls back to 'blocked' on cuda: expected nvcc"):
+            assert scan.backend(torch.device("cuda")) == "blocked"
+        assert scan.backend(torch.device("cpu")) == "blocked"
+    assert scan.backend(torch.device("cuda")) == "cuda"
+    scan._fallback.cache_clear()
+
+
+def test_every_backend_of_a_cpu_gives_the_same_numbers():
+    anchors, z, step = case(60, 12, 8, 0.5)
+    results: list[Scan] = []
+    for name in ("naive", "blocked", "auto", "cuda-or-blocked"):
+        with scan.using(name):
+            results.append(scan.scan(anchors, Anchors(anchors, 0.01), z, step, **PAPER))
+    assert all(error < 1e-10 for other in results[1:] for error in difference(other, results[0]).values())
+
+
+def fake_nvcc(folder: Path, *, fails: bool = False) -> Path:
+    """Return a compiler that copies nothing but its name, or fails."""
+    script = folder / "nvcc"
+    body = (
+        "echo 'error: no such thing' >&2; exit 2" if fails else 'while [ "$1" != -o ]; do shift; done; echo so > "$2"'
+    )
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+    return script
+
+
+def test_compiled_kernels_are_kept_where_one_can_write(monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda, "nvcc", lambda: str(fake_nvcc(tmp_path)))
+    closed, temporary = tmp_path / "closed", tmp_path / "temporary"
+    closed.write_text("a file in the place of a folder")  # what even root cannot write into
+    temporary.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
+    monkeypatch.setattr(cuda.tempfile, "gettempdir", lambda: str(temporary))
+    first, second = cuda.built("scan.so", "sm_90"), cuda.built("scan.so", "sm_90")
+    assert first == second
+    assert first.is_relative_to(temporary)
+    assert [path.name for path in first.parent.iterdir()] == ["scan.so"]
+    first.parent.chmod(0o777)
+    assert cuda.caches() == [closed / "unseen"]
+    with pytest.raises(SettingError, match=r"expected a folder to keep the compiled scan in, got .*closed"):
+        cuda.built("scan.so", "sm_90")
+
+
+def test_what_the_compiler_says_is_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda, "nvcc", lambda: str(fake_nvcc(tmp_path, fails=True)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SettingError, match=r"got exit status 2(.|\n)*no such thing"):
+        cuda.built("scan.so", "sm_90")

@@ -1,0 +1,272 @@
+"""The API over a real socket: verdicts, idempotency, concurrency, streams, snapshots, events, metrics."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from helpers.service import Server, downloaded, flat, reference, same
+from helpers.streams import space, stream
+from unseen import Session
+from unseen.detectors import Online
+from unseen.errors import ServiceError
+from unseen.serve.client import Client
+from unseen.serve.limits import Limits
+from unseen.serve.stream import Config
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 400)
+SENT = Z  # the journal has what was sent
+CONFIG = Config("", "", "*", "online")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def server(data):
+    with Server(data, every=100, limits=Limits(batch=256)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def space_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("space") / "space.safetensors"
+    LABELS.save(path)
+    return path
+
+
+@pytest.fixture
+def remote(server, space_file):
+    made = server.client.create(space_file, detector="online")
+    yield made
+    made.delete()
+
+
+def post(server, remote, verb, **content):
+    return server.client.http.post(f"/v1/streams/{remote.id}/{verb}", **content)
+
+
+def test_observe_says_what_a_session_says_and_numbers_it(server, remote, tmp_path):
+    session = Session(Online(LABELS))
+    for first in (0, 100, 200):
+        said = remote.observe(Z[first : first + 100])
+        expected = session.observe(SENT[first : first + 100])
+        assert [row["seq"] for row in said] == list(range(first, first + 100))
+        assert [row["name"] for row in said] == [verdict.name for verdict in expected]
+        assert [row["score"] for row in said] == pytest.approx(expected.reading.score.tolist(), abs=1e-4)
+        assert [row["confidence"] for row in said] == pytest.approx(expected.confidence.tolist(), abs=1e-5)
+    info = remote.info()
+    assert info["counts"]["seen"] == info["seq"] == 300
+    assert info["coverage"] > 0.2
+    assert info["moved"]["id_bank"] > 0
+    assert info["threshold"]["line"] == pytest.approx(session.line, abs=1e-4)
+    assert remote.state(tmp_path / "state.safetensors") == 300
+    resumed = Session.load(tmp_path / "state.safetensors", LABELS)
+    assert same(flat(resumed), flat(session))
+
+
+def test_score_is_pure(remote, server, tmp_path):
+    remote.observe(Z[:50])
+    before = downloaded(remote, LABELS, tmp_path / "before")
+    first, second = remote.score(Z[50:80]), remote.score(Z[50:80])
+    assert first == second
+    assert "seq" not in first[0]
+    assert same(before, downloaded(remote, LABELS, tmp_path / "after"))
+
+
+def test_json_and_raw_features_mean_the_same(server, remote):
+    raw = remote.score(Z[:3])
+    said = post(server, remote, "score", json={"features": Z[:3].tolist()}).json()["verdicts"]
+    assert [row["score"] for row in said] == pytest.approx([row["score"] for row in raw], abs=1e-5)
+
+
+def test_a_retried_observe_is_not_learned_twice(remote, tmp_path):
+    first = remote.observe(Z[:20], key="again")
+    middle = remote.observe(Z[20:40])
+    assert remote.observe(Z[:20], key="again") == first
+    assert middle[0]["seq"] == 20
+    assert remote.info()["seq"] == 40
+    with pytest.raises(ServiceError, match="idempotency key came with first") as caught:
+        remote.observe(Z[1:21], key="again")
+    assert caught.value.status == 422
+    assert same(
+        downloaded(remote, LABELS, tmp_path / "state"), flat(reference(CONFIG, LABELS, [SENT[:20], SENT[20:40]]))
+    )
+
+
+def test_one_key_from_many_callers_at_once_is_learned_once(remote):
+    with ThreadPoolExecutor(8) as pool:
+        said = list(pool.map(lambda _: remote.observe(Z[:5], key="same"), range(16)))
+    assert all(rows == said[0] for rows in said)
+    assert remote.info()["seq"] == 5
+
+
+def test_concurrent_callers_get_every_number_once_and_readers_see_whole_states(server, remote, tmp_path):
+    stop = threading.Event()
+    scores = []
+
+    def read():
+        while not stop.is_set():
+            scores.append(remote.score(Z[:1])[0]["score"])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with ThreadPoolExecutor(8) as pool:
+        said = list(pool.map(lambda z: (remote.observe(z[None])[0]["seq"], z), Z[:200]))
+    stop.set()
+    reader.join()
+    assert sorted(seq for seq, _ in said) == list(range(200))
+    assert len(scores) > 3
+    in_order = torch.stack([z for _, z in sorted(said, key=lambda pair: pair[0])])
+    expected = flat(reference(CONFIG, LABELS, [in_order]))
+    for name, tensor in downloaded(remote, LABELS, tmp_path / "state").items():
+        assert torch.allclose(tensor.double(), expected[name].double(), atol=1e-4), name
+
+
+def test_streams_do_not_touch_each_other(server, space_file):
+    left, right = (server.client.create(space_file, detector="online", name=side) for side in ("left", "right"))
+    left.observe(Z[:30])
+    assert right.info()["seq"] == 0
+    assert {row["name"] for row in server.client.streams()} >= {"left", "right"}
+    left.delete()
+    with pytest.raises(ServiceError, match="one of your streams"):
+        left.info()
+    right.delete()
+
+
+def test_snapshot_restore_and_reset(remote, tmp_path):
+    remote.observe(Z[:40])
+    here = downloaded(remote, LABELS, tmp_path / "here")
+    number = remote.snapshot()
+    remote.observe(Z[40:90])
+    remote.restore(number)
+    assert same(downloaded(remote, LABELS, tmp_path / "back"), here)
+    assert remote.observe(Z[90:91])[0]["seq"] == 90  # numbers go on: nothing is answered under an old one
+    remote.reset()
+    assert remote.info()["counts"]["seen"] == 0
+    remote.restore(tmp_path / "here")
+    assert same(downloaded(remote, LABELS, tmp_path / "uploaded"), here)
+
+
+def test_a_foreign_or_damaged_state_is_refused(remote, tmp_path):
+    Session(Online(space(3, dtype=torch.float32))).save(tmp_path / "other")
+    for name, data in (("other", None), ("torn", b"\x10"), ("junk", b"{}" * 40)):
+        path = tmp_path / name
+        if data is not None:
+            path.write_bytes(data)
+        with pytest.raises(ServiceError, match="expected") as caught:
+            remote.restore(path)
+        assert caught.value.status == 422
+        assert str(tmp_path) not in str(caught.value)
+    assert remote.info()["seq"] == 0
+
+
+def test_events_tell_what_was_said(server, remote):
+    heard = []
+    listening = threading.Event()
+
+    def listen():
+        with Client(server.url) as own, own.http.stream("GET", f"/v1/streams/{remote.id}/events") as answer:
+            for line in answer.iter_lines():
+                listening.set()
+                if line.startswith("data: "):
+                    heard.append(json.loads(line[6:]))
+                    return
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    assert listening.wait(10)
+    said = remote.observe(Z[:3])
+    thread.join(10)
+    assert heard[0]["verdicts"] == said
+
+
+def test_metrics_health_document_and_page(server, remote):
+    remote.observe(Z[:10])
+    get = server.client.http.get
+    text = get("/metrics").text
+    assert f'unseen_samples_total{{stream="{remote.id}"' in text
+    assert 'unseen_requests_total{route="/v1/streams/{id}/observe",status="200"}' in text
+    assert get("/healthz").json()["status"] == "ok"
+    assert get("/readyz").json()["ready"] is True
+    assert "/v1/streams/{id}/observe" in get("/openapi.json").json()["paths"]
+    for path in ("/", "/docs", "/app.js", "/style.css"):
+        answer = get(path)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert len(get(f"/v1/streams/{remote.id}/labels").json()["names"]) == 6
+    assert len(get(f"/v1/streams/{remote.id}/history").json()["margins"]) == 10
+
+
+def test_a_space_the_operator_offers(server, data):
+    LABELS.save(data / "spaces" / "toy.safetensors")
+    server.client.create(space="toy", detector="online").delete()
+    with pytest.raises(ServiceError, match=r"out of \['toy'\]") as caught:
+        server.client.call("POST", "/v1/streams", json={"space": "../../etc/passwd"})
+    assert caught.value.status == 422
+
+
+def test_names_need_an_encoder_and_the_answer_says_so(server):
+    with pytest.raises(ServiceError, match="unseen serve --encoder") as caught:
+        server.client.create(names=["cat", "dog"])
+    assert caught.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        ({"json": {"features": [[1.0, 0.0]]}}, 422, r"shape \[n, 16\]"),
+        ({"json": {"features": [[0.0] * 16]}}, 422, "zero vector"),
+        ({"json": {"features": [[1.0] * 16]}}, 422, "norm of 4"),
+        ({"json": {"features": [[1e308] * 16]}}, 422, "finite"),
+        ({"json": {"features": [[1.0] * 16, [1.0]]}}, 422, "one width"),
+        ({"json": {"features": []}}, 413, "1 to 256 samples"),
+        ({"json": {"features": Z[:1].tolist() * 257}}, 413, "got 257"),
+        ({"json": {}}, 422, "either features or images"),
+        ({"json": {"features": [["x"]]}}, 422, "features.0.0"),
+        ({"json": {"feature": []}}, 422, "Extra inputs"),
+        ({"content": b"\xff{", "headers": {"content-type": "application/json"}}, 422, "Samples"),
+        ({"content": b"123", "headers": {"content-type": "application/octet-stream"}}, 422, "little-endian float32"),
+        ({"content": b"x", "headers": {"content-type": "text/plain"}}, 415, "Content-Type"),
+        ({"json": {"images": ["%%%"]}}, 422, "base64"),
+        ({"json": {"images": [base64.b64encode(b"no image").decode()]}}, 422, "image 0"),
+        ({"content": b"--x", "headers": {"content-type": "multipart/form-data; boundary=x"}}, 413, "1 to 256"),
+        ({"json": {"features": Z[:1].tolist()}, "headers": {"idempotency-key": "x" * 300}}, 422, "256 characters"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_changes_nothing(server, remote, content, status, message):
+    answer = post(server, remote, "observe", **content)
+    assert answer.status_code == status
+    assert re.search(message, answer.json()["message"])
+    assert remote.info()["seq"] == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"detector": "nobody"}, "detector out of"),
+        ({"detector": "gl-mcm"}, "patches"),
+        ({"settings": {"tau": -1}}, "tau above 0"),
+        ({"settings": {"colour": 1}}, "colour"),
+        ({"detector": "framework", "settings": {"targets": 1}}, "settings that fit"),
+        ({"threshold": {"kind": "none"}}, "threshold out of"),
+        ({"threshold": {"settings": {"window": 10**9}}}, "threshold"),
+        ({"threshold": {"settings": {"colour": 1}}}, "colour"),
+        ({"threshold": {"settings": {"recall": 2}}}, "recall"),
+    ],
+)
+def test_a_stream_that_cannot_work_is_not_created(server, space_file, wanted, message):
+    count = len(server.client.streams())
+    with pytest.raises(ServiceError, match=message) as caught:
+        server.client.create(space_file, **{"detector": "online", **wanted})
+    assert caught.value.status == 422
+    assert len(server.client.streams()) == count

@@ -1,0 +1,435 @@
+"""What disks, clients and clocks do to a service: noticed, refused or rolled back, never silently wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import socket
+import sqlite3
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.service import Server, downloaded, flat, reference, same
+from helpers.streams import space, stream
+from unseen.errors import ServiceError, StateError
+from unseen.serve.client import Client
+from unseen.serve.journal import Entry, Journal, Position
+from unseen.serve.limits import Limits, Rate
+from unseen.serve.stream import AUTO, Config, Durability, Stream, write_config
+from unseen.serve.streams import Streams
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 1000)
+SENT = Z
+CONFIG = Config("0" * 16, "", "*", "online")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "data" / "streams" / CONFIG.id
+    path.mkdir(parents=True)
+    LABELS.save(path / "space.safetensors")
+    write_config(path, CONFIG)
+    return path
+
+
+def opened(folder, **durability) -> Stream:
+    return Stream(folder, CONFIG, Durability(**durability))
+
+
+def fed(stream: Stream, start: int, stop: int, *, size: int = 10) -> list[torch.Tensor]:
+    parts = list(Z[start:stop].split(size))
+    for part in parts:
+        stream.observe([stream.part(part)])
+    return parts
+
+
+def left_behind(stream: Stream) -> None:
+    """Let go of the files as a kill does: nothing is checkpointed, no snapshot is taken."""
+    copy = {path: path.read_bytes() for path in stream.folder.glob("journal.db*")}
+    stream.leave()
+    for path, data in copy.items():
+        if not path.name.endswith("-shm"):
+            path.write_bytes(data)
+
+
+@pytest.fixture
+def snapshotted(folder):
+    """Return a folder with two snapshots and some blocks behind the newer one, and the state it stands for."""
+    stream = opened(folder)
+    sent = fed(stream, 0, 100)
+    stream.snapshot(AUTO)
+    sent += fed(stream, 100, 200)
+    stream.snapshot(AUTO)
+    sent += fed(stream, 200, 250)
+    left_behind(stream)
+    return folder, flat(reference(CONFIG, LABELS, sent))
+
+
+def test_a_restart_replays_only_what_came_after_the_snapshot(snapshotted):
+    folder, expected = snapshotted
+    stream = opened(folder)
+    assert (stream.at.seq, stream.replayed) == (250, 50)
+    assert same(flat(stream.readers), expected)
+    stream.leave()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("detector", ["default", "online"])
+def test_any_cutting_into_blocks_is_replayed_to_the_bit(tmp_path, detector, seed):
+    """Parts of many sizes, gathered as they come, with snapshots anywhere: a restart gives the bits that were learned.
+
+    Wide enough that matrix products are cut into tiles, whose sums would round otherwise for another cutting.
+    """
+    choice, config = random.Random(seed), replace(CONFIG, detector=detector)
+    labels = space(40, 300, dim=96, dtype=torch.float32)
+    labels.save(tmp_path / "space.safetensors")
+    stream_ = Stream(tmp_path, config, Durability())
+    z = stream(labels, 600, seed=seed)
+    while len(z):
+        sizes = [choice.choice((1, 2, 3, 7, 16, 33)) for _ in range(choice.randint(1, 6))]
+        stream_.observe([stream_.part(part) for part in z[: sum(sizes)].split(choice.choice(sizes))])
+        z = z[sum(sizes) :]
+        if choice.random() < 0.2:
+            stream_.snapshot(AUTO)
+    learned = flat(stream_.readers)
+    left_behind(stream_)
+    again = Stream(tmp_path, config, Durability())
+    assert same(flat(again.readers), learned)
+    again.leave()
+
+
+def damaged_snapshot(folder, change):
+    newest = sorted((folder / "snapshots").glob("auto-*"))[-1]
+    newest.write_bytes(change(newest.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda data: data[: len(data) // 2], id="torn"),
+        pytest.param(lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], id="flipped bit"),
+        pytest.param(lambda data: b"", id="empty"),
+    ],
+)
+def test_a_damaged_snapshot_is_set_aside_and_reported(snapshotted, change):
+    folder, expected = snapshotted
+    damaged_snapshot(folder, change)
+    stream = opened(folder)
+    assert stream.replayed == 150  # from the snapshot before
+    assert same(flat(stream.readers), expected)
+    assert "snapshot" in stream.faults[0] or "state file" in stream.faults[0]
+    assert len(list((folder / "snapshots").glob("damaged-*"))) == 1
+    stream.leave()
+
+
+def test_without_any_good_snapshot_the_whole_journal_is_replayed(folder):
+    stream = opened(folder)
+    sent = fed(stream, 0, 100)
+    stream.snapshot(AUTO)
+    sent += fed(stream, 100, 150)
+    left_behind(stream)
+    damaged_snapshot(folder, lambda _: b"?")
+    stream = opened(folder)
+    assert stream.replayed == 150
+    assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, sent)))
+    stream.leave()
+
+
+def test_a_stream_that_cannot_be_rebuilt_is_refused_and_the_others_go_on(folder, tmp_path):
+    stream = opened(folder)
+    for start in (0, 100, 200):
+        fed(stream, start, start + 100)
+        stream.snapshot(AUTO)
+    fed(stream, 300, 310)  # forgets what the older snapshot covers
+    stream.leave()
+    for path in (folder / "snapshots").glob("auto-*"):
+        path.write_bytes(b"?")
+    LABELS.save(tmp_path / "space")
+    with Server(tmp_path / "data") as server:
+        server.client.retries = 0
+        (row,) = server.client.streams()
+        assert row["status"] == "damaged"
+        assert "restore a backup" in row["reason"]
+        with pytest.raises(ServiceError, match="damaged") as caught:
+            server.client.stream(CONFIG.id).score(Z[:1])
+        assert caught.value.status == 503
+        assert len(server.client.create(tmp_path / "space", detector="online").observe(Z[:3])) == 3
+
+
+def test_an_altered_sample_in_the_journal_is_noticed(snapshotted):
+    folder, _ = snapshotted
+    opened(folder).leave()  # the log is now in the database
+    database = folder / "journal.db"
+    data, sample = database.read_bytes(), SENT[220].numpy().tobytes()
+    assert data.count(sample) == 1
+    at = data.index(sample)
+    database.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    with pytest.raises(StateError, match="missing or altered"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("page", [0, 1, 2, 3])
+def test_a_corrupted_page_never_passes_for_the_truth(snapshotted, page):
+    folder, expected = snapshotted
+    opened(folder).leave()
+    database = folder / "journal.db"
+    data = bytearray(database.read_bytes())
+    data[page * 16384 + 100 : page * 16384 + 8000] = bytes(7900)
+    database.write_bytes(data)
+    with contextlib.suppress(StateError):
+        stream = opened(folder)
+        assert same(flat(stream.readers), expected)  # the page held nothing that this start needs
+        stream.leave()
+
+
+def test_a_hole_in_the_log_is_not_taken_for_its_end(folder):
+    stream = opened(folder)
+    fed(stream, 0, 100)
+    left_behind(stream)
+    log = folder / "journal.db-wal"
+    data, sample = log.read_bytes(), SENT[45].numpy().tobytes()
+    at = data.index(sample)
+    log.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    with pytest.raises(StateError, match="committed blocks stand behind a damaged page"):
+        opened(folder)
+
+
+def test_a_torn_last_block_was_never_acknowledged_and_is_dropped(folder):
+    stream = opened(folder)
+    sent = fed(stream, 0, 100)
+    left_behind(stream)
+    log = folder / "journal.db-wal"
+    log.write_bytes(log.read_bytes()[:-5000])
+    stream = opened(folder)
+    assert stream.at.seq == 90
+    assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, sent[:-1])))
+    stream.leave()
+
+
+def test_a_journal_that_ends_before_a_snapshot_has_lost_samples_and_is_refused(snapshotted):
+    folder, _ = snapshotted
+    opened(folder).leave()
+    with sqlite3.connect(folder / "journal.db") as database:
+        database.execute("DELETE FROM entries WHERE id >= 15")
+    database.close()
+    with pytest.raises(StateError, match="missing or altered"):
+        opened(folder)
+
+
+def test_a_foreign_journal_is_refused(folder, tmp_path):
+    start = Position.start("another stream")
+    other = Journal(folder / "journal.db", start)
+    other.append(start, Entry("reset", 0, b""))
+    other.close()
+    with pytest.raises(StateError, match="missing or altered"):
+        opened(folder)
+
+
+@pytest.mark.parametrize(("found", "remedy"), [(99, "a newer unseen wrote it"), (0, "the unseen it is from")])
+def test_a_journal_of_another_format_is_refused_untouched(folder, found, remedy):
+    stream = opened(folder)
+    fed(stream, 0, 20)
+    stream.leave()
+    with sqlite3.connect(folder / "journal.db") as database:
+        database.execute(f"PRAGMA user_version = {found}")
+    database.close()
+    with pytest.raises(StateError, match=f"format 1 in journal.db, got format {found}; .*{remedy}"):
+        opened(folder)
+    with sqlite3.connect(folder / "journal.db") as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (found,)
+    database.close()
+
+
+def test_a_replay_with_other_arithmetic_says_so(snapshotted, monkeypatch):
+    folder, _ = snapshotted
+    monkeypatch.setattr("unseen.serve.stream._arithmetic", lambda: "another machine")
+    stream = opened(folder)
+    assert "50 samples were learned with torch" in stream.faults[0]
+    assert "replayed with another machine: equal to rounding" in stream.faults[0]
+    stream.leave()
+    again = opened(folder)
+    assert again.faults == []
+    again.leave()
+
+
+def test_an_altered_receipt_is_noticed(folder):
+    stream = opened(folder)
+    stream.observe([stream.part(Z[:2], "key")])
+    stream.leave()
+    with sqlite3.connect(folder / "journal.db") as database:
+        database.execute("UPDATE receipts SET first = first + 1")
+    database.close()
+    stream = opened(folder)
+    with pytest.raises(StateError, match="receipt"):
+        stream.observe([stream.part(Z[:2], "key")])
+    stream.leave()
+
+
+def test_a_full_disk_refuses_learns_nothing_and_recovers(tmp_path):
+    LABELS.save(tmp_path / "space")
+    with Server(tmp_path / "data", room=400_000) as server:
+        remote = server.client.create(tmp_path / "space", detector="online")
+        server.client.retries = 0
+        sent = []
+
+        def fill():
+            for part in Z.split(20):
+                remote.observe(part, key=f"part {len(sent)}")
+                sent.append(part)
+
+        with pytest.raises(ServiceError, match="sound disk") as caught:
+            fill()
+        assert caught.value.status == 507
+        assert 0 < len(sent) < 50
+        assert remote.info()["seq"] == 20 * len(sent)
+        assert remote.score(Z[:1])
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1 << 30, resource.RLIM_INFINITY))
+        part = Z[20 * len(sent) :][:20]
+        assert remote.observe(part, key=f"part {len(sent)}")[0]["seq"] == 20 * len(sent)
+        sent.append(part)
+        expected = flat(reference(CONFIG, LABELS, sent))
+        assert same(downloaded(remote, LABELS, tmp_path / "state"), expected)
+    with Server(tmp_path / "data") as server:
+        assert same(downloaded(server.client.stream(remote.id), LABELS, tmp_path / "state"), expected)
+
+
+def test_a_write_whose_fate_is_unknown_is_settled_by_the_disk(folder, monkeypatch):
+    stream = opened(folder)
+    sent = fed(stream, 0, 50)
+    append = Journal.append
+
+    def written_but_not_confirmed(self, *args, **options):
+        append(self, *args, **options)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(Journal, "append", written_but_not_confirmed)
+    with pytest.raises(ServiceError, match="disk I/O error"):
+        stream.observe([stream.part(Z[50:60], "key")])
+    assert stream.readers.snapshot.tally.seen == 50
+    monkeypatch.undo()
+    (answer,) = stream.observe([stream.part(Z[50:60], "key")])
+    assert (answer.first, answer.repeated) == (50, True)
+    assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, [*sent, SENT[50:60]])))
+    stream.leave()
+
+
+def test_a_failed_snapshot_is_reported_and_costs_nothing(folder, tmp_path, monkeypatch):
+    streams = Streams(tmp_path / "data", durability=Durability(every=10))
+    streams.open_all()
+    stream = streams.slots[CONFIG.id].stream
+    fed(stream, 0, 50)
+    monkeypatch.setattr("unseen.checkpoint.save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    streams.snapshot_due(stream)
+    streams.close()
+    assert "No space left" in stream.faults[0]
+    monkeypatch.undo()
+    again = opened(folder)
+    assert again.replayed == 50
+    again.leave()
+
+
+def test_two_services_on_one_folder_are_refused(tmp_path):
+    first = Streams(tmp_path)
+    with pytest.raises(StateError, match="only service"):
+        Streams(tmp_path)
+    first.close()
+
+
+def test_half_made_and_half_deleted_streams_are_swept(tmp_path):
+    for name in (".new-1", ".old-2"):
+        (tmp_path / "streams" / name).mkdir(parents=True)
+    streams = Streams(tmp_path)
+    assert list((tmp_path / "streams").iterdir()) == []
+    streams.close()
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(folder, monkeypatch):
+    stream = opened(folder)
+    sent = fed(stream, 0, 30)
+    monkeypatch.setattr(time, "time", lambda: 1e12)
+    sent += fed(stream, 30, 60)
+    monkeypatch.setattr(time, "time", lambda: -1e9)
+    stream.snapshot(AUTO)
+    sent += fed(stream, 60, 90)
+    left_behind(stream)
+    again = opened(folder)
+    assert same(flat(again.readers), flat(reference(CONFIG, LABELS, sent)))
+    again.leave()
+
+
+def test_the_rate_is_per_owner_and_recovers():
+    now = [0.0]
+    rate = Rate(10, clock=lambda: now[0])
+    rate.take("a", 20)
+    with pytest.raises(ServiceError, match="at most 10 samples a second"):
+        rate.take("a", 1)
+    rate.take("b", 20)
+    now[0] = 1
+    rate.take("a", 10)
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory):
+    data = tmp_path_factory.mktemp("impatient")
+    LABELS.save(data / "space")
+    with Server(data / "data", limits=Limits(patience=0.5, body=200_000, listeners=2)) as server:
+        yield server, server.client.create(data / "space", detector="online")
+
+
+def raw(server) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def request(remote, size: int, key: str = "key") -> bytes:
+    return (
+        f"POST /v1/streams/{remote.id}/observe HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {size}\r\n"
+        f"content-type: application/octet-stream\r\nidempotency-key: {key}\r\n\r\n"
+    ).encode()
+
+
+def test_a_slow_client_is_cut_off_and_others_are_served_meanwhile(impatient):
+    server, remote = impatient
+    seq = remote.info()["seq"]
+    with raw(server) as slow:
+        slow.sendall(request(remote, 640) + b"half")
+        assert len(remote.score(Z[:5])) == 5
+        assert b" 408 " in slow.recv(4096)
+    assert remote.info()["seq"] == seq
+
+
+def test_a_client_that_disappears_was_either_heard_or_not(impatient):
+    server, remote = impatient
+    body = Z[:4].numpy().tobytes()
+    for number in range(10):
+        with raw(server) as gone:
+            gone.sendall(request(remote, len(body), f"gone {number}") + body)
+    said = [remote.observe(Z[:4], key=f"gone {number}") for number in range(10)]
+    numbers = [row["seq"] for rows in said for row in rows]
+    assert len(set(numbers)) == 40
+    assert remote.info()["seq"] == max(numbers) + 1
+
+
+def test_a_body_over_the_limit_is_refused(impatient):
+    server, remote = impatient
+    with raw(server) as large:
+        large.sendall(request(remote, 10**9) + b"x" * 300_000)
+        assert b" 413 " in large.recv(4096)
+
+
+def test_listeners_are_limited_and_a_deaf_one_holds_nobody_up(impatient):
+    server, remote = impatient
+    line = f"GET /v1/streams/{remote.id}/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
+    with raw(server) as first, raw(server) as second:
+        for deaf in (first, second):
+            deaf.sendall(line)
+            assert b"200" in deaf.recv(64)
+        with Client(server.url) as client:
+            assert client.http.get(f"/v1/streams/{remote.id}/events").status_code == 429
+        for start in range(0, 300, 10):
+            remote.observe(Z[start : start + 10])

@@ -1,0 +1,187 @@
+"""Images and names over the API, and owners who take turns: nobody's uploads or mining hold up another."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from helpers.service import Rounding, Server, serving
+from helpers.streams import space, stream
+from helpers.tiny_models import pictures, save_clip
+from unseen import LabelSpace, Session, load_encoder
+from unseen.detectors import MCM
+from unseen.errors import ServiceError
+from unseen.serve.client import Client
+from unseen.serve.keys import Keys
+from unseen.serve.pictures import Pictures
+from unseen.serve.sight import CHUNK
+from unseen.serve.turns import Turns
+
+NAMES = ["cat", "dog", "nice photo"]
+LABELS = space(dtype=torch.float32)
+
+
+def png(image) -> bytes:
+    file = io.BytesIO()
+    image.pixels.save(file, "png")
+    return file.getvalue()
+
+
+IMAGES = pictures(12)
+FILES = [png(image) for image in IMAGES]
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return save_clip(tmp_path_factory.mktemp("clip"), context=40)
+
+
+@pytest.fixture(scope="module")
+def server(clip, tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("images"), encoder=str(clip)) as running:
+        running.client.http.timeout = 120
+        yield running
+
+
+@pytest.fixture(scope="module")
+def remote(server):
+    return server.client.create(names=NAMES, negatives=0, detector="mcm")
+
+
+@pytest.fixture(scope="module")
+def expected(clip):
+    encoder = load_encoder(str(clip))
+    session = Session(MCM(LabelSpace.build(NAMES, encoder, negatives=0)))
+    return session.score(encoder.images(IMAGES))
+
+
+def scores(rows) -> list[float]:
+    return [row["score"] for row in rows]
+
+
+def test_uploaded_files_are_judged_as_a_session_judges_them(remote, expected):
+    said = remote.observe_images(FILES)
+    assert scores(said) == pytest.approx(expected.reading.score.tolist(), abs=1e-4)
+    assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.reading.label]
+
+
+def test_base64_and_data_urls_mean_the_same_as_files(server, remote, expected):
+    texts = [base64.b64encode(data).decode() for data in FILES]
+    texts[1] = f"data:image/png;base64,{texts[1]}"
+    answer = server.client.http.post(f"/v1/streams/{remote.id}/score", json={"images": texts})
+    assert answer.status_code == 200
+    assert scores(answer.json()["verdicts"]) == pytest.approx(expected.reading.score.tolist(), abs=1e-4)
+
+
+def test_features_in_base64_mean_the_same_as_numbers(server, remote):
+    z = normalize(torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    path = f"/v1/streams/{remote.id}/score"
+    text = base64.b64encode(z.numpy().astype("<f4").tobytes()).decode()
+    packed, plain = (server.client.http.post(path, json={"features": x}).json() for x in (text, z.tolist()))
+    assert scores(packed["verdicts"]) == pytest.approx(scores(plain["verdicts"]), abs=1e-5)
+    refused = server.client.http.post(path, json={"features": text[:-4]})
+    assert refused.status_code == 422
+    assert "whole rows" in refused.json()["message"]
+
+
+def test_one_bad_image_refuses_the_request_by_its_number_and_nothing_is_learned(remote):
+    seq = remote.info()["seq"]
+    with pytest.raises(ServiceError, match="got image 10: not an image"):
+        remote.observe_images([*FILES[:10], b"junk"])
+    assert remote.info()["seq"] == seq
+
+
+def test_whoever_watches_can_see_a_small_picture(server, remote):
+    first = remote.observe_images(FILES[:1])[0]["seq"]
+    answer = server.client.http.get(f"/v1/streams/{remote.id}/pictures/{first}")
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert answer.content.startswith(b"\xff\xd8")
+    past = server.client.http.get(f"/v1/streams/{remote.id}/history").json()["latest"]
+    assert past[-1]["seq"] == first
+    assert past[-1]["pictured"]
+    assert server.client.http.get(f"/v1/streams/{remote.id}/pictures/99999").status_code == 404
+
+
+def test_old_pictures_make_room():
+    kept = Pictures(3)
+    kept.add(0, [b"a", b"b"])
+    kept.add(2, [b"c", b"d"])
+    assert [seq in kept for seq in range(4)] == [False, True, True, True]
+
+
+def test_a_retried_upload_is_known_by_its_images_not_by_how_their_vectors_round(tmp_path):
+    LABELS.save(tmp_path / "space")
+    with serving(tmp_path / "data", Rounding(LABELS.dim)) as url, Client(url) as client:
+        remote = client.create(tmp_path / "space", detector="online")
+        first = remote.observe_images(FILES[:3], key="again")
+        assert remote.observe_images(FILES[:3], key="again") == first
+        assert remote.info()["seq"] == 3
+        with pytest.raises(ServiceError, match="idempotency key"):
+            remote.observe_images(FILES[1:4], key="again")
+
+
+def test_uploads_of_one_owner_do_not_hold_up_another(tmp_path):
+    LABELS.save(tmp_path / "space")
+    made = Keys(tmp_path / "data" / "keys.json")
+    keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
+    encoder = Rounding(LABELS.dim, 0.05)
+    with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
+        busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
+        with ThreadPoolExecutor(1) as pool:
+            upload = pool.submit(busy.observe_images, FILES * 6)  # nine turns
+            while not encoder.calls:
+                time.sleep(0.01)
+            for z in stream(LABELS, 5).split(1):
+                quick.observe(z)
+                quick.info()
+            assert len(quick.observe_images(FILES[:2])) == 2
+            assert not upload.done(), "the other owner had to wait for all of it"
+            assert len(upload.result()) == len(FILES) * 6
+    assert max(encoder.sizes) <= CHUNK
+
+
+def test_owners_take_turns_however_much_one_asks_for():
+    turns, gate, order = Turns(1, "test"), threading.Event(), []
+
+    def work(name):
+        gate.wait(10)
+        order.append(name)
+
+    asked: list[Future] = [turns.of("a").submit(work, f"a{i}") for i in range(4)]
+    asked += [turns.of(owner).submit(work, owner) for owner in ("b", "c")]
+    gate.set()
+    for future in asked:
+        future.result(10)
+    assert order == ["a0", "b", "c", "a1", "a2", "a3"] or order == ["a0", "a1", "b", "c", "a2", "a3"]
+    turns.close()
+
+
+def test_what_breaks_in_a_turn_is_told_to_who_asked():
+    turns = Turns(1, "test")
+    with pytest.raises(ZeroDivisionError):
+        turns.of("a").submit(lambda: 1 / 0).result(10)
+    assert turns.of("a").submit(lambda: 1).result(10) == 1
+    turns.close()
+
+
+@pytest.mark.slow
+def test_mining_does_not_hold_up_inspection_or_learning(server, remote):
+    """Mine real negatives with the tiny encoder, and look at another stream meanwhile."""
+    with ThreadPoolExecutor(1) as pool, Client(server.url, timeout=300) as own:
+        mined = pool.submit(own.create, names=["cat", "dog"], negatives=500)
+        slowest, rounds = 0.0, 0
+        while not mined.done():
+            started = time.perf_counter()
+            remote.info()
+            remote.observe(normalize(torch.randn(1, 8), dim=-1))
+            slowest, rounds = max(slowest, time.perf_counter() - started), rounds + 1
+        assert mined.result().info()["labels"]["negatives"] == 500
+    print(f"\n{rounds} rounds of inspect and observe beside mining, the slowest {slowest:.2f} s")
+    assert rounds > 10

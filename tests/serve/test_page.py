@@ -1,0 +1,217 @@
+"""The page in a real Chromium: it lives, works by keyboard, fits a phone, and calls nobody else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.service import Rounding, serving
+from helpers.streams import space
+from unseen.serve.client import Client
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="the page is tested where selenium is installed")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)"),
+]
+SHOTS = os.environ.get("UNSEEN_SHOTS")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    data = tmp_path_factory.mktemp("page")
+    run = [sys.executable, "-c", "from unseen.cli import main; main()"]
+    command = [*run, "serve", "--demo", "--port", "0", "--data", data / "data", "--encoder", "none"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        line = process.stderr.readline()
+        assert "http://" in line, line
+        yield line.split()[2]
+        process.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser(url):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,1000"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.get(url)
+    until(lambda: text(driver, "seen") not in ("", "0"))
+    yield driver
+    driver.quit()
+
+
+def until(true, seconds=30):
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        if true():
+            return
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def text(driver, name):
+    return driver.find_element("id", name).text
+
+
+def shot(driver, name):
+    if SHOTS:
+        driver.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
+
+
+def number(driver, name):
+    return int(text(driver, name).replace(",", ""))
+
+
+def share(driver):
+    return int(re.search(r"\((\d+) %\)", text(driver, "accepted"))[1])
+
+
+def test_verdicts_arrive_and_the_curves_follow(browser):
+    until(lambda: len(browser.find_elements("css selector", "#verdicts li")) > 20)
+    before = number(browser, "seen")
+    until(lambda: number(browser, "seen") > before)
+    assert text(browser, "live") == "live"
+    assert number(browser, "known") + number(browser, "unknown") == number(browser, "seen")
+    until(lambda: browser.find_elements("css selector", "#time .curve"))
+    assert len(browser.find_elements("css selector", "#labels tr")) == 6
+    assert "bird, cat, deer, dog, frog, horse" in text(browser, "knows")
+    shot(browser, "light")
+
+
+def test_every_verdict_of_the_demo_has_its_picture(browser):
+    shown = "return [...document.querySelectorAll('#verdicts li img')].filter(i => i.complete && i.naturalWidth).length"
+    until(lambda: browser.execute_script(shown) > 12)
+    assert not browser.find_elements("css selector", "#verdicts .none")
+
+
+def test_it_can_be_paused_by_key_and_shows_what_it_missed_afterwards(browser):
+    body = browser.find_element("tag name", "body")
+    first = "return document.querySelector('#verdicts li').id"
+    body.send_keys("p")
+    assert browser.find_element("id", "pause").get_attribute("aria-pressed") == "true"
+    time.sleep(1)  # what was on its way has arrived
+    held = browser.execute_script(first)
+    time.sleep(1)  # more than one batch of the demo
+    assert browser.execute_script(first) == held
+    body.send_keys("p")
+    until(lambda: browser.execute_script(first) != held)
+
+
+def test_the_line_moves_by_keyboard_and_says_how_many_would_pass(browser):
+    browser.execute_script("document.getElementById('cut').focus()")
+    browser.switch_to.active_element.send_keys("\ue010")  # End
+    assert share(browser) < 10  # a sample may arrive between the key and the look
+    browser.switch_to.active_element.send_keys("\ue011")  # Home
+    assert share(browser) > 90
+    browser.find_element("id", "follow").click()
+    assert not browser.find_element("id", "follow").is_displayed()
+
+
+def test_the_line_moves_by_dragging(browser):
+    before = text(browser, "cut-value")
+    histogram = browser.find_element("id", "histogram")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", histogram)
+    actions = webdriver.ActionChains(browser)
+    actions.move_to_element_with_offset(histogram, -80, 0).click_and_hold().move_by_offset(40, 0).release().perform()
+    assert text(browser, "cut-value") != before
+    browser.find_element("id", "follow").click()
+
+
+def test_snapshots_can_be_taken_and_restored(browser):
+    browser.find_element("id", "take").click()
+    until(lambda: browser.find_elements("css selector", "#snapshots li"))
+    browser.find_element("css selector", "#snapshots li button").click()
+    assert not browser.find_element("id", "notice").is_displayed()
+
+
+def test_what_goes_wrong_is_said(browser):
+    browser.find_element("id", "new").click()
+    browser.find_element("id", "create-names").send_keys("cat\ndog")
+    shot(browser, "dialog")
+    browser.find_element("id", "create-go").click()
+    until(lambda: browser.find_element("id", "notice").is_displayed())
+    assert "--encoder" in text(browser, "notice")
+
+
+def test_every_control_is_reached_by_tab_and_has_a_name(browser):
+    unnamed = browser.execute_script(
+        "return [...document.querySelectorAll('button, input, select, textarea, a')].filter(e => !(e.labels?.length ||"
+        " e.textContent.trim() || e.ariaLabel)).map(e => e.id)"
+    )
+    assert unnamed == []
+    browser.execute_script("document.querySelector('.skip').focus()")
+    reached = set()
+    for _ in range(14):
+        webdriver.ActionChains(browser).send_keys("\ue004").perform()
+        reached.add(browser.execute_script("return document.activeElement.id"))
+    assert {"stream", "new", "files", "folder", "learn", "cut"} <= reached
+
+
+def test_dark_and_phone(browser):
+    media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 27)"
+    browser.execute_script("scrollTo(0, 0)")
+    shot(browser, "dark")
+    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+    shot(browser, "phone")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+DROP = """
+const done = arguments[0], canvas = document.createElement("canvas");
+canvas.getContext("2d").fillRect(0, 0, 20, 20);
+canvas.toBlob((data) => {
+  const moved = new DataTransfer();
+  for (const name of ["one.png", "two.png"]) moved.items.add(new File([data], name, { type: "image/png" }));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer: moved, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_dropped_images_are_judged_and_shown(browser, tmp_path):
+    labels = space(dtype=torch.float32)
+    labels.save(tmp_path / "space")
+    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
+        remote = client.create(tmp_path / "space")
+        browser.get(own)
+        until(lambda: text(browser, "live") == "live")
+        browser.execute_async_script(DROP)
+        until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 2)
+        titles = [card.get_attribute("title") for card in browser.find_elements("css selector", "#verdicts li")]
+        assert all(name in " ".join(titles) for name in ("one.png", "two.png"))
+        assert remote.info()["seq"] == 2
+        browser.find_element("id", "learn").click()
+        browser.execute_async_script(DROP)
+        until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 4)
+        assert remote.info()["seq"] == 2
+        browser.get("about:blank")
+
+
+def test_nothing_else_is_called_and_the_policy_holds(browser, url):
+    browser.get(url)
+    until(lambda: browser.find_elements("css selector", "#verdicts img"))
+    called = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert called
+    assert all(name.startswith((url, "blob:")) for name in called)
+    browser.get(f"{url}/docs")
+    until(lambda: len(browser.find_elements("css selector", "#routes section")) > 10)
+    shot(browser, "docs")
+    complaints = [line["message"] for line in browser.get_log("browser")]
+    assert not [line for line in complaints if "Content Security Policy" in line]

@@ -1,0 +1,285 @@
+"""Who may do what: keys, scopes, tenants, browsers of strangers, bombs, and ten thousand malformed requests."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import logging
+
+import httpx
+import pytest
+import schemathesis
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from typer.testing import CliRunner
+
+from helpers.service import Server, downloaded, same
+from helpers.streams import space, stream
+from unseen.cli import app
+from unseen.errors import ImageError, ServiceError, SettingError
+from unseen.serve.app import Settings
+from unseen.serve.client import Client
+from unseen.serve.keys import Keys, loopback
+from unseen.serve.limits import Limits
+from unseen.serve.run import run
+from unseen.serve.sight import Look, Sight
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 50)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("secure") / "data"
+    LABELS.save(path.parent / "space")
+    return path
+
+
+@pytest.fixture(scope="module")
+def keys(data):
+    made = Keys(data / "keys.json")
+    return {
+        (owner, scope): made.add(owner, scope)
+        for owner, scope in (("a", "read"), ("a", "observe"), ("a", "admin"), ("b", "admin"), ("*", "admin"))
+    }
+
+
+@pytest.fixture(scope="module")
+def server(data, keys):
+    with Server(data, limits=Limits(rate=100, streams=3)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def remote(server, keys, data):
+    with Client(server.url, keys["a", "admin"]) as client:
+        yield client.create(data.parent / "space", detector="online")
+
+
+def as_owner(server, text):
+    return Client(server.url, text, retries=0)
+
+
+def refusal(work) -> int:
+    with pytest.raises(ServiceError) as caught:
+        work()
+    return caught.value.status
+
+
+def test_without_a_key_only_health_and_the_page_answer(server, remote):
+    with httpx.Client(base_url=server.url) as stranger:
+        for path in ("/healthz", "/readyz", "/", "/docs", "/openapi.json"):
+            assert stranger.get(path).status_code == 200
+        for path in ("/v1/streams", f"/v1/streams/{remote.id}", f"/v1/streams/{remote.id}/state", "/metrics"):
+            assert stranger.get(path).status_code == 401
+        for wrong in ("unseen_00000000_x", "Basic abc", "é", "unseen__"):
+            headers = {"authorization": f"Bearer {wrong}".encode()}
+            assert stranger.get("/v1/streams", headers=headers).status_code == 401
+
+
+def test_scopes_allow_what_they_say(server, remote, keys, data):
+    with as_owner(server, keys["a", "read"]) as reader, as_owner(server, keys["a", "observe"]) as observer:
+        assert len(reader.stream(remote.id).score(Z[:2])) == 2
+        assert refusal(lambda: reader.stream(remote.id).observe(Z[:2])) == 403
+        assert len(observer.stream(remote.id).observe(Z[:2])) == 2
+        assert refusal(observer.stream(remote.id).reset) == 403
+        assert refusal(observer.stream(remote.id).delete) == 403
+        assert refusal(lambda: observer.create(data.parent / "space", detector="online")) == 403
+
+
+def test_another_tenant_finds_nothing(server, remote, keys, tmp_path):
+    with as_owner(server, keys["b", "admin"]) as other:
+        there = other.stream(remote.id)
+        assert other.streams() == []
+        for work in (there.info, there.delete, there.reset, there.snapshot, lambda: there.score(Z[:1])):
+            assert refusal(work) == 404
+        assert refusal(lambda: there.state(tmp_path / "stolen")) == 404
+        assert refusal(lambda: other.call("GET", "/metrics")) == 403
+    with as_owner(server, keys["*", "admin"]) as operator:
+        assert [row["id"] for row in operator.streams()] == [remote.id]
+
+
+def test_a_tenant_over_its_rate_is_told_to_wait_and_the_others_are_not(server, keys, data):
+    with as_owner(server, keys["b", "admin"]) as other:
+        busy = other.create(data.parent / "space", detector="online")
+        assert [refusal(lambda: [busy.observe(Z) for _ in range(8)])] == [429]
+        with as_owner(server, keys["*", "admin"]) as operator:
+            assert operator.streams()
+        for _ in range(2):
+            other.create(data.parent / "space", detector="online")
+        assert refusal(lambda: other.create(data.parent / "space", detector="online")) == 409
+
+
+def test_keys_are_hashed_private_and_revoked_at_once(server, keys, data):
+    path = data / "keys.json"
+    assert path.stat().st_mode & 0o077 == 0
+    assert not any(text.split("_", 2)[2] in path.read_text() for text in keys.values())
+    text = Keys(path).add("c", "read")
+    with as_owner(server, text) as brief:
+        assert brief.streams() == []
+        Keys(path).revoke(text.split("_")[1])
+        assert refusal(brief.streams) == 401
+
+
+def test_the_first_key_is_noticed_by_who_began_without(tmp_path):
+    running = Keys(tmp_path / "keys.json")
+    assert len(running) == 0
+    Keys(tmp_path / "keys.json").add("a", "read")
+    assert len(running) == 1
+
+
+def test_bad_keys_are_not_made(tmp_path):
+    made = Keys(tmp_path / "keys.json")
+    with pytest.raises(SettingError, match="scope"):
+        made.add("a", "root")
+    with pytest.raises(SettingError, match="owner"):
+        made.add("../a", "read")
+    with pytest.raises(SettingError, match="id of a key"):
+        made.revoke("nobody")
+
+
+def test_no_address_but_loopback_without_keys(tmp_path):
+    with pytest.raises(SettingError, match="unseen keys add"):
+        run(Settings(tmp_path, "0.0.0.0"), port=0, demo=False, announce=print)
+    assert [loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "example.org")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_the_command_line_makes_lists_and_revokes_keys(tmp_path):
+    def unseen(*words):
+        result = CliRunner().invoke(app, ["keys", *words, "--data", str(tmp_path)])
+        assert result.exit_code == 0
+        return result.stdout.strip()
+
+    text = unseen("add", "--owner", "team", "--scope", "read")
+    assert f'"id": "{text.split("_")[1]}", "owner": "team", "scope": "read"' in unseen("list", "--json")
+    assert unseen("list").split() == [text.split("_")[1], "read", "team"]
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory):
+    data = tmp_path_factory.mktemp("open")
+    LABELS.save(data / "space")
+    with Server(data / "data", limits=Limits(body=1 << 20)) as running:
+        yield running, running.client.create(data / "space", detector="online")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"host": "127.0.0.1.evil.example"},
+    ],
+)
+def test_a_strangers_page_cannot_reach_through_the_users_browser(open_server, headers):
+    server, remote = open_server
+    answer = server.client.http.post(f"/v1/streams/{remote.id}/reset", headers=headers)
+    assert answer.status_code == 403
+    own = {"origin": server.url}
+    assert server.client.http.get("/v1/streams", headers=own).status_code == 200
+
+
+def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("1", (9000, 9000)).save(file, "png")
+    sight = Sight(None, Limits(pixels=1_000_000))
+    bomb, junk = sight.look([Look([file.getvalue()], 0, LABELS), Look([b"junk"], 8, LABELS)])
+    assert isinstance(bomb, ImageError)
+    assert "image 0: 9000 x 9000 pixels" in str(bomb)
+    assert "image 8: not an image" in str(junk)
+
+
+def test_keys_and_features_stay_out_of_the_log(tmp_path, caplog):
+    with caplog.at_level(logging.DEBUG):
+        made = Keys(tmp_path / "keys.json")
+        text = made.add("a", "read")
+        made.check(text)
+        with pytest.raises(ServiceError) as caught:
+            made.check(text + "x")
+    assert text not in caplog.text + str(caught.value)
+
+
+SAFE = {"reset", "snapshots"}  # may change the state by right
+
+
+def malformed(server, remote, examples):
+    """Send what hypothesis makes of the OpenAPI document to the stream, and return the statuses."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    statuses = []
+    quiet = settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    with httpx.Client(base_url=server.url, timeout=20) as http:
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            last = operation.path.rsplit("/", 1)[1]
+            if last == "events" or (operation.method != "get" and (last in SAFE or operation.method == "delete")):
+                continue
+            for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+                send = sender(http, server.url, remote.id, operation, statuses)
+                with contextlib.suppress(Unsatisfiable):  # a route without parameters has no wrong ones
+                    quiet(given(operation.as_strategy(generation_mode=mode))(send))()
+    return statuses
+
+
+def sender(http, url, stream, operation, statuses):
+    path = operation.path.replace("{id}", stream).replace("{entry}", "1")
+
+    def send(case):
+        try:
+            request = case.as_transport_kwargs(base_url=url)
+            sent = {name: request[name] for name in ("json", "data", "files", "params") if request.get(name)}
+            if isinstance(sent.get("data"), bytes | str):
+                sent["content"] = sent.pop("data")
+            answer = http.request(operation.method, path, headers=dict(request["headers"]), **sent)
+        except (TypeError, ValueError, AttributeError, httpx.LocalProtocolError):
+            return  # what the client itself will not send
+        statuses.append(answer.status_code)
+        assert answer.status_code < 500, (operation.path, answer.text)
+
+    return send
+
+
+def unchanged(open_server, tmp_path, examples):
+    server, remote = open_server
+    remote.observe(Z[:20])
+    before, streams = downloaded(remote, LABELS, tmp_path / "before"), len(server.client.streams())
+    statuses = malformed(server, remote, examples)
+    assert same(before, downloaded(remote, LABELS, tmp_path / "after"))
+    assert len(server.client.streams()) == streams
+    return statuses
+
+
+def test_malformed_requests_break_nothing_and_change_nothing(open_server, tmp_path):
+    assert len(unchanged(open_server, tmp_path, 3)) > 30
+
+
+@pytest.mark.slow
+def test_ten_thousand_malformed_requests(open_server, tmp_path):
+    statuses = unchanged(open_server, tmp_path, 800)
+    print(f"\n{len(statuses)} requests, statuses {sorted(set(statuses))}")
+    assert len(statuses) >= 10_000
+
+
+@pytest.mark.parametrize("text", ["data:image/png;base64," + base64.b64encode(b"x").decode(), "A" * 5])
+def test_odd_base64_is_refused(open_server, text):
+    server, remote = open_server
+    answer = server.client.http.post(f"/v1/streams/{remote.id}/observe", json={"images": [text]})
+    assert answer.status_code == 422

@@ -1,0 +1,208 @@
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+import typer
+from PIL import Image as Pillow
+from torch.nn.functional import normalize
+from typer.testing import CliRunner
+
+from helpers.tiny_models import save_clip
+from unseen import suites
+from unseen.cli.bench import bench as command
+from unseen.errors import DataError, SettingError
+from unseen.suites import loading
+from unseen.suites.images import read_classes
+
+COLOURS = {
+    "red": (220, 40, 40),
+    "green": (40, 200, 60),
+    "blue": (50, 60, 220),
+    "grey": (128, 128, 128),
+    "yellow": (220, 210, 40),
+    "violet": (150, 40, 190),
+    "white": (240, 240, 240),
+}
+TABLE = """
+about = "three colours against two others"
+[labels]
+names = "classes.txt"
+words = "words.txt"
+negatives = 4
+[known]
+lists = ["benchmark_imglist/toy/test_toy.txt"]
+under = "images"
+expected = 24
+[unknown.grey]
+lists = ["benchmark_imglist/toy/nowhere.txt", "benchmark_imglist/toy/test_grey.txt"]
+under = "images"
+expected = 8
+[unknown.yellow]
+folders = ["images/yellow"]
+expected = 10
+unclean = true
+[unknown.violet]
+folders = ["images/violet"]
+"""
+
+
+class Colours:
+    """The mean colour of a picture, or the colour a text names: images and texts in one space."""
+
+    name, dim, fingerprint = "colours", 3, "c0" * 32
+
+    def images(self, batch):
+        return self._unit([image.pixels.resize((1, 1)).getpixel((0, 0)) for image in batch])
+
+    def texts(self, prompts):
+        return self._unit([next(c for name, c in COLOURS.items() if name in prompt) for prompt in prompts])
+
+    def _unit(self, colours):
+        return normalize(torch.tensor(colours, dtype=torch.float32) - 100.0, dim=-1)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Return a small tree in OpenOOD's layout; one listed picture is absent, one is torn."""
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "data"
+    lists = root / "benchmark_imglist" / "toy"
+    lists.mkdir(parents=True)
+    known = [paint(root, f"{name}/{i}.png", name) for name in ("red", "green", "blue") for i in range(8)]
+    (lists / "test_toy.txt").write_text("".join(f"{path} {i // 8}\n" for i, path in enumerate(known)))
+    grey = [paint(root, f"grey/{i}.png", "grey") for i in range(8)]
+    (lists / "test_grey.txt").write_text("".join(f"{path} -1\n" for path in [*grey, "grey/gone.png"]))
+    (root / "images" / grey[0]).write_bytes(b"torn")
+    for i in range(10):
+        paint(root, f"yellow/{i}.png", "yellow")
+    (root / "classes.txt").write_text("n00000001 red\nn00000002 green\nn00000003 blue\n")
+    (root / "words.txt").write_text("grey\nyellow\nviolet\nwhite\n")
+    (root / "toy.toml").write_text(TABLE)
+    return root
+
+
+@pytest.fixture
+def colours(monkeypatch):
+    monkeypatch.setattr(loading, "load_encoder", lambda name: Colours())
+
+
+def paint(root, path, colour):
+    file = root / "images" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(crc32(path.encode())).integers(-20, 20, (12, 12, 3))
+    Pillow.fromarray((np.array(COLOURS[colour]) + noise).clip(0, 255).astype(np.uint8)).save(file)
+    return path
+
+
+def run(*arguments):
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_the_inventory_counts_what_is_there_against_what_should_be(root):
+    found = {one.set: one for one in suites.inventory(str(root / "toy.toml"), root)}
+    assert (found["known"].images, found["known"].complete) == (24, True)
+    assert (found["grey"].images, found["grey"].absent, found["grey"].complete) == (8, 1, False)
+    assert (found["yellow"].images, found["yellow"].unclean, found["yellow"].complete) == (10, True, True)
+    assert (found["violet"].images, found["violet"].where, found["violet"].complete) == (0, None, False)
+
+
+def test_check_says_it_in_words_and_by_its_exit_code(root):
+    result = run(root / "toy.toml", "--data", root, "--check")
+    assert result.exit_code == 1
+    assert "grey                 8 of 8 images, 1 listed but absent  ← incomplete" in result.stderr
+    assert "violet               0 images  ← missing, left out" in result.stderr
+    assert "yellow              10 of 10 images  (known to contain known classes)" in result.stderr
+
+
+def test_images_go_all_the_way_to_a_table_and_a_report(root, colours, tmp_path):
+    out = tmp_path / "out"
+    arguments = (
+        "--data",
+        root,
+        "--detectors",
+        "neglabel,online,oracle-online",
+        "--seeds",
+        1,
+        "--workers",
+        1,
+        "-o",
+        out,
+    )
+    result = run(root / "toy.toml", *arguments, "--report", out / "report.html")
+    assert result.exit_code == 1  # a set is missing, and the code says so
+    assert "grey" in result.stdout
+    assert "violet" not in result.stdout
+    assert "yellow *" in (out / "report.html").read_text()
+    suite = suites.load_images(str(root / "toy.toml"), root)
+    assert suite.pool.source.bincount().tolist() == [24, 7, 10]  # the torn picture is left out, not replaced
+    assert suite.labels.names == ("red", "green", "blue")
+    assert suite.pool.label[:24].tolist() == [i // 8 for i in range(24)]
+
+
+def test_images_are_encoded_once(root, colours, monkeypatch):
+    first = suites.load_images(str(root / "toy.toml"), root)
+    monkeypatch.setattr(Colours, "images", lambda *_: pytest.fail("encoded again"))
+    monkeypatch.setattr(Colours, "texts", lambda *_: pytest.fail("mined again"))
+    (root / "images" / "grey" / "0.png").unlink()  # the torn one would be tried again
+    second = suites.load_images(str(root / "toy.toml"), root)
+    assert second.fingerprint == first.fingerprint
+    assert second.labels.fingerprint == first.labels.fingerprint
+
+
+def test_classes_that_have_a_folder_make_the_known_names(root, colours):
+    table = root / "folders.toml"
+    table.write_text(
+        f'extends = "{root}/toy.toml"\nabout = "two of three"\n[known]\nfolders = ["variant"]\nby = "folder"\n'
+    )
+    for key, colour in (("n00000003", "blue"), ("n00000001", "red"), ("n99999999", "white")):
+        paint(root, f"../variant/{key}/0.png", colour)
+    suite = suites.load_images(str(table), root)
+    assert suite.labels.names == ("red", "blue")
+    assert sorted(suite.pool.label[suite.pool.is_id].tolist()) == [0, 1]
+
+
+def test_a_real_model_from_a_folder_reads_the_same_tree(root, tmp_path):
+    model = save_clip(tmp_path / "model")
+    suite = suites.load_images(str(root / "toy.toml"), root, encoder=str(model))
+    assert suite.pool.z.shape == (41, 8)
+    assert suite.source.encoder == str(model)
+    assert loading.reload(suite.source).fingerprint == suite.fingerprint
+
+
+def test_what_is_missing_is_named(root, colours):
+    with pytest.raises(SettingError, match="reads feature files; use --features"):
+        suites.load_images("imagenet200", root)
+    (root / "classes.txt").unlink()
+    with pytest.raises(DataError, match=r"expected the class names at .*n01440764 tench"):
+        suites.load_images(str(root / "toy.toml"), root)
+    (root / "classes.txt").write_text("red\n")
+    (root / "benchmark_imglist" / "toy" / "test_toy.txt").unlink()
+    with pytest.raises(DataError, match=r"expected the set 'known' under .*test_toy\.txt"):
+        suites.load_images(str(root / "toy.toml"), root)
+
+
+def test_class_files_with_and_without_wordnet_ids(tmp_path):
+    (tmp_path / "plain.txt").write_text("red deer\n\nblue whale\n")
+    assert read_classes("plain.txt", tmp_path) == (("red deer", "blue whale"), ("0", "1"))
+    (tmp_path / "ids.txt").write_text("n01440764 tench\nn01443537 gold fish\n")
+    assert read_classes("ids.txt", tmp_path) == (("tench", "gold fish"), ("n01440764", "n01443537"))
+    assert read_classes(["cat"], tmp_path) == (("cat",), ("0",))
+
+
+@pytest.mark.parametrize("name", [name for name in suites.names() if suites.needs_images(name)])
+def test_every_suite_of_the_paper_can_report_on_an_empty_disk(name, tmp_path):
+    found = suites.inventory(name, tmp_path)
+    assert [one.images for one in found] == [0] * len(found)
+    table = suites.read(name)
+    sets = {*table["unknown"], "average", "near", "far"}
+    assert all(set(figures) <= sets for figures in table["paper"].values())
+    for figures in table["paper"].values():
+        assert all(len(pair) == 2 for pair in figures.values())
+
+
+def test_sets_with_images_of_known_classes_are_marked():
+    marks = {name: row.get("unclean", False) for name, row in suites.read("imagenet")["unknown"].items()}
+    assert marks == {"inaturalist": False, "sun": True, "places": True, "textures": True}

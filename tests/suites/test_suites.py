@@ -1,0 +1,102 @@
+import json
+
+import pytest
+import torch
+
+from helpers import suite_files as shelf
+from helpers.streams import unit
+from unseen import suites
+from unseen.errors import DataError
+
+
+@pytest.fixture
+def table(tmp_path):
+    return shelf.write(tmp_path)
+
+
+def test_a_table_and_its_feature_files_make_a_suite(table):
+    suite = suites.load(str(table), table.parent)
+    assert (suite.name, suite.sets) == ("toy", ("near", "far"))
+    assert (suite.labels.names, suite.labels.negatives) == (tuple(shelf.NAMES), tuple(shelf.NEGATIVES))
+    assert suite.labels.encoder == "toy"
+    assert suite.pool.source.bincount().tolist() == [60, 20, 20]  # of `near`, two classes out of three
+    assert suite.pool.label[:60].tolist() == [i % 6 for i in range(60)]
+    assert set(suite.pool.label[60:].tolist()) == {-1}
+
+
+def test_against_takes_the_known_samples_and_the_named_sets(table):
+    suite = suites.load(str(table), table.parent)
+    trial = suite.against("far")
+    assert (int(trial.is_id.sum()), len(trial.z)) == (60, 80)
+    assert set(trial.source.tolist()) == {0, 2}
+    torch.testing.assert_close(trial.z[60:], suite.pool.z[80:])
+
+
+def test_images_of_classes_nobody_lists_are_left_out(tmp_path):
+    table = shelf.write(tmp_path, table=shelf.TABLE.replace("lists.json#toy/known", "lists.json#toy/some"))
+    (tmp_path / "lists.json").write_text(json.dumps({"toy": {"some": [4, 1], "negative": [6, 7]}}))
+    classes = {"classes": json.dumps(list("012345"))}
+    shelf.put(tmp_path, "known", unit(12, 16), torch.arange(12) % 6, metadata=classes)
+    suite = suites.load(str(table), tmp_path)
+    assert suite.labels.names == ("name 4", "name 1")
+    assert suite.against("far").label[:4].tolist() == [1, 0, 1, 0]  # classes 1 and 4, as they are named in the space
+
+
+def test_a_name_that_stands_twice_is_told_apart(tmp_path):
+    table = shelf.write(tmp_path)
+    twice = ["crane", "crane", *shelf.NAMES[2:], "crane", *shelf.NEGATIVES[1:]]
+    z = unit(36, 16, seed=1)
+    shelf.put(tmp_path, "text", z, metadata={"names": json.dumps(twice)})
+    labels = suites.load(str(table), tmp_path).labels
+    assert labels.names[:2] == ("crane", "crane (2)")
+    assert labels.negatives[0] == "crane (3)"
+
+
+def test_an_unknown_suite_is_refused_with_the_ones_there_are(tmp_path):
+    with pytest.raises(DataError, match=r"expected a suite out of .*imagenet200.*got 'imagnet'"):
+        suites.load("imagnet", tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["known", "near", "text"])
+def test_a_missing_feature_file_is_named(table, missing):
+    (table.parent / f"{missing}.safetensors").unlink()
+    with pytest.raises(DataError, match=f"no file at .*{missing}.safetensors"):
+        suites.load(str(table), table.parent)
+
+
+def test_a_missing_index_list_is_named(table):
+    (table.parent / "lists.json").write_text("{}")
+    with pytest.raises(DataError, match=r"index list at lists\.json#toy/known.*KeyError"):
+        suites.load(str(table), table.parent)
+    (table.parent / "lists.json").unlink()
+    with pytest.raises(DataError, match=r"index list at lists\.json#toy/known"):
+        suites.load(str(table), table.parent)
+
+
+def test_classes_of_unlabelled_images_cannot_be_chosen(table):
+    shelf.put(table.parent, "near", unit(30, 16))
+    with pytest.raises(DataError, match="expected labels in near"):
+        suites.load(str(table), table.parent)
+
+
+@pytest.mark.parametrize("name", suites.names())
+def test_every_table_of_the_package_says_what_it_is(name):
+    table = suites.read(name)
+    assert table["about"]
+    assert table["unknown"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "known", "negatives", "samples"),
+    [
+        ("imagenet200", 200, 742, {"known": 1000, "textures10": 1200, "intel_scenes": 3000, "mnist": 10_000}),
+        ("imagenet200-lowres", 200, 742, {"known": 10_000, "flowers102": 1912}),
+        ("imagenet1k-surrogate", 1000, 10_499, {"known": 5000}),
+    ],
+)
+def test_the_shared_features_have_the_sizes_of_the_evidence(features, name, known, negatives, samples):
+    suite = suites.load(name, features)
+    assert (len(suite.labels.names), len(suite.labels.negatives)) == (known, negatives)
+    found = dict(zip(suite.pool.sources, suite.pool.source.bincount().tolist(), strict=True))
+    assert samples.items() <= found.items()

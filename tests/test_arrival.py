@@ -1,0 +1,96 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unseen import arrival as stream
+from unseen.errors import DataError, SettingError
+
+WHOLE = ("shuffled", "id_first", "ood_first", "temporal")
+
+
+def population(known=60, unknown=30, classes=5, sets=3, seed=0):
+    """Return is_id and source of a small test set in random positions."""
+    is_id = torch.cat([torch.ones(known), torch.zeros(unknown)]).bool()
+    source = torch.cat([torch.arange(known) % classes, torch.arange(unknown) % sets])
+    mixed = torch.randperm(known + unknown, generator=torch.Generator().manual_seed(seed))
+    return is_id[mixed], source[mixed]
+
+
+populations = st.builds(population, st.integers(0, 40), st.integers(0, 40), st.integers(1, 5), st.integers(1, 4))
+
+
+@given(populations, st.sampled_from(sorted(stream.ORDERS)), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_every_order_is_a_subset_without_repeats_and_the_same_for_a_seed(given, kind, seed):
+    is_id, source = given
+    indices = stream.order(is_id, source, kind=kind, seed=seed)
+    assert indices.dtype == torch.int64
+    assert len(indices.unique()) == len(indices)
+    assert bool(((indices >= 0) & (indices < len(is_id))).all())
+    assert torch.equal(indices, stream.order(is_id, source, kind=kind, seed=seed))
+    if kind in WHOLE:
+        assert len(indices) == len(is_id)
+
+
+@pytest.mark.parametrize("kind", sorted(stream.ORDERS))
+def test_another_seed_is_another_order_and_leaves_the_global_generator_alone(kind):
+    before = torch.random.get_rng_state()
+    orders = [stream.order(*population(), kind=kind, seed=seed).tolist() for seed in (0, 1)]
+    assert orders[0] != orders[1]
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_sides_come_one_after_the_other():
+    is_id, source = population()
+    assert is_id[stream.order(is_id, source, kind="id_first")].tolist() == [True] * 60 + [False] * 30
+    assert is_id[stream.order(is_id, source, kind="ood_first")].tolist() == [False] * 30 + [True] * 60
+    assert is_id[stream.order(is_id, source, kind="id_only")].tolist() == [True] * 60
+    assert is_id[stream.order(is_id, source, kind="ood_only")].tolist() == [False] * 30
+
+
+def test_temporal_takes_every_order_of_the_sets_and_spreads_the_id_samples():
+    is_id, source = population()
+    shifts = stream.shifts(is_id, source)
+    assert len(set(shifts)) == 6
+    for sets in shifts:
+        indices = stream.order(is_id, source, kind="temporal", sets=sets)
+        unknown = source[indices][~is_id[indices]].tolist()
+        assert unknown == [block for block in sets for _ in range(10)]
+        known = is_id[indices].cumsum(0)
+        even = torch.arange(1, 91) * 60 / 90
+        assert float((known - even).abs().max()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("share", "known", "unknown"), [(0.5, 30, 30), (0.1, 60, 7), (0.9, 3, 30), (0, 60, 0), (1, 0, 30)]
+)
+def test_mixture_has_the_share_and_is_as_large_as_can_be(share, known, unknown):
+    is_id, source = population()
+    taken = is_id[stream.order(is_id, source, kind="mixture", ood_share=share)]
+    assert (int(taken.sum()), int((~taken).sum())) == (known, unknown)
+
+
+def test_long_tail_falls_exponentially_and_keeps_the_unknown_side():
+    is_id, source = population(known=500, unknown=30, classes=5)
+    indices = stream.order(is_id, source, kind="long_tail", ratio=100)
+    counts = source[indices][is_id[indices]].bincount(minlength=5).sort(descending=True).values
+    assert counts.tolist() == [100, 32, 10, 3, 1]
+    assert int((~is_id[indices]).sum()) == 30
+    assert len(stream.order(is_id, source, kind="long_tail", ratio=1)) == 530
+
+
+def test_bad_input_is_refused():
+    is_id, source = population()
+    with pytest.raises(SettingError, match=r"shuffled.*got 'sorted'"):
+        stream.order(is_id, source, kind="sorted")
+    with pytest.raises(DataError, match="one length"):
+        stream.order(is_id, source[:-1])
+    with pytest.raises(DataError, match=r"torch\.int64"):
+        stream.order(is_id.long(), source)
+    with pytest.raises(SettingError, match="every OOD set once"):
+        stream.order(is_id, source, kind="temporal", sets=(0, 1))
+    with pytest.raises(SettingError, match="ood_share"):
+        stream.order(is_id, source, kind="mixture", ood_share=1.5)
+    with pytest.raises(SettingError, match="ratio"):
+        stream.order(is_id, source, kind="long_tail", ratio=0.5)
