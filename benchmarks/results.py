@@ -20,7 +20,7 @@ import unseen
 from unseen import suites
 from unseen.bench import Results, Row, default_detectors, grid, outcomes, swept
 from unseen.bench.compare import compared
-from unseen.bench.grid import ORACLE
+from unseen.bench import ORACLE
 from unseen.bench.run import code
 from unseen.report import page, tables
 
