@@ -57,7 +57,9 @@ def _load(folder: Path, name: str) -> Features:
 
 def _text(row: Mapping[str, Any], folder: Path) -> tuple[Features, list[int]]:
     text = _load(folder, row["text"])
-    return text, _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+    rows = _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+    left_out = set(_listed(row["except"], folder)) if "except" in row else set()
+    return text, [index for index in rows if index not in left_out]
 
 
 def _listed(reference: str | list[int], folder: Path) -> list[int]:
