@@ -38,9 +38,9 @@ from unseen import LabelSpace, detectors, suites
 from unseen.detectors import Default, Detector, Online, Reading
 from unseen.detectors import default as module
 from unseen.evaluate import evaluate, oracle
+from unseen.features import Features, load_features
 from unseen.metrics import auroc, summary
 from unseen.session import margin
-from unseen.suites.features import FeatureSet
 from unseen.text import neglabel
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
@@ -332,8 +332,8 @@ NOT_CLIP = "surrogate-negatives"
 
 
 @functools.cache
-def features(folder: str, name: str) -> FeatureSet:
-    return FeatureSet.load(Path(folder) / f"{name}.safetensors")
+def features(folder: str, name: str) -> Features:
+    return load_features(Path(folder) / f"{name}.safetensors", unit=False)
 
 
 def show_held(rows: list[Row]) -> None:

