@@ -2,7 +2,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -41,7 +41,8 @@ def suite(table):
 
 
 def rows_of(suite, results=None, *, workers=1, **options):
-    runs = list_runs(suite, **{"names": CHOSEN, "orders": ("shuffled",), "seeds": 2} | options)
+    chosen: dict[str, Any] = {"names": CHOSEN, "orders": ("shuffled",), "seeds": 2} | options
+    runs = list_runs(suite, **chosen)
     return [row for _, row in run_all(suite, runs, results, workers=workers)]
 
 
@@ -106,7 +107,8 @@ def test_a_killed_benchmark_resumes_after_its_last_whole_line(suite, tmp_path, m
     expected = rows_of(suite, results)
     lines = results.path.read_text().splitlines(keepends=True)
     results.path.write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])
-    executed, execute = [], executors.execute
+    executed: list[Run] = []
+    execute = vars(executors)["execute"]
     monkeypatch.setattr(executors, "execute", lambda suite, run: executed.append(run) or execute(suite, run))
     assert timeless(rows_of(suite, results)) == timeless(expected)
     assert len(executed) == len(lines) - 3
@@ -192,7 +194,7 @@ def test_an_undefined_metric_is_null_in_a_row_and_nan_in_a_mean(suite):
 
 
 def test_the_mean_and_the_sample_deviation_are_those_computed_by_hand():
-    assert bench.mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+    assert bench.mean_and_deviation([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))
     assert bench.mean_and_deviation([0.5]) == (0.5, 0.0)
 
 

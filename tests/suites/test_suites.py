@@ -62,7 +62,7 @@ def test_an_unknown_suite_is_refused_with_the_ones_there_are(tmp_path):
 @pytest.mark.parametrize("missing", ["known", "near", "text"])
 def test_a_missing_feature_file_is_named(table, missing):
     (table.parent / f"{missing}.safetensors").unlink()
-    with pytest.raises(DataError, match=f"no file at .*{missing}.safetensors"):
+    with pytest.raises(DataError, match=f"got nothing at .*{missing}.safetensors"):
         suites.load(str(table), table.parent)
 
 
