@@ -8,7 +8,7 @@ kernel reduces its rows. Nothing waits for the host between the first sample and
 Every product says its own precision to cuBLAS, so what the process has asked torch for (`allow_tf32` and the like) is
 neither obeyed nor changed, and threads do not disturb one another.
 
-The kernels are compiled by nvcc at first use and kept in ~/.cache/unseen.
+The kernels are compiled by nvcc at first use and kept in the cache.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from torch.nn.functional import pad
 from unseen.errors import SettingError
 from unseen.odds import Top
 from unseen.scan.base import Anchors, Scan, Targets, Teacher
+from unseen.storage.caches import cache_dir
 
 PANEL = 8  # the kernel goes through teachers in panels of this size
 TEACHERS = 128  # most teachers of a block: a row's scale gathers one rounding from each
@@ -621,7 +622,7 @@ def built(name: str, target: str) -> Path:
             refused.append(f"{folder} ({error.strerror})")
     raise SettingError(
         f"expected a folder to keep the compiled scan in, got {' and '.join(refused)}; "
-        "set XDG_CACHE_HOME to one that can be written to"
+        "set UNSEEN_CACHE to one that can be written to"
     )
 
 
@@ -638,9 +639,8 @@ def compiled_from(source: Path, target_file: Path, target: str) -> None:
 
 def caches() -> list[Path]:
     """Return where compiled kernels may be kept: the user's cache, or a temporary folder that is this user's alone."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "unseen"
     temporary = Path(tempfile.gettempdir()) / f"unseen-{os.getuid()}"
-    return [home, *([temporary] if is_private(temporary) else [])]
+    return [cache_dir(), *([temporary] if is_private(temporary) else [])]
 
 
 def is_private(folder: Path) -> bool:

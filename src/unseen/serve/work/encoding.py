@@ -19,7 +19,9 @@ from torch import Tensor
 from unseen import LabelSpace, load_encoder
 from unseen.encoders.base import Encoder
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
-from unseen.images.sources import Image, decode
+from unseen.images import Image
+from unseen.images.decode import decode
+from unseen.images.thumbnail import jpeg_thumbnail
 from unseen.serve.settings import Limits
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.fair_pool import FairThreadPool
@@ -120,7 +122,7 @@ class ImageEncoder:
         for one in decoded:
             if isinstance(one, list):
                 z, vectors = vectors[: len(one)], vectors[len(one) :]
-                encoded.append(EncodedImages(z, tuple(map(thumbnail, one))))
+                encoded.append(EncodedImages(z, tuple(jpeg_thumbnail(image.pixels, SIDE) for image in one)))
             else:
                 encoded.append(one)
         return encoded
@@ -147,15 +149,6 @@ class ImageEncoder:
             return Image(f"image {number}", decode(data))
         except ImageError as error:
             raise ImageError(f"expected images that can be read, got image {number}: {error}; leave it out") from error
-
-
-def thumbnail(image: Image) -> bytes:
-    """Return a small JPEG for the page."""
-    small = image.pixels.copy()
-    small.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    small.save(file, "jpeg", quality=80)
-    return file.getvalue()
 
 
 def content_digest(files: Sequence[bytes]) -> bytes:
