@@ -15,7 +15,7 @@ keys = typer.Typer(
 )
 
 
-def _keys(data: Path) -> Keys:
+def _keys(data: Path) -> ApiKeys:
     return ApiKeys(data / "keys.json")
 
 
