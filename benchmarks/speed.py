@@ -27,9 +27,10 @@ from torch.nn.functional import normalize
 from unseen import LabelSpace
 from unseen.detectors import AdaNeg, Default, Online
 from unseen.detectors.base import BLOCK
-from unseen.gate import Text, decaying_steps, neglabel, read_text
+from unseen.gate import decaying_steps
 from unseen.odds import logit
 from unseen.scan import blocked, naive
+from unseen.text import TextLogits, neglabel, text_logits
 
 REPO = Path(__file__).parents[1]
 
@@ -156,7 +157,7 @@ def naive_loop(online: Online, z: Tensor) -> None:
     labels, state, bound = online.labels, online.start(), logit(online.beta)
     settings = {"kappa": online.kappa, "tau": online.tau}
     for sample in z.split(1):
-        text = Text(sample / online.tau @ labels.id_anchors.T, sample / online.tau @ labels.ood_anchors.T)
+        text = TextLogits(sample / online.tau @ labels.id_anchors.T, sample / online.tau @ labels.ood_anchors.T)
         trust = neglabel(text)
         id_step, id_seen = decaying_steps(trust >= bound, state.id_seen, rho=online.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(trust <= -bound, state.ood_seen, rho=online.rho, dtype=z.dtype)
@@ -173,7 +174,7 @@ def one_by_one(online: Online, z: Tensor) -> None:
 
 def products(online: Online, z: Tensor) -> None:
     """Do the matrix products that blocked cannot avoid, in its shapes: gate, reads, corrections, rewrites."""
-    trust = torch.cat([neglabel(read_text(online.labels, block, tau=online.tau)) for block in z.split(BLOCK)])
+    trust = torch.cat([neglabel(text_logits(online.labels, block, tau=online.tau)) for block in z.split(BLOCK)])
     bound = logit(online.beta)
     routes = ((online.labels.id_anchors, trust >= bound), (online.labels.ood_anchors, trust <= -bound))
     plan = [(anchors, block, z[block][taught[block]]) for anchors, taught in routes for block in blocks_of(taught)]

@@ -14,8 +14,8 @@ from torch import Tensor
 from unseen import checkpoint
 from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.base import BLOCK, unit
-from unseen.gate import read_text
 from unseen.metrics import summary
+from unseen.text import text_logits
 from unseen.trial import Trial
 
 
@@ -70,7 +70,7 @@ def oracle(detector: Online, trial: Trial) -> Report:
     z = unit(_beside(detector, trial.z), like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
-        reading, state = detector.taught(state, block, read_text(detector.labels, block, tau=detector.tau), trust)
+        reading, state = detector.taught(state, block, text_logits(detector.labels, block, tau=detector.tau), trust)
         readings.append(reading)
     name = f"oracle-{detector.name}"
     return judged(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,8 +94,8 @@ class Session:
 
     def at(self, snapshot: Snapshot, *, detector: Detector[Any] | None = None) -> Session:
         """Return another session that goes on from `snapshot`, with `detector` where states of both are the same."""
-        session = Session(detector or self.detector, self.rule)
-        session._snapshot = snapshot
+        session = copy(self)
+        session._detector, session._snapshot = detector or self.detector, snapshot
         return session
 
     def save(self, path: str | Path, **extra: Any) -> None:

@@ -27,8 +27,8 @@ from unseen.detectors.default import (
     without_the_best,
 )
 from unseen.errors import LabelError, SettingError
-from unseen.gate import Text, read_text
 from unseen.labels import LabelSpace
+from unseen.text import TextLogits, text_logits
 
 
 def kalman(x: Tensor, f: Tensor, weight: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -70,7 +70,7 @@ def test_a_block_is_the_filter_sample_by_sample(count, dim, seed, spread, panel)
 def test_the_pool_after_a_stream_is_ridge_regression(labels):
     detector, z = Default(labels), stream(labels, 300)
     _, state = detector.observe(detector.start(), z)
-    x, f = with_level(z), evidence(read_text(labels, z, tau=detector.tau), detector.lean).known
+    x, f = with_level(z), evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     precision = torch.full((labels.dim + 1,), detector.ridge, dtype=torch.float64)
     precision[-1] = 1e-4
     normal = x.T @ x + precision.diag()
@@ -84,7 +84,7 @@ def test_evidence_is_trust_less_the_lean_plus_contrast_plus_half_the_surprise(le
     trust = known.exp().sum(1).log() - negative.exp().sum(1).log()
     contrast, apart = known.amax(1) - known.mean(1), known.mean(1) - negative.mean(1)
     variance = (4 * known.var(1, correction=0) + 10 * negative.var(1, correction=0)) / 14
-    found = evidence(Text(known, negative), lean)
+    found = evidence(TextLogits(known, negative), lean)
     torch.testing.assert_close(found.known, trust - lean * apart + contrast + contrast**2 / variance / 4)
     torch.testing.assert_close(found.spread.far_deviation, negative.std(1, correction=0))
 
@@ -107,7 +107,7 @@ def test_few_names_spread_as_they_do():
 
 def test_moving_all_negatives_changes_nothing_when_the_lean_is_whole():
     known, negative = (torch.randn(5, n, generator=torch.Generator().manual_seed(n)).double() for n in (4, 9))
-    moved = [evidence(Text(known, negative + by), 1.0).known for by in (0.0, 7.0)]
+    moved = [evidence(TextLogits(known, negative + by), 1.0).known for by in (0.0, 7.0)]
     torch.testing.assert_close(*moved)
 
 
@@ -140,7 +140,7 @@ def names(stem: str, count: int) -> tuple[str, ...]:
 @pytest.mark.parametrize("order", ["observe", "score"])
 def test_without_a_share_the_score_is_the_frozen_evidence(labels, order):
     detector, z = Default(labels, share=0.0), stream(labels, 100)
-    expected = evidence(read_text(labels, z, tau=detector.tau), detector.lean).known
+    expected = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     reading, state = detector.observe(detector.start(), z)
     got = reading if order == "observe" else detector.score(state, z)
     torch.testing.assert_close(got.score, expected)
@@ -172,7 +172,7 @@ def test_the_say_of_the_pool_is_earned():
 
 def test_a_new_stream_has_earned_nothing(labels):
     detector, z = Default(labels), stream(labels, 30)
-    own = evidence(read_text(labels, z, tau=detector.tau), detector.lean).known
+    own = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     torch.testing.assert_close(detector.score(detector.start(), z).score, own)
     reading, _ = detector.observe(detector.start(), z[:1])
     torch.testing.assert_close(reading.score, own[:1])
@@ -195,7 +195,7 @@ def test_two_sidedness_starts_from_a_normal():
 
 def test_the_record_is_what_came_before_each_sample(labels):
     detector, z = Default(labels), stream(labels, 50)
-    f = evidence(read_text(labels, z, tau=detector.tau), detector.lean).known
+    f = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     _, state = detector.observe(detector.start(), z)
     lesson, _, _ = one_by_one(with_level(z), f, detector.start().weight, detector.start().cov)
     level = torch.stack([f[:i].mean() for i in range(1, 50)])
@@ -213,7 +213,7 @@ def test_the_guard_keeps_its_own_evidence_where_the_pool_would_extrapolate():
     far = normalize(-centre + 0.1 * unit(5, 32, seed=8), dim=1)
     detector = Default(labels)
     _, state = detector.observe(detector.start(), near)
-    own = [evidence(read_text(labels, z, tau=detector.tau), detector.lean).known for z in (near[:50], far)]
+    own = [evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known for z in (near[:50], far)]
     moved = [(detector.score(state, z).score - f).abs() for z, f in zip((near[:50], far), own, strict=True)]
     assert float(moved[0].mean()) > 0.1
     assert float(moved[1].max()) < 1e-6
@@ -246,7 +246,7 @@ def test_even_is_the_typical_evidence_of_logits_that_are_two_normals(
     near = shift + known_deviation * torch.randn(400, known, generator=generator, dtype=torch.float64)
     far = far_deviation * torch.randn(400, negative, generator=generator, dtype=torch.float64)
     detector = Default(space(known, negative, 2))
-    found = evidence(Text(near, far), detector.lean)
+    found = evidence(TextLogits(near, far), detector.lean)
     even = detector._even(Spread(*(part.mean() for part in found.spread)))
     # second order: the log of a sum of few draws is lower than that of its mean, the square of a maximum higher
     assert float(found.known.mean()) == pytest.approx(float(even), abs=1.0)
@@ -262,7 +262,7 @@ def test_the_energy_of_draws_is_typical_on_both_sides_of_the_freezing():
 
 def test_even_follows_the_mean_spread_of_the_stream_so_far(labels):
     detector, z = Default(labels, share=0.0), stream(labels, 60)
-    spread = evidence(read_text(labels, z, tau=detector.tau), detector.lean).spread
+    spread = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).spread
     reading, state = detector.observe(detector.start(), z)
     running = Spread(*(part.cumsum(0) / torch.arange(1, 61) for part in spread))
     torch.testing.assert_close(reading.even, detector._even(running))
@@ -288,7 +288,7 @@ def test_the_level_of_the_stream_does_not_move_the_line():
 
 def test_a_vote_needs_more_than_half_of_the_posterior():
     known = torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-    ballot = votes(Text(known, known))
+    ballot = votes(TextLogits(known, known))
     assert (ballot > 0).tolist() == [[False, True, False], [False] * 3, [False] * 3]
     assert float(ballot[0, 1]) == pytest.approx(float(known[0].softmax(0)[1]))
 
@@ -300,7 +300,7 @@ def test_a_popular_name_must_stand_out_more():
     _, state = detector.observe(detector.start(), popular)
     assert float(state.votes[0]) > 390
     assert state.votes[1:].abs().max() < 1e-6
-    text = read_text(labels, z := stream(labels, 50), tau=detector.tau)
+    text = text_logits(labels, z := stream(labels, 50), tau=detector.tau)
     expected = (text.known - torch.log1p(state.votes / 5) / 4).argmax(1)
     assert torch.equal(detector.score(state, z).label, expected)
     plain = Default(labels, balance=0.0)

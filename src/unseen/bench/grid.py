@@ -26,7 +26,7 @@ KINDS = {
 ORACLE = "oracle-online"
 ANY = "any"  # the order of a method that reads every sample by itself
 WHOLE = ("shuffled", "id_first", "ood_first", "temporal", "temporal-all")  # orders in which everyone arrives
-PREFERRED = ("default", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
+PREFERRED = ("pooled", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
 
 
 def default_detectors() -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def grid(suite: Suite, *, chosen: Sequence[str], orders: Sequence[str], seeds: i
         for kind in orders
         for sets in _streams(suite, kind)
         for seed in range(seeds)
-        for name in chosen
+        for name in map(detectors.resolved, chosen)
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 

@@ -27,7 +27,7 @@ from unseen.trial import Trial
 CPU = "cpu"
 CHECKED = 96  # samples of every stream whose second half is replaced to see whether the first half minds
 POINTS = 20  # of the curves over a stream
-CORE = ("detectors", "scan", "gate.py", "odds.py", "arrival.py", "metrics.py", "evaluate.py", "trial.py")
+CORE = ("detectors", "scan", "gate.py", "text.py", "odds.py", "arrival.py", "metrics.py", "evaluate.py", "trial.py")
 
 
 class Outcome(NamedTuple):

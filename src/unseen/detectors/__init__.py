@@ -45,12 +45,17 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
 }
 
 
-DEFAULT = PooledEvidence.name  # what the alias "default" stands for
+DEFAULT = PooledEvidence.name  # the detector we recommend
+
+
+def resolved(name: str) -> str:
+    """Return the registered name that `name` stands for: the alias "default" is the recommended detector."""
+    return DEFAULT if name == "default" else name
 
 
 def find(name: str) -> type[Detector[Any]]:
     """Return the class registered as `name`; "default" is the recommended one."""
-    name = DEFAULT if name == "default" else name
+    name = resolved(name)
     if name not in REGISTRY:
         raise SettingError(
             f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
@@ -89,4 +94,5 @@ __all__ = [
     "Reading",
     "find",
     "make",
+    "resolved",
 ]

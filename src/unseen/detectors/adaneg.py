@@ -15,8 +15,9 @@ from torch.nn.functional import logsigmoid
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
 from unseen.errors import SettingError
-from unseen.gate import Text, settled
+from unseen.gate import exact_near_bound
 from unseen.odds import CACHE, energy, logit
+from unseen.text import TextLogits
 
 
 class Memory(NamedTuple):
@@ -116,14 +117,14 @@ class AdaNeg(Detector[Memory]):
     def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
         return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
 
-    def _logits(self, cosine: Float[Tensor, "C T"]) -> Text:
+    def _logits(self, cosine: Float[Tensor, "C T"]) -> TextLogits:
         known, negative = cosine.T.div(self.tau).split([len(self.labels.names), len(self.labels.negatives)], dim=1)
-        return Text(known.contiguous(), negative.contiguous())
+        return TextLogits(known.contiguous(), negative.contiguous())
 
     def _places(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
         """Return each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
         bound, text = logit(self.sure), self._logits(cosine)
-        trust = settled(self._trust, text, self.labels, z, tau=self.tau, bound=bound)
+        trust = exact_near_bound(self._trust(text), self._trust, self.labels, z, tau=self.tau, bound=bound)
         route = (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
         sides = []
         for offset, side in ((0, text.known), (len(self.labels.names), text.negative)):
@@ -132,7 +133,7 @@ class AdaNeg(Detector[Memory]):
         label, entropy = (torch.where(route > 0, one, other) for one, other in zip(*sides, strict=True))
         return trust.to(z.dtype), route, label.tolist(), entropy.tolist()
 
-    def _trust(self, text: Text) -> Tensor:
+    def _trust(self, text: TextLogits) -> Tensor:
         return grouped_log_odds(energy(text.known), text.negative, self.members)
 
     def _adapted(

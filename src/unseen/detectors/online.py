@@ -8,17 +8,18 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import Rule, added, merged_bank
-from unseen.gate import decaying_steps, neglabel, read_text, resolved, settled
+from unseen.gate import decaying_steps, exact_near_bound, routes
 from unseen.odds import energy, logit, logits, top
 from unseen.scan import Anchors, is_on_gpu, read, scan, scan_many, shared_targets, two
 from unseen.scan.base import Teacher
+from unseen.text import neglabel, text_logits
 
 
 class Banks(NamedTuple):
@@ -69,7 +70,7 @@ class Online(Detector[Banks]):
         self, state: Banks, z: Float[Tensor, "T d"], teachers: tuple[Teacher, Teacher], trust: Float[Tensor, " T"]
     ) -> tuple[Reading, Banks]:
         """Learn and score by the given trust: logit(beta) and more teaches known, its negative and less unknown."""
-        known, unknown = self._routed(trust)
+        known, unknown = routes(trust, logit(self.beta))
         id_step, id_seen = decaying_steps(known, state.id_seen, rho=self.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(unknown, state.ood_seen, rho=self.rho, dtype=z.dtype)
         settings = {"kappa": self.kappa, "tau": self.tau}
@@ -105,7 +106,7 @@ class Online(Detector[Banks]):
         order = pad_sequence(list(orders), batch_first=True, padding_value=len(z))  # one past the last: no sample
         samples = pad(z, (0, 0, 0, 1))[order]
         sides = []
-        for taught, rows, name in zip(self._routed(trust), anchors, ("id", "ood"), strict=True):
+        for taught, rows, name in zip(routes(trust, logit(self.beta)), anchors, ("id", "ood"), strict=True):
             banks, counts = ([getattr(state, f"{name}_{part}") for state in states] for part in ("bank", "seen"))
             route = pad(taught, (0, 1))[order]
             step, seen = decaying_steps(route, torch.stack(counts), rho=self.rho, dtype=z.dtype)
@@ -129,16 +130,14 @@ class Online(Detector[Banks]):
 
     def _gated(self, z: Float[Tensor, "T d"]) -> tuple[tuple[Teacher, Teacher], Float[Tensor, " T"]]:
         """Return what samples are taught towards, and how sure the frozen text is that they are known."""
-        bound = logit(self.beta)
+        teachers: tuple[Teacher, Teacher]
         if is_on_gpu(z):  # logits of whole streams would not fit: read them away now, and again for those that teach
             known, negative = (read(z, rows, tau=tau).energy for rows, tau in self._anchors)
-            return self._anchors, resolved(neglabel, known - negative, self.labels, z, tau=self.tau, bound=bound)
-        text = read_text(self.labels, z, tau=self.tau)
-        return text, settled(neglabel, text, self.labels, z, tau=self.tau, bound=bound)
-
-    def _routed(self, trust: Float[Tensor, " T"]) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
-        bound = logit(self.beta)
-        return trust >= bound, trust <= -bound
+            teachers, trust = self._anchors, known - negative
+        else:
+            teachers = text_logits(self.labels, z, tau=self.tau)
+            trust = neglabel(teachers)
+        return teachers, exact_near_bound(trust, neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta))
 
     def _merged(self, start: Banks, ends: Sequence[Banks], rule: Rule) -> Banks:
         id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))

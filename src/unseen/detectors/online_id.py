@@ -13,11 +13,12 @@ from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import Rule, added, merged_bank
-from unseen.gate import decaying_steps, mcm, read_text, resolved, settled
+from unseen.gate import decaying_steps, exact_near_bound
 from unseen.labels import LabelSpace
 from unseen.odds import logit, logits, top
 from unseen.scan import Anchors, is_on_gpu, read, scan
 from unseen.scan.base import Teacher
+from unseen.text import mcm, text_logits
 
 
 class Bank(NamedTuple):
@@ -75,12 +76,14 @@ class OnlineID(Detector[Bank]):
         return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
 
     def _gated(self, z: Float[Tensor, "T d"]) -> tuple[Teacher, Float[Tensor, " T"]]:
-        labels, bound = self.names_only, logit(self.beta)
+        labels = self.names_only
+        teacher: Teacher
         if is_on_gpu(z):
-            first = read(z, labels.id_anchors, tau=self.tau).log_odds
-            return Anchors(labels.id_anchors, self.tau), resolved(mcm, first, labels, z, tau=self.tau, bound=bound)
-        text = read_text(labels, z, tau=self.tau)
-        return text.known, settled(mcm, text, labels, z, tau=self.tau, bound=bound)
+            teacher, trust = Anchors(labels.id_anchors, self.tau), read(z, labels.id_anchors, tau=self.tau).log_odds
+        else:
+            text = text_logits(labels, z, tau=self.tau)
+            teacher, trust = text.known, mcm(text)
+        return teacher, exact_near_bound(trust, mcm, labels, z, tau=self.tau, bound=logit(self.beta))
 
     def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
         return merged(start, ends, rule)

@@ -53,7 +53,9 @@ def unknown_samples(row: Mapping[str, Any], folder: Path) -> Samples:
 
 def _text(row: Mapping[str, Any], folder: Path) -> tuple[FeatureSet, list[int]]:
     text = FeatureSet.load(folder / f"{row['text']}.safetensors")
-    return text, _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+    rows = _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+    left_out = set(_listed(row["except"], folder)) if "except" in row else set()
+    return text, [index for index in rows if index not in left_out]
 
 
 def _listed(reference: str | list[int], folder: Path) -> list[int]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import Rule, added, merged_regression
-from unseen.gate import Text, neglabel, read_text
 from unseen.odds import in_cache
+from unseen.text import TextLogits, neglabel, text_logits
 
 LEVEL_VARIANCE = 1e4  # prior of the intercept: the level of the evidence is free
 FEW_NAMES = 4  # with fewer, all but the best say too little about how names spread
@@ -125,7 +125,7 @@ class PooledEvidence(Detector[Pool]):
 
     def read(self, state: Pool, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
-        text = read_text(self.labels, z, tau=self.tau)
+        text = text_logits(self.labels, z, tau=self.tau)
         frozen, x = evidence(text, self.lean), with_level(z)
         predicted, leverage = x @ state.weight, ((x @ state.cov) * x).sum(1)
         ratio = self._ratio(leverage, state.seen, slopes(state.cov))
@@ -139,7 +139,7 @@ class PooledEvidence(Detector[Pool]):
 
     def learn(self, state: Pool, z: Float[Tensor, "T d"]) -> tuple[Reading, Pool]:
         """Score each sample of a block before the pool learns from it, in arrival order."""
-        text = read_text(self.labels, z, tau=self.tau)
+        text = text_logits(self.labels, z, tau=self.tau)
         frozen, x, ballot = evidence(text, self.lean), with_level(z), votes(text)
         lesson, weight, cov = one_by_one(x, frozen.known, state.weight, state.cov)
         seen = state.seen + torch.arange(len(z), device=z.device)
@@ -244,11 +244,11 @@ class PooledEvidence(Detector[Pool]):
         pooled = say.level + slopes * (predicted - say.level)
         return own + weight * (pooled - own), even + weight * (1 - slopes) * (say.level - even)
 
-    def _named(self, text: Text, votes: Tensor) -> Tensor:
+    def _named(self, text: TextLogits, votes: Tensor) -> Tensor:
         return (text.known - self.balance * torch.log1p(votes / FEW_VOTES)).argmax(1)
 
 
-def evidence(text: Text, lean: float) -> Evidence:
+def evidence(text: TextLogits, lean: float) -> Evidence:
     """Return NegLabel's log-odds plus MCM's contrast plus half the surprise of a name standing out so far by chance.
 
     A share `lean` of the distance between the mean name and the mean negative is taken out of the odds: it tells the
@@ -307,7 +307,7 @@ def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"]
     return mean, variance
 
 
-def votes(text: Text) -> Float[Tensor, "T K"]:
+def votes(text: TextLogits) -> Float[Tensor, "T K"]:
     """Return each sample's vote: the posterior of the known name that has more than half of it, else nothing."""
     posterior = text.known.softmax(1)
     return (posterior * (posterior > 0.5)).double()
