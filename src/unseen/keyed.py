@@ -124,5 +124,5 @@ def state_path(folder: Path, key: str) -> Path:
 
 def _summary(session: Session, verdicts: Verdicts) -> StreamSummary:
     tally = session.snapshot.tally
-    counts = (tally.taught_known, tally.taught_unknown, tally.seen)
-    return StreamSummary(len(verdicts), int(verdicts.known.sum()), *map(int, counts), session.threshold)
+    taught = int(tally.taught_known), int(tally.taught_unknown)
+    return StreamSummary(len(verdicts), int(verdicts.known.sum()), *taught, int(tally.seen), session.threshold)

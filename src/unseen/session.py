@@ -107,9 +107,7 @@ class Session:
         return checkpoint.to_bytes(self.snapshot._asdict(), self.identity)
 
     @classmethod
-    def load(
-        cls, source: str | Path | bytes, labels: LabelSpace, *, detector: Detector[Any] | None = None
-    ) -> Session:
+    def load(cls, source: str | Path | bytes, labels: LabelSpace, *, detector: Detector[Any] | None = None) -> Session:
         """Go on from a saved state; refuse one that belongs to another label space or detector.
 
         A registered detector is rebuilt from the file; pass `detector` for one of your own.

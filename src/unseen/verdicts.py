@@ -171,7 +171,7 @@ class Verdicts(Sequence[Verdict]):
 def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str]) -> dict[str, list[Any]]:
     """Return the columns of FIELDS for the numbers in `table`."""
     known, nearest = table["known"].tolist(), [names[label] for label in table["label"].tolist()]
-    found = {
+    found: dict[str, list[Any]] = {
         "key": list(keys),
         "verdict": ["known" if is_known else "unknown" for is_known in known],
         "name": [name if is_known else None for name, is_known in zip(nearest, known, strict=True)],

@@ -18,7 +18,7 @@ from unseen.cli import terminal
 from unseen.cli.score import line
 from unseen.evaluate import Report, judged, over_time
 from unseen.report import charts, stream
-from unseen.session import Verdicts
+from unseen.verdicts import Verdicts
 
 SHOWN = 6  # verdicts printed from either end of the stream
 SLICES = 12
@@ -27,7 +27,9 @@ METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
 def demo(
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))}.")] = detectors.DEFAULT,
+    detector: Annotated[
+        str, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))}.")
+    ] = detectors.DEFAULT,
     order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
     seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
@@ -53,7 +55,16 @@ def demo(
     if as_json:
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_kept(verdicts, learning)}
         counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "threshold": session.threshold}
-        terminal.emit({"detector": session.detector.name, "order": order, "seed": seed, **counts, **metrics, "report": str(report)})
+        terminal.emit(
+            {
+                "detector": session.detector.name,
+                "order": order,
+                "seed": seed,
+                **counts,
+                **metrics,
+                "report": str(report),
+            }
+        )
         return
     _say(pack, session, verdicts)
     _judge(verdicts, frozen, learning)

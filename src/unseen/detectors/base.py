@@ -61,7 +61,7 @@ class Detector(ABC, Generic[S]):
     """A published method over one label space. No method takes a label: a leak must be impossible to type.
 
     Subclasses write `start`, `read` and, if they learn, `learn`; both get checked unit features, a block at a time.
-    A state is None or a NamedTuple, nested or not, of tensors, never written to, so that a reader always holds a whole snapshot.
+    A state is None or a NamedTuple (of NamedTuples) of tensors, never written to: a reader holds a whole snapshot.
     """
 
     labels: LabelSpace

@@ -28,7 +28,7 @@ def on(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
     def run(
         job: StreamJob, streams: Sequence[KeyedStream], z: Tensor, states: Mapping[str, bytes]
     ) -> Iterator[StreamResult]:
-        task, shared = ray.remote(max_retries=5)(_arrays), ray.put(job)
+        task, shared = ray.remote(max_retries=5)(_run_stream), ray.put(job)
         limit = max(2, ahead * int(ray.cluster_resources().get("CPU", 1)))
         # the longest first: else the last worker may be left with the longest stream
         waiting = deque(sorted(streams, key=lambda stream: -len(stream.rows)))
@@ -43,7 +43,7 @@ def on(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
     return run
 
 
-def _arrays(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:
+def _run_stream(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:
     """Return a result without its names, and with arrays: a tensor would travel as a pickle of its own."""
     result = job.run(key, torch.from_numpy(z.copy()), before)  # copied: what Ray shares is read-only
     columns = (*result.verdicts.reading, *result.verdicts.decisions)

@@ -85,8 +85,9 @@ class Adaptive(ThresholdRule[RecentMargins]):
         seen = state.seen + len(margin)
         slots = torch.arange(int(state.seen), int(seen)) % self.window
         ring = state.ring.index_copy(0, slots, margin.detach().cpu().double())
-        is_due = int(seen) % self._interval(int(state.seen)) == 0
-        return RecentMargins(ring, seen, self._threshold(ring, int(seen), state.threshold) if is_due else state.threshold)
+        if int(seen) % self._interval(int(state.seen)):
+            return RecentMargins(ring, seen, state.threshold)
+        return RecentMargins(ring, seen, self._threshold(ring, int(seen), state.threshold))
 
     def _threshold(self, ring: Float[Tensor, " W"], seen: int, before: Float[Tensor, ""]) -> Float[Tensor, ""]:
         if self.derives_baseline:
