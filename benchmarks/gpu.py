@@ -38,6 +38,7 @@ from unseen.encoders.vit import VisionTower
 from unseen.gate import decaying_steps, routes
 from unseen.metrics import auroc
 from unseen.odds import logit
+from unseen.scan.cuda import blas
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import make_plan
 
@@ -144,7 +145,7 @@ def ceilings(_: argparse.Namespace) -> Iterator[Row]:
 
 def product(a: Tensor, b: Tensor, *, tf32: bool) -> Callable[[], Tensor]:
     if a.dtype == torch.float32:
-        return lambda: cuda.multiplied(a[None], b[None], reads="tf32" if tf32 else "float32")
+        return lambda: blas.product(a[None], b[None], reads="tf32" if tf32 else "float32")
     return lambda: a @ b.T
 
 
@@ -205,7 +206,7 @@ def many(_: argparse.Namespace) -> Iterator[Row]:
     every = [order for seeds in orders for order in seeds]
     start = online.start()
 
-    def together() -> object:
+    def together() -> Any:
         return online.observe_many([start] * len(every), pool, every)
 
     def one_by_one() -> None:
@@ -242,7 +243,7 @@ def spent(name: str, work: Callable[[], object]) -> Iterator[Row]:
         torch.cuda.synchronize()
     times, calls, spans = defaultdict(float), defaultdict(int), []
     for event in seen.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == torch.profiler.DeviceType.CUDA:
             span = event.time_range
             times[kind(event.name)] += span.elapsed_us() / 1e6
             calls[f"{kind(event.name)} launches"] += 1

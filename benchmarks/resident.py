@@ -63,15 +63,9 @@ class Resident:
         shapes = ((8 * self.blocks, torch.float64), (self.blocks, torch.float32), (self.blocks, torch.int32))
         partial, peak, where = (torch.zeros(size, dtype=kind, device=device) for size, kind in shapes)
         barrier = torch.zeros(2, dtype=torch.int32, device=device)
-        tensors = (self.anchors, self.bank, self.z, partial, peak, where)
-        self.tensors = (
-            *tensors,
-            self.seen,
-            self.score,
-            self.label,
-            self.route,
-            barrier,
-        )  # kept: the kernel has addresses
+        inputs = (self.anchors, self.bank, self.z, partial, peak, where)
+        # kept here, because the kernel has their addresses only
+        self.tensors = (*inputs, self.seen, self.score, self.label, self.route, barrier)
         sizes = (known, *self.anchors.shape)
         self.arguments = Arguments(*(x.data_ptr() for x in self.tensors), *sizes, tau, kappa, rho, bound)
         self.kernel = build.library(torch.cuda.get_device_capability(device), SOURCE).observe_float32

@@ -14,7 +14,7 @@ from unseen.cli import models as models_command
 from unseen.encoders import catalogue
 from unseen.encoders.offline import encoder as offline
 from unseen.errors import DataError, EncoderError, SettingError
-from unseen.features.cache import load_features
+from unseen.features import load_features
 
 app = typer.Typer()
 app.command()(encode_command.encode)
@@ -129,5 +129,5 @@ def test_help_teaches_with_an_example(command):
 
 
 def test_without_the_hub_library_nothing_is_cached(monkeypatch):
-    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not catalogue.find_model("ViT-B/16").is_ready

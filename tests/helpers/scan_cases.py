@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from helpers.streams import unit
 from unseen.scan.base import Scan
 from unseen.scan.cuda import blas
 
-PAPER = {"kappa": 0.05, "tau": 0.01}
+PAPER: dict[str, Any] = {"kappa": 0.05, "tau": 0.01}
 
 
 def case(

@@ -59,7 +59,8 @@ def test_float32_errs_at_most_four_times_as_much_as_naive(shape):
     rough_inputs = [x.float() for x in exact_inputs]
     exact = naive.scan(*exact_inputs, **PAPER)
     plain = difference(naive.scan(*rough_inputs, **PAPER), exact)
-    for reads, times in (("float32", 4), ("split", 20)):
+    accuracies: Any = (("float32", 4), ("split", 20))
+    for reads, times in accuracies:
         errors = difference(cuda.scan(*rough_inputs, **PAPER, reads=reads), exact)
         print(reads, {what: f"{errors[what]:.2e} naive {plain[what]:.2e}" for what in errors})
         for what, error in errors.items():
@@ -73,7 +74,7 @@ def test_products_are_what_they_say():
     onto = exact.clone()
     blas.product(a[..., :20], b[..., :20], onto=onto)
     torch.testing.assert_close(onto, exact + a[..., :20] @ b[..., :20].mT, rtol=0, atol=1e-12)
-    near = {"float32": 1e-5, "split": 1e-5, "tf32": 3e-2}
+    near: dict[Any, float] = {"float32": 1e-5, "split": 1e-5, "tf32": 3e-2}
     for reads, limit in near.items():
         got = blas.product(a.float(), b.float(), scale=-0.5, reads=reads)
         assert float((got - exact).abs().max()) < limit, reads
@@ -232,12 +233,11 @@ def test_memory_nobody_wrote_is_never_read(monkeypatch):
     inputs = on_gpu(700, 1000, 33, 0.5, dtype=torch.float32)
     clean = cuda.scan(*inputs, **PAPER)
 
-    def poisoned(*shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.full(*shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype, device=device)
+    def poisoned(shape: int | tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        value = float("nan") if dtype.is_floating_point else -1
+        return torch.full((shape,) if isinstance(shape, int) else shape, value, dtype=dtype, device=device)
 
-    monkeypatch.setattr(
-        bindings, "empty", lambda shape, **k: poisoned((shape,) if isinstance(shape, int) else shape, **k)
-    )
+    monkeypatch.setattr(bindings, "empty", poisoned)
     assert same_bits(clean, cuda.scan(*inputs, **PAPER))
 
 

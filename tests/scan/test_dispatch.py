@@ -241,7 +241,7 @@ def test_compiled_kernels_are_kept_where_one_can_write(monkeypatch, tmp_path):
     closed.write_text("a file in the place of a folder")  # what even root cannot write into
     temporary.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
-    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(temporary))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
     first, second = build.build(build.KERNELS, "scan.so", "sm_90"), build.build(build.KERNELS, "scan.so", "sm_90")
     assert first == second
     assert first.is_relative_to(temporary)

@@ -1,12 +1,14 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from helpers import suite_files as shelf
 from helpers.streams import unit
-from unseen import suites
+from unseen import detectors, suites
 from unseen.errors import DataError
+from unseen.evaluate import evaluate
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def test_an_unknown_suite_is_refused_with_the_ones_there_are(tmp_path):
 @pytest.mark.parametrize("missing", ["known", "near", "text"])
 def test_a_missing_feature_file_is_named(table, missing):
     (table.parent / f"{missing}.safetensors").unlink()
-    with pytest.raises(DataError, match=f"no file at .*{missing}.safetensors"):
+    with pytest.raises(DataError, match=f"got nothing at .*{missing}.safetensors"):
         suites.load(str(table), table.parent)
 
 
@@ -93,6 +95,7 @@ def test_every_table_of_the_package_says_what_it_is(name):
         ("imagenet200", 200, 742, {"known": 1000, "textures10": 1200, "intel_scenes": 3000, "mnist": 10_000}),
         ("imagenet200-lowres", 200, 742, {"known": 10_000, "flowers102": 1912}),
         ("imagenet1k-surrogate", 1000, 10_499, {"known": 5000}),
+        *((f"tin-near-{seed}", 100, 1053, {"known": 5000, "near": 5000}) for seed in range(4)),
     ],
 )
 def test_the_shared_features_have_the_sizes_of_the_evidence(features, name, known, negatives, samples):
@@ -100,3 +103,28 @@ def test_the_shared_features_have_the_sizes_of_the_evidence(features, name, know
     assert (len(suite.labels.names), len(suite.labels.negatives)) == (known, negatives)
     found = dict(zip(suite.pool.sources, suite.pool.source.bincount().tolist(), strict=True))
     assert samples.items() <= found.items()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_split_of_tiny_imagenet_follows_its_stated_rule(seed):
+    table = suites.read(f"tin-near-{seed}")
+    order = np.random.default_rng(seed).permutation(200)
+    assert table["unknown"]["near"]["classes"] == sorted(order[100:].tolist())
+    assert len(set(table["known"]["rows"])) == 100
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("seed", range(4))
+def test_each_split_of_tiny_imagenet_has_other_classes_as_unknown(features, seed):
+    lists = json.loads((features / "suites.json").read_text())["imagenet200"]
+    table = suites.read(f"tin-near-{seed}")
+    unknown = [lists["id_classes"][index] for index in table["unknown"]["near"]["classes"]]
+    assert sorted([*table["known"]["rows"], *unknown]) == sorted(lists["id_classes"])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("seed", "percent"), list(enumerate((83.6, 82.6, 81.3, 80.8))))
+def test_neglabel_ranks_the_splits_of_tiny_imagenet_as_in_the_evidence(features, seed, percent):
+    suite = suites.load(f"tin-near-{seed}", features)
+    report = evaluate(detectors.make("neglabel", suite.labels), suite.against("near"))
+    assert 100 * report.metrics["auroc"] == pytest.approx(percent, abs=0.06)

@@ -13,8 +13,9 @@ import typer
 from unseen.cli import terminal
 from unseen.encoders.base import load_encoder
 from unseen.errors import SettingError
-from unseen.features.cache import FORMATS, FeatureCache, encode_images
-from unseen.images.sources import Skipped, find_images
+from unseen.features import FeatureCache, encode_images
+from unseen.features.shards import FORMATS
+from unseen.images import Skipped, find_images
 from unseen.scale import cluster
 from unseen.scale import encode as scaled
 

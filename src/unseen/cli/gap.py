@@ -15,7 +15,7 @@ from unseen import LabelSpace
 from unseen import gap as theory
 from unseen.cli import terminal
 from unseen.errors import DataError
-from unseen.features.cache import Features, load_features
+from unseen.features import Features, load_features
 from unseen.report import plots
 from unseen.storage.files import replacing
 

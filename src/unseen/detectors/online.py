@@ -137,9 +137,9 @@ class Online(Detector[Banks]):
     def sources_and_trust(
         self, z: Float[Tensor, "T d"]
     ) -> tuple[tuple[TargetSource, TargetSource], Float[Tensor, " T"]]:
-        """Return where the soft targets of both banks come from, and the frozen text's log-odds that each sample is known."""
+        """Return the sources of both banks' soft targets, and the frozen text's log-odds that a sample is known."""
         sources: tuple[TargetSource, TargetSource]
-        if is_on_gpu(z):  # logits of whole streams would not fit: read them away now, and again for those that teach
+        if is_on_gpu(z):  # logits of whole streams do not fit: reduced here, computed again for teachers
             known, negative = (read(z, rows, tau=tau).energy for rows, tau in self._anchors)
             sources, trust = self._anchors, known - negative
         else:

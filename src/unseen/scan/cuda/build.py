@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from unseen.errors import SettingError
+from unseen.storage.caches import cache_dir
 
 KERNELS = Path(__file__).with_name("kernels.cu")
 
@@ -49,7 +50,7 @@ def build(source: Path, name: str, target: str) -> Path:
             refused.append(f"{folder} ({error.strerror})")
     raise SettingError(
         f"expected a folder to keep the compiled scan in, got {' and '.join(refused)}; "
-        "set XDG_CACHE_HOME to one that can be written to"
+        "set UNSEEN_CACHE to one that can be written to"
     )
 
 
@@ -66,9 +67,8 @@ def compile_kernels(source: Path, target_file: Path, target: str) -> None:
 
 def cache_folders() -> list[Path]:
     """Return where compiled kernels may be kept: the user's cache, or a temporary folder only this user can write."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "unseen"
     temporary = Path(tempfile.gettempdir()) / f"unseen-{os.getuid()}"
-    return [home, *([temporary] if is_private(temporary) else [])]
+    return [cache_dir(), *([temporary] if is_private(temporary) else [])]
 
 
 def is_private(folder: Path) -> bool:
