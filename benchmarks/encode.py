@@ -25,7 +25,8 @@ from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 from unseen.encoders import preprocess
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.vit import VisionTower
-from unseen.images.sources import Image, decode
+from unseen.images import Image
+from unseen.images.decode import decode
 
 CLOSE = 0.999
 REFERENCE = "transformers float32"

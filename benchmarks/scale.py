@@ -26,8 +26,9 @@ from torch import Tensor
 
 from unseen import SessionSpec, keyed, suites
 from unseen.encoders import load_encoder
-from unseen.features.cache import FeatureCache, encode_images, load_features, read_shards
-from unseen.images.sources import find_images
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.features.shards import read_shards
+from unseen.images import find_images
 from unseen.scale import cluster
 from unseen.scale import encode as scaled_encode
 from unseen.scale import score as scaled_score
@@ -71,7 +72,7 @@ def _compare(
     serial, on_ray = (statistics.median(seconds[name]) for name in ways)
     show(
         what="score",
-        detector=recipe.detector,
+        detector=recipe.spec.detector,
         streams=len(streams),
         samples=len(z),
         equal=_equal(found["serial"], found["ray"]),

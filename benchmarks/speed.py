@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,9 +59,9 @@ def main() -> None:
         return
     torch.set_num_threads(arguments.threads)
     if subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/test_scan.py"], cwd=REPO, capture_output=True
+        [sys.executable, "-m", "pytest", "-q", "tests/scan/test_blocked.py"], cwd=REPO, capture_output=True
     ).returncode:
-        sys.exit("tests/test_scan.py is red: run it, then measure again")
+        sys.exit("tests/scan/test_blocked.py is red: run it, then measure again")
     rows = []
     for row in measured(arguments):
         rows.append(row)
@@ -146,7 +147,7 @@ def stream(labels: LabelSpace, samples: int) -> Tensor:
 
 def around(anchors: Tensor, generator: torch.Generator) -> Tensor:
     """Return one sample near each anchor, some clearly so and some not."""
-    options = {"generator": generator, "device": anchors.device}
+    options: dict[str, Any] = {"generator": generator, "device": anchors.device}
     noise = normalize(torch.randn(anchors.shape, **options), dim=-1)
     strength = 0.1 + 0.25 * torch.rand(len(anchors), 1, **options)
     return normalize(strength * anchors + noise, dim=-1)

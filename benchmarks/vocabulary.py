@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
 from unseen.evaluate import evaluate
-from unseen.features.cache import Features, load_features
+from unseen.features import Features, load_features
 from unseen.labels import wordnet
 from unseen.trial import Trial
 

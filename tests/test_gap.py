@@ -16,9 +16,8 @@ from helpers.tiny_models import ColourEncoder, pictures
 from unseen import gap
 from unseen.cli.gap import gap as command
 from unseen.errors import DataError, FeatureError, MissingExtra, SettingError
-from unseen.features.cache import FeatureCache
+from unseen.features import FeatureCache, load_features
 from unseen.scan import naive
-from unseen.suites import FeatureSet
 
 KAPPA = 0.2
 
@@ -253,8 +252,8 @@ def test_the_command_refuses_what_it_cannot_do(files, monkeypatch):
 
 @pytest.mark.data
 def test_real_names_lie_far_from_real_prototypes(features):
-    images = FeatureSet.load(features / "images-intel_scenes.safetensors")
-    anchors = normalize(FeatureSet.load(features / "text-imagenet1k.safetensors").z[:50].double(), dim=1)
+    images = load_features(features / "images-intel_scenes.safetensors", unit=False)
+    anchors = normalize(load_features(features / "text-imagenet1k.safetensors", unit=False).z[:50].double(), dim=1)
     z = normalize(images.z[:400].double(), dim=1)
     found = gap.modality(anchors, z)
     assert found.image_text < 0.3 < found.image_image

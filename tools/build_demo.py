@@ -25,7 +25,7 @@ from PIL import Image as Pillow
 from unseen import LabelSpace, load_encoder
 from unseen.demo import KIND, PACK
 from unseen.encoders import Encoder
-from unseen.images.sources import Image
+from unseen.images import Image
 from unseen.storage.files import save_tensors
 
 ARCHIVES = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unseen.session import Session, SessionSpec
     from unseen.verdicts import Verdict, Verdicts
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "LabelSpace",
     "Session",

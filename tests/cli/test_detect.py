@@ -7,6 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from unseen import LabelSpace, Session
 from unseen.cli import app
 from unseen.cli import detect as command
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
-from unseen.images.order import arranged, taken
-from unseen.images.sources import find_images
+from unseen.images import find_images
+from unseen.images.order import capture_time, sort_entries
 from unseen.labels import Corpus, wordnet
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
@@ -31,7 +32,7 @@ class NamedColours(ColourEncoder):
     def texts(self, prompts: list[str]) -> torch.Tensor:
         rows = []
         for prompt in prompts:
-            colour = next((value for name, value in COLOURS.items() if name in prompt), None)
+            colour: Any = next((value for name, value in COLOURS.items() if name in prompt), None)
             if colour is None:
                 generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
                 colour = (torch.rand(3, generator=generator) * 255).tolist()
@@ -68,7 +69,7 @@ def run(*options: str, code: int = 0) -> Result:
     return result
 
 
-def rows(result: Result) -> list[dict[str, object]]:
+def rows(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -231,18 +232,18 @@ def test_orders_are_by_name_by_time_and_shuffled_the_same_way(photos: Path) -> N
     details.get_ifd(0x8769)[0x9003] = "1975:06:01 12:00:00"
     camera.save(photos / "camera.jpg", exif=details)
     found = list(find_images(photos))
-    assert arranged(found, "name") is found
-    by_time = [Path(entry.path).name for entry in arranged(found, "time")]
+    assert sort_entries(found, "name") is found
+    by_time = [Path(entry.path).name for entry in sort_entries(found, "time")]
     assert by_time == [*(path.name for path in reversed(paths)), "camera.jpg"]
-    assert taken(photos / "camera.jpg") < 2e8 < (photos / "camera.jpg").stat().st_mtime
-    shuffled = [entry.path for entry in arranged(found, "shuffled")]
-    assert shuffled == [entry.path for entry in arranged(found, "shuffled")]
+    assert capture_time(photos / "camera.jpg") < 2e8 < (photos / "camera.jpg").stat().st_mtime
+    shuffled = [entry.path for entry in sort_entries(found, "shuffled")]
+    assert shuffled == [entry.path for entry in sort_entries(found, "shuffled")]
     assert sorted(shuffled) == [entry.path for entry in found] != shuffled
 
 
 def test_frames_of_a_video_keep_their_order() -> None:
     with pytest.raises(SettingError, match="frames come in their own order"):
-        arranged(iter([]), "time")
+        sort_entries(iter([]), "time")
 
 
 def test_a_thinned_corpus_is_spread_over_every_list() -> None:

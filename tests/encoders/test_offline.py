@@ -13,8 +13,8 @@ from unseen.encoders.base import load_encoder
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.vit import VisionTower
 from unseen.errors import EncoderError, MissingExtra, SettingError
-from unseen.features.cache import load_features
-from unseen.images.sources import Image, find_images, read_entries
+from unseen.features import load_features
+from unseen.images import Image, find_images, read_entries
 
 onnx = pytest.importorskip("onnx")
 

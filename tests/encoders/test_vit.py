@@ -10,7 +10,7 @@ from unseen.encoders import preprocess
 from unseen.encoders.preprocess import Preprocess
 from unseen.encoders.vit import VisionTower
 from unseen.errors import EncoderError
-from unseen.images.sources import Image
+from unseen.images import Image
 
 
 def reference(hidden_act="quick_gelu"):

@@ -1,6 +1,5 @@
 """Features on disk: resumable, safe under two writers, never mixed between models."""
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,9 +10,8 @@ from safetensors.torch import save_file
 
 from helpers.tiny_models import ColourEncoder
 from unseen.errors import DataError, EncoderError
-from unseen.features import cache
-from unseen.features.cache import FeatureCache, encode_images, load_features
-from unseen.images.sources import find_images
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.images import find_images
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def test_two_writers_lose_nothing(photos, tmp_path):
 
 
 def test_two_shards_of_the_same_instant_are_both_kept(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache.time, "time_ns", lambda: 1)
+    monkeypatch.setattr("time.time_ns", lambda: 1)
     encode(photos, tmp_path / "f", size=1)
     assert len(load_features(tmp_path / "f")) == 10
 
@@ -129,44 +127,3 @@ def test_labels_become_numbers(photos, tmp_path, labels, numbers, classes):
     features = load_features(tmp_path / "f")
     assert features.labels.tolist() == numbers
     assert features.classes == classes
-
-
-@pytest.mark.parametrize("name", ["features", "z"])
-def test_a_single_file_with_names(tmp_path, name):
-    metadata = {"names": json.dumps(["one", "two"]), "encoder": "some clip"}
-    save_file({name: torch.tensor([[3.0, 4.0], [0.0, 2.0]])}, tmp_path / "f.safetensors", metadata=metadata)
-    features = load_features(tmp_path / "f.safetensors")
-    assert features.keys == ("one", "two")
-    assert features.encoder == "some clip"
-    torch.testing.assert_close(features.z, torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
-
-
-@pytest.mark.parametrize(
-    ("tensors", "metadata", "message"),
-    [
-        ({"weights": torch.ones(2, 2)}, {}, "expected a tensor 'features' or 'z'"),
-        ({"z": torch.ones(2)}, {}, r"of shape \[n, d\]"),
-        ({"z": torch.ones(2, 2)}, {"names": '["one"]'}, "expected 2 names"),
-    ],
-)
-def test_other_single_files_are_refused(tmp_path, tensors, metadata, message):
-    save_file(tensors, tmp_path / "f.safetensors", metadata=metadata)
-    with pytest.raises(DataError, match=message):
-        load_features(tmp_path / "f.safetensors")
-
-
-def test_damaged_and_missing_files_are_refused(tmp_path):
-    (tmp_path / "f.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(DataError, match="got a damaged one"):
-        load_features(tmp_path / "f.safetensors")
-    with pytest.raises(DataError, match="make them with: unseen encode"):
-        load_features(tmp_path / "gone")
-
-
-@pytest.mark.data
-def test_the_shared_features_are_understood(features):
-    found = load_features(features / "images-textures10.safetensors")
-    assert found.z.shape == (1200, 512)
-    assert len(found.labels) == 1200
-    assert found.classes[0] == "banded"
-    torch.testing.assert_close(found.z.norm(dim=-1), torch.ones(1200))

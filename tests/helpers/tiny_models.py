@@ -15,7 +15,7 @@ from transformers import (
     SiglipModel,
 )
 
-from unseen.images.sources import Image
+from unseen.images import Image
 
 WORDS = ["<pad>", "<start>", "<unk>", "<end>", "a", "photo", "of", "cat", "dog", "the", "nice"]
 TEXT = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

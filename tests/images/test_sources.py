@@ -11,8 +11,9 @@ import pytest
 from PIL import Image as Pillow
 
 from unseen.errors import DataError, ImageError, MissingExtra, SettingError
-from unseen.images import sources as images
-from unseen.images.sources import Entry, Skipped, decode, find_images, read_entries, read_images
+from unseen.images import Entry, Skipped, find_images, read_entries, read_images, sources
+from unseen.images import decode as decoding
+from unseen.images.decode import decode
 
 RED, GREEN = (200, 30, 40), (20, 180, 60)
 
@@ -118,7 +119,7 @@ def test_bad_pictures_are_refused_with_a_reason(bad, reason):
 
 @pytest.mark.parametrize("limit", ["ours", "pillow's"])
 def test_decompression_bombs_are_refused(monkeypatch, limit):
-    monkeypatch.setattr(*((images, "MAX_PIXELS", 40) if limit == "ours" else (Pillow, "MAX_IMAGE_PIXELS", 20)))
+    monkeypatch.setattr(*((decoding, "MAX_PIXELS", 40) if limit == "ours" else (Pillow, "MAX_IMAGE_PIXELS", 20)))
     with pytest.raises(ImageError, match="too large"):
         decode(data(flat()))
 
@@ -239,8 +240,8 @@ def test_decoding_does_not_run_far_ahead():
     entries = (Entry(str(i), "", lambda: decoded.append(1) or flat()) for i in range(1000))
     reader = read_entries(entries, size=1)
     next(reader)
-    reader.close()
-    assert len(decoded) <= 8 * images.WORKERS
+    reader.close()  # type: ignore[attr-defined]
+    assert len(decoded) <= 8 * sources.WORKERS
 
 
 def test_video_frames(tmp_path):

@@ -13,8 +13,8 @@ from PIL import Image as Pillow
 from helpers.streams import unit
 from helpers.tiny_models import ColourEncoder
 from unseen.errors import DataError, MissingExtra, SettingError
-from unseen.features.cache import FeatureCache, encode_images, load_features
-from unseen.images.sources import Skipped, find_images, read_images
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.images import Skipped, find_images, read_images
 from unseen.storage.remote import Remote, location
 
 pyarrow = pytest.importorskip("pyarrow")

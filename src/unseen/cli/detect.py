@@ -18,9 +18,9 @@ from unseen.cli.mine import given_names, warn, words_bar
 from unseen.cli.score import line
 from unseen.encoders.base import Encoder, load_encoder
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
-from unseen.features.cache import FeatureCache, stream_images
-from unseen.images.order import ORDERS, arranged
-from unseen.images.sources import Batch, Entry, Image, find_images
+from unseen.features import FeatureCache, stream_images
+from unseen.images import Batch, Entry, Image, find_images
+from unseen.images.order import ORDERS, sort_entries
 from unseen.labels import wordnet
 from unseen.labels.nearest import near_duplicates
 from unseen.report import stream
@@ -72,7 +72,7 @@ def detect(
     if as_json and as_csv:
         raise SettingError("expected --json or --csv, got both; choose one")
     resume.usable(detector)
-    entries = arranged(find_images(photos, root=root, stride=stride), order)
+    entries = sort_entries(find_images(photos, root=root, stride=stride), order)
     found = _found_space(space, state, has_names=bool(labels or label))
     names = given_names(labels, label) if labels or label or found is None else []
     model = load_encoder(encoder or (found.encoder if found else "offline"), device=device)

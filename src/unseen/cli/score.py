@@ -14,7 +14,7 @@ from unseen import LabelSpace, Session, SessionSpec, keyed, threshold
 from unseen import detectors as registry
 from unseen.cli import resume, terminal
 from unseen.errors import SettingError
-from unseen.features.cache import Features, load_features
+from unseen.features import Features, load_features
 from unseen.scale import cluster, merge
 from unseen.scale import score as scaled
 from unseen.verdicts import Verdict, Verdicts

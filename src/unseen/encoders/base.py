@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import SettingError
-from unseen.images.sources import Image
+from unseen.images import Image
 
 
 class Encoder(Protocol):

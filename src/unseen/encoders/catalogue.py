@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from unseen.encoders.base import SHORT_NAMES, load_encoder
 from unseen.encoders.offline import encoder as offline
-from unseen.encoders.offline.fetch import Report
 from unseen.errors import SettingError
+from unseen.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Model:
         """Tell whether it can be loaded without a network."""
         return offline.is_fetched() if self.name == "offline" else _in_hub_cache(self.source)
 
-    def fetch(self, report: Report = lambda done, total: None) -> None:
+    def fetch(self, progress: Progress = no_progress) -> None:
         """Download it, unless it is here."""
         if self.name == "offline":
-            offline.fetch(report)
+            offline.fetch(progress)
         else:
             load_encoder(self.name, device="cpu")
 

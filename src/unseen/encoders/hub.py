@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from unseen.encoders.device import gpu_dtype, pick_device
 from unseen.errors import EncoderError, LabelError, MissingExtra
-from unseen.images.sources import Image
+from unseen.images import Image
 
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")  # not part of the function

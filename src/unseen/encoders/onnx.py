@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.preprocess import Preprocess
 from unseen.errors import EncoderError, MissingExtra
-from unseen.images.sources import Image
+from unseen.images import Image
 from unseen.storage.files import replacing
 
 PREPROCESS, MODEL, FINGERPRINT = "unseen.preprocess", "unseen.model", "unseen.fingerprint"

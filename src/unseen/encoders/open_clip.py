@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from unseen.encoders.device import gpu_dtype, pick_device
 from unseen.errors import EncoderError, LabelError, MissingExtra
-from unseen.images.sources import Image
+from unseen.images import Image
 
 
 class OpenClipEncoder:

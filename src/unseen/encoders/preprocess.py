@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from unseen.errors import EncoderError
-from unseen.images.sources import Image
+from unseen.images import Image
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

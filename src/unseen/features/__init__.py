@@ -1,1 +1,6 @@
-"""Vectors on disk: one format, read and written here."""
+"""Vectors on disk: one format with one reader and one writer, and the cache that fills it."""
+
+from unseen.features.cache import FeatureCache, encode_images, stream_images
+from unseen.features.format import Features, load_features
+
+__all__ = ["FeatureCache", "Features", "encode_images", "load_features", "stream_images"]

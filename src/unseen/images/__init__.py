@@ -1,5 +1,6 @@
 """Where pixels come from: folders, lists, archives, tables and videos, in an order that can be stated."""
 
-from unseen.images.sources import Image, read_images
+from unseen.images.entry import Batch, Entry, Image, Skipped
+from unseen.images.sources import find_images, read_entries, read_images
 
-__all__ = ["Image", "read_images"]
+__all__ = ["Batch", "Entry", "Image", "Skipped", "find_images", "read_entries", "read_images"]

@@ -1,4 +1,4 @@
-"""Put pictures into the order in which a stream should meet them."""
+"""Put images into the order in which a stream should meet them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 
 from unseen.errors import SettingError
-from unseen.images.sources import Entry
+from unseen.images.entry import Entry
 
-DETAILS, TAKEN = 0x8769, 0x9003  # EXIF: where camera data lie, and when the picture was taken
+EXIF_IFD, DATE_TIME_ORIGINAL = 0x8769, 0x9003  # where camera data lie, and when the picture was taken
 
 
-def arranged(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
+def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
     """Return the entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
     if order not in ORDERS:
         raise SettingError(f"expected an order out of {', '.join(ORDERS)}, got {order!r}; choose one of them")
@@ -26,15 +26,15 @@ def arranged(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
 
 def by_time(entries: list[Entry]) -> list[Entry]:
     """Return the oldest first: when the camera says it was taken, else when the file was last changed."""
-    return sorted(entries, key=lambda entry: taken(Path(entry.path)))
+    return sorted(entries, key=lambda entry: capture_time(Path(entry.path)))
 
 
-def shuffled(entries: list[Entry]) -> list[Entry]:
+def shuffle(entries: list[Entry]) -> list[Entry]:
     """Return a random order that depends on nothing but the number of entries."""
     return random.Random(0).sample(entries, len(entries))
 
 
-def taken(path: Path) -> float:
+def capture_time(path: Path) -> float:
     """Return when a picture was taken, in seconds; a picture inside an archive is as old as the archive."""
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -48,7 +48,8 @@ def _camera_time(path: Path) -> float:
     from PIL import Image
 
     with Image.open(path) as picture:
-        return datetime.strptime(str(picture.getexif().get_ifd(DETAILS)[TAKEN]), "%Y:%m:%d %H:%M:%S").timestamp()
+        written = str(picture.getexif().get_ifd(EXIF_IFD)[DATE_TIME_ORIGINAL])
+    return datetime.strptime(written, "%Y:%m:%d %H:%M:%S").timestamp()
 
 
-ORDERS: Mapping[str, Callable[[list[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffled}
+ORDERS: Mapping[str, Callable[[list[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffle}

@@ -13,10 +13,10 @@ from jaxtyping import Float, Float16
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.offline.fetch import cache_dir
 from unseen.errors import StateError
 from unseen.labels.corpus import Corpus, distinct
 from unseen.labels.prompts import TextEncoder, TextIdentity, Wording, text_identity
+from unseen.storage.caches import cache_dir
 from unseen.storage.files import load_tensors, save_tensors
 
 BLOCK = 4096

@@ -30,8 +30,9 @@ from torch import Tensor
 
 from unseen.encoders.base import load_encoder
 from unseen.errors import DataError, SettingError
-from unseen.features.cache import FORMATS, claim, read_shards, write_shard
-from unseen.images.sources import VIDEOS, Entry, Image, Skipped, find_images, read_entries
+from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
+from unseen.images import Entry, Image, Skipped, find_images, read_entries
+from unseen.images.sources import VIDEO_SUFFIXES
 from unseen.scale.cluster import fetched, module
 from unseen.storage.remote import Location, location
 
@@ -113,12 +114,12 @@ def plan(
     """Return the shards that are not yet in the folder; the folder is claimed for the encoder."""
     if form not in FORMATS:
         raise SettingError(f"expected a format out of {', '.join(FORMATS)}, got {form!r}; choose one of them")
-    if any(location(source).suffix.lower() in VIDEOS for source in sources):
+    if any(location(source).suffix.lower() in VIDEO_SUFFIXES for source in sources):
         raise SettingError("expected pictures with --ray, got a video: its frames come one by one; encode it without")
     entries = list(find_images(list(sources), root=root))
     folder = location(output).absolute()
     model = Model(*fetched(ray, ray.remote(_described).remote(_anywhere(job.encoder))))
-    claim(folder, model.name, model.fingerprint)
+    claim_folder(folder, model.name, model.fingerprint)
     done = _done(folder)
     missing = [one for one in _placed(entries, done) if (one.entry.path, one.entry.identity) not in done]
     started = time.time_ns()  # later runs sort after earlier ones, as their shards replace those of changed files

@@ -18,7 +18,8 @@ from torch import Tensor
 from unseen import LabelSpace, load_encoder
 from unseen.encoders.base import Encoder
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
-from unseen.images.sources import Image, decode
+from unseen.images import Image
+from unseen.images.decode import decode
 from unseen.serve.gather import Gather
 from unseen.serve.limits import Limits
 from unseen.serve.turns import Turns

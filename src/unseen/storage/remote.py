@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from unseen.errors import DataError, MissingExtra
+from unseen.errors import DataError
+from unseen.storage.arrow import import_pyarrow
 
 
 def location(source: str | Path | Remote) -> Path | Remote:
@@ -107,7 +108,7 @@ class Remote:
     def files(self, *, recursive: bool = True) -> list[Remote]:
         """Return the files of this folder, sorted by path."""
         system, path = self._opened()
-        selector = _pyarrow("fs").FileSelector(path, recursive=recursive, allow_not_found=True)
+        selector = import_pyarrow("fs").FileSelector(path, recursive=recursive, allow_not_found=True)
         found = sorted((one for one in system.get_file_info(selector) if one.is_file), key=lambda one: str(one.path))
         depth = len(PurePosixPath(path).parts)
         return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
@@ -159,7 +160,7 @@ def writing(place: Location) -> Iterator[Path]:
 @lru_cache(maxsize=64)
 def _system(scheme: str, netloc: str, query: str) -> tuple[Any, str]:
     """Return the file system of a URI and what its paths begin with; opened once, because that asks the network."""
-    fs = _pyarrow("fs")
+    fs = import_pyarrow("fs")
     root = _uri(scheme, netloc, "/x", query)
     try:
         system, path = fs.FileSystem.from_uri(root)
@@ -183,10 +184,3 @@ def _from_fsspec(uri: str) -> tuple[Any, str]:
             "install the driver of that store, for example s3fs, gcsfs or adlfs"
         ) from error
     return found
-
-
-def _pyarrow(name: str) -> Any:
-    try:
-        return importlib.import_module(f"pyarrow.{name}")
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "ray") from error

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import torch
 
 from unseen.encoders.base import Encoder
-from unseen.encoders.offline.fetch import cache_dir
 from unseen.errors import DataError
-from unseen.features.cache import FeatureCache, encode_images, load_features
-from unseen.images.sources import Entry, find_images
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.images import Entry, find_images
+from unseen.images.entry import MISSING
+from unseen.storage.caches import cache_dir
 from unseen.suites import tables
 from unseen.suites.base import KNOWN, Samples
 
 WORDNET_ID = re.compile(r"n\d{8}")
-MISSING = "missing"  # the identity that the reader gives to a listed file that is not there
 
 Report = Callable[[str, int, int], None]  # set, images done, images in all
 
@@ -109,7 +109,7 @@ def encoded(
     entries = [entry for entry in _required(which, row, root) if entry.identity != MISSING]
     where = _where(row, root)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
-    folder = cache_dir() / "bench" / encoder.fingerprint[:16] / slug
+    folder = cache_dir("bench", encoder.fingerprint[:16], slug)
     cache, done = FeatureCache(folder, encoder), 0
     for batch in encode_images(entries, encoder, cache):
         report(which, done := done + len(batch.rows), len(entries))

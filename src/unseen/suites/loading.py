@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from unseen.encoders.base import load_encoder
-from unseen.encoders.offline.fetch import cache_dir
 from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, Learned, word_list
 from unseen.labels.prompts import TextEncoder, text_identity
+from unseen.storage.caches import cache_dir
 from unseen.suites import images, stored, tables
 from unseen.suites.base import KNOWN, Samples, Source, Suite
 
@@ -83,7 +83,7 @@ def _built(
     wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt")}
     own = [path.read_bytes().hex() if path else None for path in (learned, words)]
     key = json.dumps([list(names), wanted, own, text_identity(model)])
-    path = cache_dir() / "spaces" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+    path = cache_dir("spaces") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
         return LabelSpace.load(path)
     space = LabelSpace.build(

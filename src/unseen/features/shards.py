@@ -1,0 +1,106 @@
+"""A folder of feature shards, safetensors or Parquet, and the manifest that says which encoder it belongs to.
+
+The manifest is written once. A row may carry the place of its image among the inputs (`index`), so that shards are
+read in that order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.errors import DataError, EncoderError, StateError
+from unseen.features.parquet import ROW_COLUMNS, read_parquet, write_parquet
+from unseen.storage.files import load_tensors, replacing, save_tensors
+from unseen.storage.remote import Location, Remote, reading, writing
+
+KIND = "unseen-features"
+MANIFEST = "manifest.json"
+FORMATS = ("safetensors", "parquet")
+Row = dict[str, Any]
+
+
+def write_shard(place: Location, z: Float[Tensor, "n d"], rows: Sequence[Row], fingerprint: str) -> None:
+    """Write vectors and what is known of each as one file, whole or not at all, in the format its name ends with."""
+    with writing(place) as local:
+        if place.suffix == ".parquet":
+            write_parquet(local, z, rows, {"kind": KIND, "fingerprint": fingerprint})
+            return
+        header = json.dumps({"fingerprint": fingerprint, "rows": rows}, ensure_ascii=False)
+        save_tensors(local, {"z": z.cpu().contiguous()}, kind=KIND, header=header)
+
+
+def read_shards(folder: Location) -> Iterator[tuple[Float[Tensor, "n d"], list[Row]]]:
+    """Yield the shards of a folder in the order of their names, every byte checked."""
+    places: Sequence[Location] = folder.files(recursive=False) if isinstance(folder, Remote) else list(folder.iterdir())
+    shards = [place for place in places if any(fnmatch(place.name, f"[0-9]*.{form}") for form in FORMATS)]
+    for place in sorted(shards, key=lambda place: place.name):
+        with reading(place) as local:
+            try:
+                yield _read_shard(local)
+            except (StateError, DataError) as error:
+                raise DataError(f"{error}; or delete {place.name} and run unseen encode again") from error
+
+
+def _read_shard(path: Path) -> tuple[Tensor, list[Row]]:
+    if path.suffix == ".parquet":
+        z, columns, _ = read_parquet(path)
+        values = zip(*map(columns.get, ROW_COLUMNS), strict=True)
+        return z, [dict(zip(ROW_COLUMNS, row, strict=True)) for row in values]
+    tensors, header = load_tensors(path, kind=KIND)
+    return tensors["z"], json.loads(header)["rows"]
+
+
+def claim_folder(folder: Location, encoder: str, fingerprint: str) -> None:
+    """Write the manifest of a new folder, or check that the folder belongs to the same encoder."""
+    path = folder / MANIFEST
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        if isinstance(folder, Path) and any(folder.glob("*.safetensors")):
+            raise DataError(f"expected an empty folder or one with a {MANIFEST}, got {folder}; choose another folder")
+        manifest = {"kind": KIND, "version": 1, "encoder": encoder, "fingerprint": fingerprint}
+        _write_once(path, json.dumps(manifest, indent=1))
+    found = read_manifest(path)
+    if found["fingerprint"] != fingerprint:
+        raise EncoderError(
+            f"expected a cache of {encoder} ({fingerprint[:8]}), got one of {found['encoder']} "
+            f"({found['fingerprint'][:8]}) at {folder}; choose another folder with -o, or the same --encoder"
+        )
+
+
+def _write_once(path: Location, text: str) -> None:
+    """Write a file that is whole when it appears and is never replaced: of two writers the first wins."""
+    if isinstance(path, Remote):  # a store has no links; two first writers at once, and the last wins
+        path.write_bytes(text.encode())
+        return
+    own = path.with_name(f".{uuid.uuid4().hex}")
+    with replacing(own) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        pass
+    finally:
+        own.unlink()
+
+
+def read_manifest(path: Location) -> dict[str, str]:
+    """Return the manifest of a feature folder: its kind, version, encoder and fingerprint."""
+    try:
+        manifest: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"expected {MANIFEST} in {path.parent}, got none that can be read; run unseen encode"
+        ) from error
+    if manifest.get("kind") != KIND:
+        raise DataError(f"expected a folder of unseen features, got {manifest.get('kind')!r} at {path.parent}")
+    return manifest

@@ -1,0 +1,105 @@
+"""What a source yields: an entry before decoding, an image or the reason why there is none after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+from unseen.errors import ImageError
+from unseen.storage.remote import Location
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+IMAGE_SUFFIXES = frozenset(
+    [
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".png",
+        ".webp",
+        ".bmp",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".jp2",
+        ".avif",
+    ],
+)
+MISSING = "missing"  # the identity of a file that is not there
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """One picture, upright, in RGB."""
+
+    path: str
+    pixels: Picture
+    label: str | None = None
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """One picture that could not be read, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch(Sequence[Image]):
+    """The readable images of a batch as a sequence; `rows` holds the skipped ones too, in order of arrival."""
+
+    rows: tuple[Image | Skipped, ...]
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """Return the readable ones."""
+        return tuple(row for row in self.rows if isinstance(row, Image))
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return the unreadable ones."""
+        return tuple(row for row in self.rows if isinstance(row, Skipped))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @overload
+    def __getitem__(self, index: int) -> Image: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Image, ...]: ...
+    def __getitem__(self, index: int | slice) -> Image | tuple[Image, ...]:
+        return self.images[index]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A picture that has been found but not decoded; `identity` changes when the file does."""
+
+    path: str
+    identity: str
+    decode: Callable[[], Picture]
+    label: str | None = None
+
+    def read(self) -> Image | Skipped:
+        """Return the decoded picture, or the reason why there is none."""
+        try:
+            return Image(self.path, self.decode(), self.label, self.identity)
+        except ImageError as error:
+            return Skipped(self.path, str(error))
+
+
+def file_identity(path: Location, *inside: int) -> str:
+    """Return a text that changes when the file does: size, time of change and, in an archive, the place inside."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return MISSING
+    return ":".join(map(str, (stat.st_size, stat.st_mtime_ns, *inside)))
