@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray lint bench gpu results clean
+.PHONY: demo test test-ray lint hooks bench gpu results clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n auto --cov --cov-report=term
 
 test-ray: .venv/ready
 	$(BIN)/pytest -q -m ray
@@ -18,6 +18,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+hooks: .venv/ready
+	$(BIN)/pre-commit install
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/speed.py

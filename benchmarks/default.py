@@ -41,6 +41,7 @@ from unseen.evaluate import evaluate, oracle
 from unseen.features import Features, load_features
 from unseen.metrics import auroc, summary
 from unseen.session import margin
+from unseen.text import neglabel
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
 
@@ -417,7 +418,7 @@ def without(part: str) -> Callable[..., module.Evidence]:
     def evidence(text: Any, lean: float) -> module.Evidence:
         whole, contrast = FULL(text, lean), text.known.amax(1) - text.known.mean(1)
         parts = {
-            "trust": lambda: module.neglabel(text) - lean * whole.spread.shift,
+            "trust": lambda: neglabel(text) - lean * whole.spread.shift,
             "contrast": lambda: contrast,
             "surprise": lambda: module.surprise(contrast, whole.spread, text.known.shape[1]) / 2,
         }
@@ -560,7 +561,15 @@ def realised(rows: list[Row], at: str) -> str:
 
 
 def show_alone(rows: list[Row]) -> None:
-    titles = ("set", "two streams", "ID only, then mixed", "OOD only, then mixed", "score() after ID", "after OOD")
+    titles: tuple[str, ...]
+    titles = (
+        "set",
+        "two streams",
+        "ID only, then mixed",
+        "OOD only, then mixed",
+        "score() after ID",
+        "after OOD",
+    )
     titles += ("frozen evidence", "best frozen", "recall at 95", "OOD accepted")
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     names = ("two", "after_id_then", "after_ood_then", "after_id", "after_ood", "evidence", "best_frozen", *REALISED)

@@ -34,7 +34,7 @@ from speed import around, label_space, naive_loop
 from unseen import scan
 from unseen.detectors import Online
 from unseen.encoders.vit import VisionTower
-from unseen.gate import decaying_steps
+from unseen.gate import decaying_steps, routes
 from unseen.metrics import auroc
 from unseen.odds import logit
 from unseen.scan import cuda
@@ -203,7 +203,7 @@ def many(_: argparse.Namespace) -> Iterator[Row]:
     every = [order for seeds in orders for order in seeds]
     start = online.start()
 
-    def together() -> object:
+    def together() -> Any:
         return online.observe_many([start] * len(every), pool, every)
 
     def one_by_one() -> None:
@@ -240,7 +240,7 @@ def spent(name: str, work: Callable[[], object]) -> Iterator[Row]:
         torch.cuda.synchronize()
     times, calls, spans = defaultdict(float), defaultdict(int), []
     for event in seen.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == torch.profiler.DeviceType.CUDA:
             span = event.time_range
             times[kind(event.name)] += span.elapsed_us() / 1e6
             calls[f"{kind(event.name)} launches"] += 1
@@ -266,7 +266,8 @@ def stages(online: Online, z: Tensor, whole: float) -> Iterator[Row]:
     trust = online._gated(z)[1]
     yield {"case": "stage gate", "s": seconds(lambda: online._gated(z)), "whole s": whole}
     none = torch.zeros((), dtype=torch.int64, device=z.device)
-    for name, teacher, taught in zip(("known", "unknown"), online._anchors, online._routed(trust), strict=True):
+    taught_by = zip(("known", "unknown"), online._anchors, routes(trust, logit(online.beta)), strict=True)
+    for name, teacher, taught in taught_by:
         step = decaying_steps(taught, none, rho=online.rho, dtype=z.dtype)[0]
         work = partial(cuda.scan, teacher.rows, teacher, z, step, kappa=online.kappa, tau=online.tau)
         alone = seconds(work)

@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +34,13 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     candidates = {"numpy": blocked.move_row, **with_numba(), **with_torch()}
     for rows in arguments.rows:
-        inputs = lesson(rows)
+        inputs: Any = lesson(rows)
         scales, times = {}, {name: [] for name in candidates}
         for _ in range(arguments.repeat + 1):
             for name, move_row in candidates.items():
                 blocked.move_row = move_row
                 started = time.perf_counter()
-                _, scales[name] = blocked.learn(*inputs, KAPPA)
+                _, scales[name] = blocked.learn(*inputs, kappa=KAPPA)
                 times[name].append(1e6 * (time.perf_counter() - started) / TEACHERS)
         for name in candidates:
             off = float((scales[name] - scales["numpy"]).abs().max())

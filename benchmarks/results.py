@@ -24,8 +24,10 @@ from unseen.bench.grid import ORACLE
 from unseen.bench.run import code
 from unseen.report import page, tables
 
-FITTED = ("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale")
-FITTED += ("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim")
+FITTED: tuple[str, ...] = (
+    *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
+    *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
+)
 LEARNING = tuple(name for name in default_detectors() if name in ("default", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name != ORACLE)
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,7 +147,7 @@ def stream(labels: LabelSpace, samples: int) -> Tensor:
 
 def around(anchors: Tensor, generator: torch.Generator) -> Tensor:
     """Return one sample near each anchor, some clearly so and some not."""
-    options = {"generator": generator, "device": anchors.device}
+    options: dict[str, Any] = {"generator": generator, "device": anchors.device}
     noise = normalize(torch.randn(anchors.shape, **options), dim=-1)
     strength = 0.1 + 0.25 * torch.rand(len(anchors), 1, **options)
     return normalize(strength * anchors + noise, dim=-1)

@@ -74,6 +74,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     done = {json.dumps(row["key"]): row for row in map(json.loads, lines)}
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for name in arguments.suite or SETS:
+        key: Any
         for key in (
             [name, ood, order, seed] for ood in SETS[name] for order in arguments.order or ORDERS for seed in seeds
         ):

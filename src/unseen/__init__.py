@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from unseen.labels import LabelSpace
     from unseen.session import Session, Verdict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["LabelSpace", "Session", "Verdict", "__version__", "detectors", "load_encoder", "read_images", "threshold"]
 
 _HOMES = {"load_encoder": "encoders", "read_images": "images", "LabelSpace": "labels", "Session": "session"}

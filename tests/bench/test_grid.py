@@ -2,7 +2,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -51,7 +51,8 @@ def cli():
 
 
 def rows_of(suite, results=None, *, workers=1, **options):
-    runs = grid(suite, **{"chosen": CHOSEN, "orders": ("shuffled",), "seeds": 2} | options)
+    chosen: dict[str, Any] = {"chosen": CHOSEN, "orders": ("shuffled",), "seeds": 2} | options
+    runs = grid(suite, **chosen)
     return [row for _, row in outcomes(suite, runs, results, workers=workers)]
 
 
@@ -122,7 +123,8 @@ def test_a_killed_run_goes_on_after_its_last_whole_line(suite, tmp_path, monkeyp
     expected = rows_of(suite, results)
     lines = results.path.read_text().splitlines(keepends=True)
     results.path.write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])
-    executed, execute = [], pool_module.execute
+    executed: list = []
+    execute = vars(pool_module)["execute"]
     monkeypatch.setattr(pool_module, "execute", lambda suite, run: executed.append(run) or execute(suite, run))
     assert timeless(rows_of(suite, results)) == timeless(expected)
     assert len(executed) == len(lines) - 3
@@ -206,7 +208,7 @@ def test_what_is_undefined_is_null_in_a_row_and_nan_in_a_mean(suite):
 
 
 def test_mean_and_deviation_by_hand(suite):
-    assert bench.mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+    assert bench.mean_and_deviation([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))
     assert bench.mean_and_deviation([0.5]) == (0.5, 0.0)
     summary = bench.summarised(rows_of(suite, chosen=("online",)), metrics=("auroc", "accuracy"))
     assert [(row["set"], row["seeds"]) for row in summary] == [("near", 2), ("far", 2)]

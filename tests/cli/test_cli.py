@@ -133,7 +133,7 @@ def test_an_error_is_one_line(capsys):
 
 def commands() -> Iterator[tuple[str, ...]]:
     """Yield every command by its words."""
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in vars(typer.main.get_command(app))["commands"].items():
         yield from [(name, part) for part in command.commands] if hasattr(command, "commands") else [(name,)]
 
 

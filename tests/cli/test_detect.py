@@ -7,6 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ class NamedColours(ColourEncoder):
     def texts(self, prompts: list[str]) -> torch.Tensor:
         rows = []
         for prompt in prompts:
-            colour = next((value for name, value in COLOURS.items() if name in prompt), None)
+            colour: Any = next((value for name, value in COLOURS.items() if name in prompt), None)
             if colour is None:
                 generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
                 colour = (torch.rand(3, generator=generator) * 255).tolist()
@@ -68,7 +69,7 @@ def run(*options: str, code: int = 0) -> Result:
     return result
 
 
-def rows(result: Result) -> list[dict[str, object]]:
+def rows(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 

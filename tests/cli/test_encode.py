@@ -129,5 +129,5 @@ def test_help_teaches_with_an_example(command):
 
 
 def test_without_the_hub_library_nothing_is_cached(monkeypatch):
-    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not catalogue.find_model("ViT-B/16").is_ready

@@ -147,7 +147,7 @@ def test_frozen_scores_are_their_formulas(which: str, case: tuple[LabelSpace, Te
 @given(case=cases(), alpha=st.floats(0.05, 1), groups=st.integers(1, 4))
 def test_dnm_is_its_formula_with_z_kept_above_zero(case: tuple[LabelSpace, Tensor], alpha: float, groups: int) -> None:
     labels, z = case
-    detector = make("dnm", labels, alpha=alpha, groups=groups, tau=0.1)
+    detector: Any = make("dnm", labels, alpha=alpha, groups=groups, tau=0.1)
     known, negative = ((z @ anchors.T / 0.1).exp() for anchors in (labels.id_anchors, labels.ood_anchors))
     mass, size = known.sum(1), len(labels.negatives) // groups
     expected = torch.zeros(len(z), dtype=torch.float64)

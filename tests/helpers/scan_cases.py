@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from helpers.streams import unit
+from unseen.scan import cuda
 from unseen.scan.base import Scan
 
-PAPER = {"kappa": 0.05, "tau": 0.01}
+PAPER: dict[str, Any] = {"kappa": 0.05, "tau": 0.01}
 
 
 def case(
@@ -29,3 +32,12 @@ def difference(got: Scan, expected: Scan) -> dict[str, float]:
         "peak": float((got.read.peak - expected.read.peak).abs().max()) if len(got.read.peak) else 0.0,
         "energy": float((got.read.energy - expected.read.energy).abs().max()) if len(got.read.peak) else 0.0,
     }
+
+
+def halves(x: Tensor, *, left: bool) -> Tensor:
+    """Return the two float16 parts of `x` side by side, as the kernels lay them out."""
+    padded = 8 * -(-x.shape[-1] // 8)
+    whole = torch.nn.functional.pad(cuda.SPLIT * x, (0, padded - x.shape[-1]))
+    high = whole.half()
+    low = (whole - high.float()).half()
+    return torch.cat([high, low, high] if left else [low, high, high], dim=-1)

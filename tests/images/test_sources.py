@@ -240,7 +240,7 @@ def test_decoding_does_not_run_far_ahead():
     entries = (Entry(str(i), "", lambda: decoded.append(1) or flat()) for i in range(1000))
     reader = read_entries(entries, size=1)
     next(reader)
-    reader.close()
+    reader.close()  # type: ignore[attr-defined]
     assert len(decoded) <= 8 * sources.WORKERS
 
 

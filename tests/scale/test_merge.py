@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +146,8 @@ def test_an_empty_stream_and_bad_options() -> None:
 class Backwards(Here):
     """Observers that finish in another order than they were asked."""
 
-    def observe(self, detector: object, state: object, parts: list[Tensor]) -> list[tuple[Reading, object]]:
-        return super().observe(detector, state, parts[::-1])[::-1]  # type: ignore[arg-type]
+    def observe(self, detector: Any, state: Any, parts: Sequence[Tensor]) -> list[tuple[Reading, object]]:
+        return super().observe(detector, state, parts[::-1])[::-1]
 
 
 def test_who_computes_first_changes_no_bit() -> None:

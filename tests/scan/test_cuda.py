@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.scan_cases import PAPER, case, difference
+from helpers.scan_cases import PAPER, case, difference, halves
 from helpers.streams import space, stream
 from unseen import Session
 from unseen import scan as dispatch
@@ -55,7 +55,8 @@ def test_float32_errs_at_most_four_times_as_much_as_naive(shape):
     rough_inputs = [x.float() for x in exact_inputs]
     exact = naive.scan(*exact_inputs, **PAPER)
     plain = difference(naive.scan(*rough_inputs, **PAPER), exact)
-    for reads, times in (("float32", 4), ("split", 20)):
+    accuracies: Any = (("float32", 4), ("split", 20))
+    for reads, times in accuracies:
         errors = difference(cuda.scan(*rough_inputs, **PAPER, reads=reads), exact)
         print(reads, {what: f"{errors[what]:.2e} naive {plain[what]:.2e}" for what in errors})
         for what, error in errors.items():
@@ -69,7 +70,7 @@ def test_products_are_what_they_say():
     onto = exact.clone()
     cuda.multiplied(a[..., :20], b[..., :20], onto=onto)
     torch.testing.assert_close(onto, exact + a[..., :20] @ b[..., :20].mT, rtol=0, atol=1e-12)
-    near = {"float32": 1e-5, "split": 1e-5, "tf32": 3e-2}
+    near: dict[Any, float] = {"float32": 1e-5, "split": 1e-5, "tf32": 3e-2}
     for reads, limit in near.items():
         got = cuda.multiplied(a.float(), b.float(), scale=-0.5, reads=reads)
         assert float((got - exact).abs().max()) < limit, reads
@@ -79,8 +80,6 @@ def test_products_are_what_they_say():
 
 @pytest.mark.parametrize("dim", [1, 7, 8, 33, 512])
 def test_halves_on_the_gpu_are_those_of_the_definition(dim):
-    from test_scan_dispatch import halves
-
     x = torch.randn(3, 5, dim + 4, device="cuda")[..., 4:] / 16
     for left in (True, False):
         assert torch.equal(cuda.halves(x, left=left).cpu(), halves(x.cpu(), left=left))
@@ -230,8 +229,8 @@ def test_memory_nobody_wrote_is_never_read(monkeypatch):
     inputs = on_gpu(700, 1000, 33, 0.5, dtype=torch.float32)
     clean = cuda.scan(*inputs, **PAPER)
 
-    def poisoned(*shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.full(*shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype, device=device)
+    def poisoned(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.full(shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype, device=device)
 
     monkeypatch.setattr(cuda, "empty", lambda shape, **k: poisoned((shape,) if isinstance(shape, int) else shape, **k))
     assert same_bits(clean, cuda.scan(*inputs, **PAPER))

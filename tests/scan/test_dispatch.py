@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.scan_cases import PAPER, case, difference
+from helpers.scan_cases import PAPER, case, difference, halves
 from helpers.streams import space, stream
 from unseen import odds, scan
 from unseen.detectors import Framework, Online, OnlineID
@@ -29,14 +29,6 @@ def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, kind: cud
     assert kind.numbers == {torch.float64: 1, torch.float32: 0, torch.float16: 2}[a.dtype]
     assert a.stride(-1) == b.stride(-1) == out.stride(-1) == 1
     out.copy_(scale * (a.to(out.dtype) @ b.to(out.dtype).mT) + (keep * out if keep else 0))
-
-
-def halves(x: Tensor, *, left: bool) -> Tensor:
-    padded = 8 * -(-x.shape[-1] // 8)
-    whole = torch.nn.functional.pad(cuda.SPLIT * x, (0, padded - x.shape[-1]))
-    high = whole.half()
-    low = (whole - high.float()).half()
-    return torch.cat([high, low, high] if left else [low, high, high], dim=-1)
 
 
 def top(logits: Tensor, *, tau: float = 1.0, scale: Any = None, before: Any = None, rows: int = 1) -> Top:
@@ -244,7 +236,7 @@ def test_compiled_kernels_are_kept_where_one_can_write(monkeypatch, tmp_path):
     closed.write_text("a file in the place of a folder")  # what even root cannot write into
     temporary.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
-    monkeypatch.setattr(cuda.tempfile, "gettempdir", lambda: str(temporary))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
     first, second = cuda.built("scan.so", "sm_90"), cuda.built("scan.so", "sm_90")
     assert first == second
     assert first.is_relative_to(temporary)

@@ -29,7 +29,7 @@ class Load:
         self.acknowledged: dict[int, torch.Tensor] = {}
         self.requests = 0
         self.told_twice = 0
-        self._open = [None] * callers
+        self._open: list = [None] * callers
         self._stop = threading.Event()
 
     def run(self, url: str, requests: int, seconds: float, kill) -> None:

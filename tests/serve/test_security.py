@@ -75,7 +75,7 @@ def test_without_a_key_only_health_and_the_page_answer(server, remote):
         for path in ("/v1/streams", f"/v1/streams/{remote.id}", f"/v1/streams/{remote.id}/state", "/metrics"):
             assert stranger.get(path).status_code == 401
         for wrong in ("unseen_00000000_x", "Basic abc", "é", "unseen__"):
-            headers = {"authorization": f"Bearer {wrong}".encode()}
+            headers = {b"authorization": f"Bearer {wrong}".encode()}
             assert stranger.get("/v1/streams", headers=headers).status_code == 401
 
 
