@@ -26,7 +26,7 @@ import PIL.Image
 import torch
 
 from unseen import detectors, suites
-from unseen.evaluate import Report, evaluate
+from unseen.evaluate import Evaluation, evaluate
 from unseen.report.plots import pyplot
 from unseen.scale.merge import Sharded
 
@@ -109,7 +109,7 @@ def run(folder: str, *, suite: str, ood: str, seed: int, method: str, shards: in
 
 
 @functools.lru_cache(2)  # keys() asks for one cell and method after another
-def sequential(folder: str, suite: str, ood: str, seed: int, name: str) -> Report:
+def sequential(folder: str, suite: str, ood: str, seed: int, name: str) -> Evaluation:
     known = loaded(suite, folder)
     return evaluate(detectors.make(name, known.labels), known.against(ood).ordered("shuffled", seed))
 

@@ -16,12 +16,18 @@ from pathlib import Path
 
 import torch
 
-import unseen
 from unseen import suites
-from unseen.bench import Results, Row, default_detectors, grid, outcomes, swept
-from unseen.bench.compare import compared
-from unseen.bench.grid import ORACLE
-from unseen.bench.run import code
+from unseen.bench import (
+    ORACLE,
+    ResultFolder,
+    Row,
+    code_version,
+    compare_runs,
+    default_detectors,
+    list_runs,
+    run_all,
+    with_sweeps,
+)
 from unseen.report import page, tables
 
 FITTED: tuple[str, ...] = (
@@ -95,12 +101,10 @@ def main() -> None:
     for name in options.suites.split(","):
         rows = run(name, options.features, options.out, options.workers)
         suite = suites.load(name, options.features)
-        page.write(options.out / f"{name}.html", suite, rows, Results(options.out, name))
-        sections.append(section(suite, rows, Results(options.out, name)))
+        page.write(options.out / f"{name}.html", suite, rows, ResultFolder(options.out, name))
+        sections.append(section(suite, rows, ResultFolder(options.out, name)))
     minutes = (time.perf_counter() - started) / 60
-    note = (
-        f"\nunseen {unseen.__version__}+{code()}, torch {torch.__version__}; what was new took {minutes:.0f} minutes.\n"
-    )
+    note = f"\nunseen {code_version()}, torch {torch.__version__}; what was new took {minutes:.0f} minutes.\n"
     options.page.write_text(HEAD + note + "".join(sections))
 
 
@@ -109,14 +113,14 @@ def run(name: str, features: Path, out: Path, workers: int | None) -> list[Row]:
     suite, rows = suites.load(name, features), {}
     for part in PLAN:
         if part.suite == name:
-            runs = grid(suite, chosen=part.detectors, orders=part.orders, seeds=part.seeds)
-            for one, row in outcomes(suite, swept(runs, part.sweeps), Results(out, name), workers=workers):
+            runs = list_runs(suite, names=part.detectors, orders=part.orders, seeds=part.seeds)
+            for one, row in run_all(suite, with_sweeps(runs, part.sweeps), ResultFolder(out, name), workers=workers):
                 rows[one] = row
             print(name, ",".join(part.detectors), f"{len(rows)} rows", flush=True)
     return list(rows.values())
 
 
-def section(suite: suites.Suite, rows: list[Row], results: Results) -> str:
+def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
     """Return one suite's part of the page."""
     counts = f"{len(suite.labels.names):,} names, {len(suite.labels.negatives):,} negatives"
     text = f"\n## {suite.name}\n\n{suite.about}. {counts}.\n"
@@ -125,8 +129,9 @@ def section(suite: suites.Suite, rows: list[Row], results: Results) -> str:
     names = {row["detector"] for row in rows}
     if {"default", "neglabel"} <= names:
         text += f"\n### {suite.name}: default less neglabel, 95 % intervals over seeds and samples\n\n"
-        text += "| set | order | AUROC | fpr95_id |\n|---|---|--:|--:|\n"
-        for found in compared((results, results), ("neglabel", "default"), replicates=500):
+        text += "| set | order | margin AUROC | margin fpr95_id | score AUROC | score fpr95_id |\n"
+        text += f"|---|---|{4 * '--:|'}\n"
+        for found in compare_runs((results, results), ("neglabel", "default"), replicates=500):
             cells = (
                 f"{100 * d.mean:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in found.differences.values()
             )

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from helpers import suite_files as shelf
+from helpers import suite_files
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors, keyed
 from unseen.cli import app
@@ -118,7 +118,7 @@ def test_without_ray_other_commands_work_and_this_one_says_what_to_install(files
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(*words(files, "--key", "site")).exit_code == 0
     (files / "photos").mkdir()
-    table = shelf.write(files)
+    table = suite_files.write(files)
     for command in (
         words(files, "--key", "site", "--ray", "auto"),
         ["encode", files / "photos", "-o", files / "f", "--ray", "auto"],

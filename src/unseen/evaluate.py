@@ -27,7 +27,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class Evaluation:
     """What one detector did on one trial."""
 
     detector: str
@@ -38,7 +38,7 @@ class Report:
     cost: Cost
 
 
-def evaluate(detector: Detector[Any], trial: Trial) -> Report:
+def evaluate(detector: Detector[Any], trial: Trial) -> Evaluation:
     """Stream a trial through a detector, features only, then judge its scores by the truth.
 
     The detector runs where its label space is; the truth stays on the host.
@@ -48,7 +48,7 @@ def evaluate(detector: Detector[Any], trial: Trial) -> Report:
     return judged(detector, reading.cpu(), trial, cost=_cost(started, state))
 
 
-def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Report]:
+def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
     """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
     started = perf_counter()
     observed = detector.observe_many(
@@ -64,7 +64,7 @@ def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Ten
     ]
 
 
-def oracle(detector: Online, trial: Trial) -> Report:
+def oracle(detector: Online, trial: Trial) -> Evaluation:
     """Run Algorithm 1 with routes taken from the truth: an upper bound for study, never a result of a detector."""
     started, state, readings = perf_counter(), detector.start(), []
     z = unit(_beside(detector, trial.z), like=detector.labels.id_anchors)
@@ -76,27 +76,39 @@ def oracle(detector: Online, trial: Trial) -> Report:
     return judged(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
 
 
+OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
 NOTHING = Cost(0.0, 0)
 
 
 def judged(
     detector: Detector[Any], reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NOTHING
-) -> Report:
+) -> Evaluation:
     """Return every metric of scores that were made without the truth."""
     is_id = trial.is_id
     anchors = detector.labels.id_anchors
     frozen = (unit(_beside(detector, trial.z[is_id]), like=anchors) @ anchors.T).argmax(1).cpu()
     metrics = {
-        **summary(reading.score[is_id], reading.score[~is_id]),
+        **ranking(reading, is_id),
         "accuracy": _share(reading.label[is_id] == trial.label[is_id]),
         "accuracy_frozen": _share(frozen == trial.label[is_id]),
         **gate(reading, is_id),
     }
     ood = trial.source[~is_id].unique().tolist()
-    by_source = {
-        trial.sources[s]: summary(reading.score[is_id], reading.score[~is_id & (trial.source == s)]) for s in ood
-    }
-    return Report(name or detector.name, metrics, by_source, reading, trial, cost)
+    by_source = {trial.sources[s]: ranking(reading, is_id, ~is_id & (trial.source == s)) for s in ood}
+    return Evaluation(name or detector.name, metrics, by_source, reading, trial, cost)
+
+
+def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"] | None = None) -> dict[str, float]:
+    """Return how well the margin (`margin_auroc`, ...) and the raw score (`auroc`, ...) rank known above unknown.
+
+    The margin is score less baseline: what a verdict carries. `unknown` is every sample that is not known if not given.
+    """
+    unknown = ~known if unknown is None else unknown
+    margin = reading.score - reading.even
+    by_margin = summary(margin[known], margin[unknown])
+    return {f"margin_{name}": value for name, value in by_margin.items()} | summary(
+        reading.score[known], reading.score[unknown]
+    )
 
 
 def gate(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
@@ -110,16 +122,16 @@ def gate(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
     }
 
 
-def over_time(report: Report, *, points: int = 20) -> list[dict[str, float]]:
+def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, float]]:
     """Return the metrics of consecutive slices of the stream: does it get better with use?"""
-    slices = torch.arange(len(report.trial.z)).chunk(points)
-    return [{"samples": float(part[-1] + 1), **_slice(report, part)} for part in slices]
+    slices = torch.arange(len(evaluation.trial.z)).chunk(points)
+    return [{"samples": float(part[-1] + 1), **_slice(evaluation, part)} for part in slices]
 
 
-def _slice(report: Report, part: Int[Tensor, " n"]) -> dict[str, float]:
-    is_id, reading = report.trial.is_id[part], Reading(*(column[part] for column in report.reading))
-    scores = summary(reading.score[is_id], reading.score[~is_id])
-    return {"auroc": scores["auroc"], "fpr95_id": scores["fpr95_id"], **gate(reading, is_id)}
+def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
+    is_id, reading = evaluation.trial.is_id[part], Reading(*(column[part] for column in evaluation.reading))
+    ranked = ranking(reading, is_id)
+    return {name: ranked[name] for name in OVER_TIME} | gate(reading, is_id)
 
 
 def _cost(started: float, state: Any) -> Cost:

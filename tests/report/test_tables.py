@@ -4,9 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from helpers import suite_files as shelf
+from helpers import suite_files
 from unseen import suites
-from unseen.bench import Results, grid, outcomes, swept
+from unseen.bench import ResultFolder, list_runs, run_all, with_sweeps
 from unseen.errors import MissingExtra
 from unseen.report import page, plots, tables
 from unseen.report.tables import Cell, size
@@ -23,11 +23,11 @@ average = [91.0, nan]
 def ran(tmp_path_factory):
     """Return a suite with its rows and where their scores are."""
     folder = tmp_path_factory.mktemp("report")
-    suite = suites.load(str(shelf.write(folder, table=shelf.TABLE + PAPER)), folder)
-    runs = grid(suite, chosen=CHOSEN, orders=("shuffled", "temporal"), seeds=2)
-    runs = swept(runs, ["kappa=0.02,0.2"])
-    results = Results(folder / "results", "toy")
-    return suite, [row for _, row in outcomes(suite, runs, results, workers=1)], results
+    suite = suites.load(str(suite_files.write(folder, table=suite_files.TABLE + PAPER)), folder)
+    runs = list_runs(suite, names=CHOSEN, orders=("shuffled", "temporal"), seeds=2)
+    runs = with_sweeps(runs, ["kappa=0.02,0.2"])
+    results = ResultFolder(folder / "results", "toy")
+    return suite, [row for _, row in run_all(suite, runs, results, workers=1)], results
 
 
 def test_one_table_per_kind_and_order_and_no_mixing(ran):
@@ -89,7 +89,7 @@ def test_the_page_is_whole_self_contained_and_keeps_kinds_apart(ran, tmp_path):
     assert "<script" not in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
-    for section in ("tables", "bars", "roc", "scores", "stream", "settings"):
+    for section in ("tables", "bars", "roc", "margins", "stream", "settings"):
         assert f'<h2 id="{section}">' in text
     parts = text.split("<section ")[1:]
     kinds = [part.split('"')[1] for part in parts]

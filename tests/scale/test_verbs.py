@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from helpers import suite_files as shelf
+from helpers import suite_files
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import keyed, suites
-from unseen.bench import Results, grid, outcomes
+from unseen.bench import ResultFolder, list_runs, run_all
 from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.errors import DataError, LabelError, SettingError
@@ -259,27 +259,27 @@ def test_an_error_in_a_worker_arrives_as_itself(ray, streams):
 
 
 def test_a_benchmark_has_the_same_rows_and_resumes(ray, tmp_path):
-    table = shelf.write(tmp_path)
+    table = suite_files.write(tmp_path)
     suite = suites.load(str(table), table.parent)
-    runs = grid(suite, chosen=("mcm", "online"), orders=("shuffled",), seeds=2)
-    here, there = (Results(tmp_path / name, "toy") for name in ("here", "there"))
-    expected = [row for _, row in outcomes(suite, runs, here, workers=1)]
-    list(outcomes(suite, runs[:2], there, pool=scaled_bench.on(ray)))
+    runs = list_runs(suite, names=("mcm", "online"), orders=("shuffled",), seeds=2)
+    here, there = (ResultFolder(tmp_path / name, "toy") for name in ("here", "there"))
+    expected = [row for _, row in run_all(suite, runs, here, workers=1)]
+    list(run_all(suite, runs[:2], there, executor=scaled_bench.on_ray(ray)))
     sent = []
 
     def counting(suite, runs):
         sent.extend(runs)
-        return scaled_bench.on(ray)(suite, runs)
+        return scaled_bench.on_ray(ray)(suite, runs)
 
-    found = [row for _, row in outcomes(suite, runs, there, pool=counting)]
+    found = [row for _, row in run_all(suite, runs, there, executor=counting)]
     assert sent == runs[2:]
     clock = {"seconds": 0}
     assert [row | clock for row in found] == [row | clock for row in expected]
-    assert all(torch.equal(here.scores(row), there.scores(row)) for row in expected)
+    assert all(torch.equal(here.samples(row), there.samples(row)) for row in expected)
 
 
 def test_the_bench_command_takes_ray(ray, tmp_path):
-    table = shelf.write(tmp_path)
+    table = suite_files.write(tmp_path)
     words = ["bench", str(table), "--features", str(tmp_path), "--seeds", "1", "--detectors", "mcm,online", "--json"]
     one, two = (
         [json.loads(line) | {"seconds": 0} for line in CliRunner().invoke(app, [*words, *more]).stdout.splitlines()]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import suite_files as shelf
+from helpers import suite_files
 from helpers.streams import unit
 from unseen import detectors, suites
 from unseen.errors import DataError
@@ -13,13 +13,13 @@ from unseen.evaluate import evaluate
 
 @pytest.fixture
 def table(tmp_path):
-    return shelf.write(tmp_path)
+    return suite_files.write(tmp_path)
 
 
 def test_a_table_and_its_feature_files_make_a_suite(table):
     suite = suites.load(str(table), table.parent)
     assert (suite.name, suite.sets) == ("toy", ("near", "far"))
-    assert (suite.labels.names, suite.labels.negatives) == (tuple(shelf.NAMES), tuple(shelf.NEGATIVES))
+    assert (suite.labels.names, suite.labels.negatives) == (tuple(suite_files.NAMES), tuple(suite_files.NEGATIVES))
     assert suite.labels.encoder == "toy"
     assert suite.pool.source.bincount().tolist() == [60, 20, 20]  # of `near`, two classes out of three
     assert suite.pool.label[:60].tolist() == [i % 6 for i in range(60)]
@@ -35,20 +35,20 @@ def test_against_takes_the_known_samples_and_the_named_sets(table):
 
 
 def test_images_of_classes_nobody_lists_are_left_out(tmp_path):
-    table = shelf.write(tmp_path, table=shelf.TABLE.replace("lists.json#toy/known", "lists.json#toy/some"))
+    table = suite_files.write(tmp_path, table=suite_files.TABLE.replace("lists.json#toy/known", "lists.json#toy/some"))
     (tmp_path / "lists.json").write_text(json.dumps({"toy": {"some": [4, 1], "negative": [6, 7]}}))
     classes = {"classes": json.dumps(list("012345"))}
-    shelf.put(tmp_path, "known", unit(12, 16), torch.arange(12) % 6, metadata=classes)
+    suite_files.put(tmp_path, "known", unit(12, 16), torch.arange(12) % 6, metadata=classes)
     suite = suites.load(str(table), tmp_path)
     assert suite.labels.names == ("name 4", "name 1")
     assert suite.against("far").label[:4].tolist() == [1, 0, 1, 0]  # classes 1 and 4, as they are named in the space
 
 
 def test_a_name_that_stands_twice_is_told_apart(tmp_path):
-    table = shelf.write(tmp_path)
-    twice = ["crane", "crane", *shelf.NAMES[2:], "crane", *shelf.NEGATIVES[1:]]
+    table = suite_files.write(tmp_path)
+    twice = ["crane", "crane", *suite_files.NAMES[2:], "crane", *suite_files.NEGATIVES[1:]]
     z = unit(36, 16, seed=1)
-    shelf.put(tmp_path, "text", z, metadata={"names": json.dumps(twice)})
+    suite_files.put(tmp_path, "text", z, metadata={"names": json.dumps(twice)})
     labels = suites.load(str(table), tmp_path).labels
     assert labels.names[:2] == ("crane", "crane (2)")
     assert labels.negatives[0] == "crane (3)"
@@ -76,7 +76,7 @@ def test_a_missing_index_list_is_named(table):
 
 
 def test_classes_of_unlabelled_images_cannot_be_chosen(table):
-    shelf.put(table.parent, "near", unit(30, 16))
+    suite_files.put(table.parent, "near", unit(30, 16))
     with pytest.raises(DataError, match="expected labels in near"):
         suites.load(str(table), table.parent)
 

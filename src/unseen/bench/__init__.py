@@ -1,32 +1,45 @@
-"""Run a suite: every unknown set, order, seed and detector, one row each, resumed where it stopped.
+"""Benchmarks: every unknown set, order, seed and detector of a suite, one row each, resumed where it stopped.
 
-The protocol, which the harness enforces: a detector gets features in arrival order and nothing else; the score of a
+The protocol, which `execute` enforces: a detector gets features in arrival order and nothing else; the score of a
 sample depends on no later sample (each run perturbs the future of its own stream first); order and seed are in the row;
 no setting depends on an unknown set. What breaks one of these on purpose has a kind of its own (KINDS), a mark in every
-row and tables apart.
+row and tables apart. Rows judge the margin (`margin_auroc`, ...), which is what a verdict carries, and the raw score.
+
+`run_experiment` resumes any other experiment: cases of a key and a job.
 """
 
-from unseen.bench.grid import DETECTORS, KINDS, ORACLE, Run, default_detectors, grid, swept
-from unseen.bench.pool import Pool, outcomes
-from unseen.bench.rows import Results, Row, mean_and_deviation, read, summarised
-from unseen.bench.run import Outcome, execute, identity
+from unseen.bench.comparison import Comparison, compare, compare_runs
+from unseen.bench.execute import RunResult, execute, run_identity
+from unseen.bench.executors import Executor, run_all
+from unseen.bench.experiment import Case, grouped, mean, run_experiment
+from unseen.bench.jsonl import Row, read_rows
+from unseen.bench.results import ResultFolder, mean_and_deviation
+from unseen.bench.runs import DETECTORS, KINDS, ORACLE, Run, default_detectors, list_runs, with_sweeps
+from unseen.bench.version import code_version
 
 __all__ = [
     "DETECTORS",
     "KINDS",
     "ORACLE",
-    "Outcome",
-    "Pool",
-    "Results",
+    "Case",
+    "Comparison",
+    "Executor",
+    "ResultFolder",
     "Row",
     "Run",
+    "RunResult",
+    "code_version",
+    "compare",
+    "compare_runs",
     "default_detectors",
     "execute",
-    "grid",
-    "identity",
+    "grouped",
+    "list_runs",
+    "mean",
     "mean_and_deviation",
-    "outcomes",
-    "read",
-    "summarised",
-    "swept",
+    "read_rows",
+    "run_all",
+    "run_experiment",
+    "run_identity",
+    "with_sweeps",
 ]

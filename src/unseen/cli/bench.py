@@ -14,7 +14,6 @@ from rich.table import Table as Grid
 
 from unseen import bench as harness
 from unseen import suites
-from unseen.bench.compare import Comparison, compared
 from unseen.cli import terminal
 from unseen.errors import SettingError
 from unseen.report import page, tables
@@ -85,11 +84,11 @@ def bench(
         raise typer.Exit(terminal.DONE if complete else terminal.SKIPPED)
     loaded = encoded(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
     kinds = (orders or loaded.table.get("orders", "shuffled")).split(",")
-    runs = harness.grid(loaded, chosen=detectors.split(","), orders=kinds, seeds=seeds)
-    runs = harness.swept(runs, sweep or [])
-    results = harness.Results(out, loaded.name) if out else None
-    with _pool(ray, usable(device)) as pool:
-        rows = follow(loaded, runs, results, workers=workers, device=device, pool=pool, as_json=as_json)
+    runs = harness.list_runs(loaded, names=detectors.split(","), orders=kinds, seeds=seeds)
+    runs = harness.with_sweeps(runs, sweep or [])
+    results = harness.ResultFolder(out, loaded.name) if out else None
+    with _executor(ray, usable(device)) as executor:
+        rows = follow(loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json)
     if results:
         write(loaded, rows, results)
         if report:
@@ -109,14 +108,14 @@ def usable(device: str) -> str:
 
 
 @contextmanager
-def _pool(ray: str | None, device: str) -> Iterator[harness.Pool | None]:
+def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]:
     if ray is None:
         yield None
         return
     if device != "cpu":
         raise SettingError("expected --ray or --device, got both; a cluster computes on its own processors")
     with cluster.connect(ray) as joined:
-        yield scaled.on(joined)
+        yield scaled.on_ray(joined)
 
 
 def stock(suite: str, root: Path) -> bool:
@@ -147,11 +146,11 @@ def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
 def follow(
     suite: suites.Suite,
     runs: list[harness.Run],
-    results: harness.Results | None,
+    results: harness.ResultFolder | None,
     *,
     workers: int | None,
     device: str,
-    pool: harness.Pool | None,
+    executor: harness.Executor | None,
     as_json: bool,
 ) -> list[harness.Row]:
     """Return the row of every run, with a bar that counts samples, because runs differ in length."""
@@ -162,7 +161,7 @@ def follow(
     rows = []
     with terminal.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
-        for run, row in harness.outcomes(suite, runs, results, workers=workers, device=device, pool=pool):
+        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device, executor=executor):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:
@@ -170,7 +169,7 @@ def follow(
     return rows
 
 
-def write(suite: suites.Suite, rows: list[harness.Row], results: harness.Results) -> None:
+def write(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
     """Write the tables as Markdown and as LaTeX beside the rows."""
     found = tables.tables(rows, suite)
     for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
@@ -198,37 +197,8 @@ def show(suite: suites.Suite, rows: list[harness.Row]) -> None:
 
 def differ(names: tuple[str, str], out: Path | None, suite: str | None, *, as_json: bool) -> None:
     """Print B less A with its interval, set by set, and say which of them is a difference."""
-    for found in _comparisons(names, out or Path("results"), suite):
+    for found in harness.compare(*names, results=out or Path("results"), suite=suite):
         if as_json:
-            intervals = {name: interval._asdict() for name, interval in found.differences.items()}
-            terminal.emit({**found._asdict(), "differences": intervals})
+            terminal.emit(found.record())
         else:
-            terminal.out.print(sentence(found))
-
-
-def sentence(found: Comparison) -> str:
-    """Return one comparison as one line."""
-    words = []
-    for name, (mean, low, high) in found.differences.items():
-        verdict = "" if found.differences[name].is_difference else "  (no difference)"
-        words.append(f"{name} {100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]{verdict}")
-    where = f"{found.suite} {found.set} {found.order}"
-    return f"{where:<44} {found.b} - {found.a}: {' · '.join(words)} · {found.seeds} seeds, {found.samples:,} samples"
-
-
-def _comparisons(names: tuple[str, str], out: Path, suite: str | None) -> list[Comparison]:
-    folders = [Path(name) for name in names]
-    if not all(folder.is_dir() for folder in folders):
-        folders = [out, out]
-    wanted = [suite] if suite else sorted(path.stem for path in folders[0].glob("*.jsonl"))
-    if not wanted:
-        raise SettingError(f"expected results in {folders[0]}, got no .jsonl file; run a suite with -o first")
-    found: list[Comparison] = []
-    for name in wanted:
-        one, two = (harness.Results(folder, name) for folder in folders)
-        if folders[0] == folders[1]:
-            found += compared((one, two), names)
-            continue
-        for detector in dict.fromkeys(row["detector"] for row in one.done().values()):
-            found += compared((one, two), (detector, detector))
-    return found
+            terminal.out.print(str(found), markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from unseen import demo as embedded
 from unseen.arrival import ORDERS
 from unseen.cli import terminal
 from unseen.cli.score import line
-from unseen.evaluate import Report, judged, over_time
+from unseen.evaluate import Evaluation, judged, over_time
 from unseen.report import charts, stream
 from unseen.session import Verdicts
 
@@ -80,7 +80,7 @@ def _say(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
 
 
-def _judge(verdicts: Verdicts, frozen: Report, learning: Report) -> None:
+def _judge(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None:
     terminal.out.print("\nagainst the truth, which the detector never saw, in percent:")
     table = Table("", "frozen", "learning", box=None, padding=(0, 2))
     for what, before, after in _compared(frozen, learning):
@@ -115,14 +115,14 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(" " if math.isnan(v) else BARS[round((v - low) / room * (len(BARS) - 1))] for v in values)
 
 
-def _compared(frozen: Report, learning: Report) -> list[tuple[str, str, str]]:
+def _compared(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, str]]:
     rows = [(title, frozen.metrics[name], learning.metrics[name]) for name, title in METRICS.items()]
     for source in learning.by_source:
         rows.append((f"AUROC, {source}", frozen.by_source[source]["auroc"], learning.by_source[source]["auroc"]))
     return [(what, f"{100 * before:.1f}", f"{100 * after:.1f}") for what, before, after in rows]
 
 
-def _kept(verdicts: Verdicts, report: Report) -> dict[str, float]:
+def _kept(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     """Return how many of either side were called rightly once the line meant what it says."""
     is_id, ready = report.trial.is_id, ~verdicts.cuts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
@@ -132,11 +132,11 @@ def _kept(verdicts: Verdicts, report: Report) -> dict[str, float]:
     }
 
 
-def _aurocs(report: Report) -> list[float]:
+def _aurocs(report: Evaluation) -> list[float]:
     return [100 * row["auroc"] for row in over_time(report, points=SLICES)]
 
 
-def _truth_table(frozen: Report, learning: Report) -> stream.Table:
+def _truth_table(frozen: Evaluation, learning: Evaluation) -> stream.Table:
     series = {
         kind: [(row["samples"], row["auroc"]) for row in over_time(report, points=SLICES)]
         for kind, report in (("frozen", frozen), ("online", learning))

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unseen.bench import KINDS, Results, Row
-from unseen.bench.grid import ANY
+from unseen.bench import KINDS, ResultFolder, Row
+from unseen.bench.runs import ANY_ORDER
 from unseen.report import plots, tables
 from unseen.report.tables import Line, Table
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
-METRICS = ("auroc", "purity_known", "purity_unknown", "coverage_unknown")
+METRICS = ("margin_auroc", "auroc", "purity_known", "purity_unknown", "coverage_unknown")
 SMALL = "{} <small>±{}</small>"
 SHOWN = 4  # methods in the histograms: a panel each
 
@@ -62,13 +62,13 @@ def drawable() -> None:
     plots.pyplot()
 
 
-def write(path: Path, suite: Suite, rows: Sequence[Row], results: Results) -> None:
-    """Write the report of a suite's rows, with scores from where the rows are kept."""
+def write(path: Path, suite: Suite, rows: Sequence[Row], results: ResultFolder) -> None:
+    """Write the report of a suite's rows, with margins from where the rows are kept."""
     with replacing(path) as temporary:
         temporary.write_text(html(suite, rows, results))
 
 
-def html(suite: Suite, rows: Sequence[Row], results: Results) -> str:
+def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
     """Return the whole page."""
     sections = list(_sections(suite, rows, results))
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
@@ -83,12 +83,12 @@ def html(suite: Suite, rows: Sequence[Row], results: Results) -> str:
     )
 
 
-def _sections(suite: Suite, rows: Sequence[Row], results: Results) -> Iterator[tuple[str, str, str]]:
+def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[str, str, str]]:
     plain = [row for row in rows if not row["varied"]]
     found = tables.tables(rows, suite)
     yield "tables", "Tables", "".join(_table(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
-    yield from _from_scores(plain, results)
+    yield from _from_margins(plain, results)
     learning = [row for row in plain if row["over_time"]]
     if learning:
         yield "stream", "Over the stream", "".join(_streams(learning))
@@ -97,28 +97,28 @@ def _sections(suite: Suite, rows: Sequence[Row], results: Results) -> Iterator[t
         yield "settings", "Settings", "".join(_curves(rows, name) for name in settings)
 
 
-def _from_scores(rows: Sequence[Row], results: Results) -> Iterator[tuple[str, str, str]]:
+def _from_margins(rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[str, str, str]]:
     """Yield ROC curves and histograms of the first seed, a figure per kind."""
     roc, histograms = [], []
     for kind, title in KINDS.items():
-        scores = _scores([row for row in rows if row["kind"] == kind], results)
-        if scores:
-            roc.append(_of_kind(kind, title, plots.roc(scores)))
-            shown = {name: dict(list(methods.items())[:SHOWN]) for name, methods in scores.items()}
+        margins = _margins([row for row in rows if row["kind"] == kind], results)
+        if margins:
+            roc.append(_of_kind(kind, title, plots.roc(margins)))
+            shown = {name: dict(list(methods.items())[:SHOWN]) for name, methods in margins.items()}
             histograms.append(_of_kind(kind, title, plots.histograms(shown)))
     yield "roc", "ROC, first seed", "".join(roc)
-    yield "scores", "Scores, first seed", "".join(histograms)
+    yield "margins", "Margins, first seed", "".join(histograms)
 
 
-def _scores(
-    rows: Iterable[Row], results: Results
+def _margins(
+    rows: Iterable[Row], results: ResultFolder
 ) -> dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]]:
-    """Return set -> method -> (ID scores, OOD scores) of single-set streams, as each was first met."""
+    """Return set -> method -> (margins of known, of unknown images) of single-set streams, as each was first met."""
     found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     for row in rows:
-        if len(row["sets"]) == 1 and row["seed"] == 0 and row["order"] in (ANY, "shuffled"):
-            scores = results.scores(row).double().numpy()
-            found.setdefault(row["sets"][0], {})[row["detector"]] = (scores[: row["known"]], scores[row["known"] :])
+        if len(row["sets"]) == 1 and row["seed"] == 0 and row["order"] in (ANY_ORDER, "shuffled"):
+            margins = results.samples(row).double().numpy()
+            found.setdefault(row["sets"][0], {})[row["detector"]] = (margins[: row["known"]], margins[row["known"] :])
     return found
 
 
@@ -126,7 +126,7 @@ def _streams(rows: Sequence[Row]) -> Iterator[str]:
     for kind, title in KINDS.items():
         for order in dict.fromkeys(row["order"] for row in rows):
             mine = [row for row in rows if row["kind"] == kind and row["order"] == order]
-            for metric in METRICS if kind != "oracle" else METRICS[:1]:  # its gate is the truth: always right
+            for metric in METRICS if kind != "oracle" else METRICS[:2]:  # its gate is the truth: always right
                 if any(point[metric] is not None for row in mine for point in row["over_time"]):
                     text = f"{title}; order: {order}; {metric.replace('_', ' ')}"
                     yield _of_kind(kind, text, plots.over_stream(mine, metric))

@@ -1,4 +1,4 @@
-"""Plots of a suite's rows and scores as SVG text that takes its ink from the page, so that dark and light both read."""
+"""Plots of a suite's rows and margins as SVG text in the page's own ink, so that it reads in dark and light."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 11.0  # inches of a figure as wide as the page
 COLUMNS = 7  # of a legend
 
 Array = NDArray[np.float64]
-Scores = Mapping[str, tuple[Array, Array]]  # method -> (ID, OOD)
+Margins = Mapping[str, tuple[Array, Array]]  # method -> (known images, unknown images)
 
 
 def pyplot() -> Any:
@@ -59,10 +59,10 @@ def bars(table: Table) -> str:
         return svg()
 
 
-def roc(scores: Mapping[str, Scores]) -> str:
+def roc(margins: Mapping[str, Margins]) -> str:
     """Draw the ROC of every method on every set: how much OOD is accepted as more ID is."""
-    with _panels(len(scores), height=2.9) as (figure, axes, svg):
-        for axis, (name, methods) in zip(axes.flat, scores.items(), strict=False):
+    with _panels(len(margins), height=2.9) as (figure, axes, svg):
+        for axis, (name, methods) in zip(axes.flat, margins.items(), strict=False):
             for index, (method, (known, unknown)) in enumerate(methods.items()):
                 axis.plot(*_curve(known, unknown), color=_colour(index), linestyle=_style(index), label=method)
             axis.set(title=name, xlabel="OOD accepted", ylabel="ID accepted", xlim=(0, 1), ylim=(0, 1.005))
@@ -71,12 +71,12 @@ def roc(scores: Mapping[str, Scores]) -> str:
         return svg()
 
 
-def histograms(scores: Mapping[str, Scores]) -> str:
-    """Draw how the scores of known and unknown images lie, one panel per method and set."""
-    methods = list(dict.fromkeys(method for one in scores.values() for method in one))
-    with _figure(len(methods), len(scores), height=1.45 * len(methods) + 0.5) as (figure, axes, svg):
+def histograms(margins: Mapping[str, Margins]) -> str:
+    """Draw how the margins of known and unknown images lie, one panel per method and set."""
+    methods = list(dict.fromkeys(method for one in margins.values() for method in one))
+    with _figure(len(methods), len(margins), height=1.45 * len(methods) + 0.5) as (figure, axes, svg):
         for row, method in enumerate(methods):
-            for column, (name, one) in enumerate(scores.items()):
+            for column, (name, one) in enumerate(margins.items()):
                 axis = axes[row, column]
                 if method in one:
                     _histogram(axis, *one[method])
@@ -101,7 +101,7 @@ def over_stream(rows: Sequence[Row], metric: str) -> str:
                 axis.plot(samples, values, color=_colour(index), linestyle=_style(index), label=method)
                 axis.fill_between(samples, values - spread, values + spread, color=_colour(index), alpha=0.15, lw=0)
             axis.set(title=name, xlabel="samples", ylabel=f"{metric.replace('_', ' ')}, %")
-            if metric != "auroc":
+            if not metric.endswith("auroc"):
                 axis.set_ylim(0, 102)
         _legend(figure, axes)
         return svg()
@@ -114,7 +114,7 @@ def curves(rows: Sequence[Row], setting: str) -> str:
         for name in row["by_set"]:
             points[row["detector"], name][row["settings"][setting]].append(row)
     with _panels(2, height=3.2) as (figure, axes, svg):
-        for axis, metric in zip(axes.flat, ("auroc", "fpr95_id"), strict=False):
+        for axis, metric in zip(axes.flat, ("margin_auroc", "margin_fpr95_id"), strict=False):
             for index, ((detector, name), values) in enumerate(points.items()):
                 xs = sorted(values)
                 pairs = [mean_and_deviation([row["by_set"][name][metric] for row in values[x]]) for x in xs]

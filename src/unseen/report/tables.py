@@ -1,5 +1,6 @@
 """Tables in the paper's layout: one line per method, AUROC and FPR95 of each set, their average, and what it cost.
 
+The margin, which is what a verdict carries, is judged first; where the raw score ranks otherwise, its table follows.
 What sees the truth or ID images never stands in a table with label-free lines, so that no column mixes them. A figure
 that a paper prints stands on a line of its own below ours.
 """
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen.bench import KINDS, Row, mean_and_deviation
-from unseen.bench.grid import ANY
+from unseen.bench.results import COLUMNS
+from unseen.bench.runs import ANY_ORDER
 from unseen.suites import Suite
 
 
@@ -55,12 +57,13 @@ class Table:
     sets: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]]  # averages: near and far, or one over all sets
     fpr: str
+    judged_by: str = "margin"
     lines: list[Line] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """Return what the lines have in common."""
-        return f"{KINDS[self.kind]}; order: {self.order}; FPR95 is {self.fpr}"
+        return f"{KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -69,18 +72,31 @@ class Table:
 
 
 def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
-    """Return one table per kind and order; runs of a sweep belong to curves and are left out."""
+    """Return a table or two per kind and order: by margin, and by score where that is another ranking.
+
+    Runs of a sweep belong to curves and are left out.
+    """
     rows = [row for row in rows if not row["varied"]]
-    orders = list(dict.fromkeys(row["order"] for row in rows if row["order"] != ANY)) or [ANY]
+    orders = list(dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER)) or [ANY_ORDER]
     found = []
     for kind in KINDS:
         for order in orders:
-            mine = [row for row in rows if row["kind"] == kind and row["order"] in (order, ANY)]
+            mine = [row for row in rows if row["kind"] == kind and row["order"] in (order, ANY_ORDER)]
             if any(row["order"] == order for row in mine) or (mine and order == orders[0]):
-                table = Table(kind, order, suite.sets, suite.groups, suite.fpr)
-                table.lines.extend(_lines(mine, table, suite.paper))
-                found.append(table)
+                found += [_table(kind, order, judged_by, mine, suite) for judged_by in _ranked_apart(mine)]
     return found
+
+
+def _ranked_apart(rows: Sequence[Row]) -> list[str]:
+    """Return the columns whose rankings differ: the margin, and the score unless every AUROC is the same."""
+    is_same = all(one["auroc"] == one["margin_auroc"] for row in rows for one in row["by_set"].values())
+    return list(COLUMNS)[: 1 if is_same else None]
+
+
+def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Suite) -> Table:
+    table = Table(kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
+    table.lines.extend(_lines(rows, table, suite.paper))
+    return table
 
 
 def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
@@ -148,10 +164,11 @@ def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[
 
 
 def _line(method: str, rows: Sequence[Row], table: Table) -> Line:
+    prefix = COLUMNS[table.judged_by]
     by_set: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for row in rows:
         for name, metrics in row["by_set"].items():
-            by_set[name][row["seed"]] = _defined(metrics["auroc"]), _defined(metrics[table.fpr])
+            by_set[name][row["seed"]] = _defined(metrics[f"{prefix}auroc"]), _defined(metrics[f"{prefix}{table.fpr}"])
     cells = {name: Cell.of(list(pairs.values())) for name, pairs in by_set.items()}
     for group, sets in table.groups.items():
         if all(name in by_set for name in sets):

@@ -1,9 +1,10 @@
-"""Is it a difference? Paired bootstrap over seeds and samples of two detectors' scores on the same images."""
+"""Is it a difference? Paired bootstrap over seeds and samples of two detectors on the same images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,9 +12,10 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.bench.grid import ANY
-from unseen.bench.rows import Results, Row
-from unseen.errors import DataError
+from unseen.bench.jsonl import Row
+from unseen.bench.results import COLUMNS, ResultFolder
+from unseen.bench.runs import ANY_ORDER
+from unseen.errors import DataError, SettingError
 
 REPLICATES = 1000
 CHUNK = 100  # replicates at a time: memory is bounded by it
@@ -34,9 +36,13 @@ class Interval(NamedTuple):
         """Say whether zero lies outside."""
         return not self.low <= 0 <= self.high
 
+    def __str__(self) -> str:
+        """Return mean and interval in percentage points."""
+        return f"{100 * self.mean:+.2f} [{100 * self.low:+.2f}, {100 * self.high:+.2f}]"
+
 
 class Comparison(NamedTuple):
-    """B less A on one set in one order."""
+    """B less A on one set in one order: by margin (`margin_auroc`, ...) first, then by raw score (`auroc`, ...)."""
 
     suite: str
     set: str
@@ -47,35 +53,66 @@ class Comparison(NamedTuple):
     samples: int
     differences: dict[str, Interval]
 
+    def record(self) -> dict[str, Any]:
+        """Return the comparison as plain values for JSON."""
+        intervals = {name: interval._asdict() for name, interval in self.differences.items()}
+        return {**self._asdict(), "differences": intervals}
 
-def compared(
-    results: tuple[Results, Results], names: tuple[str, str], *, replicates: int = REPLICATES
+    def __str__(self) -> str:
+        """Return the comparison as one line."""
+        words = [
+            f"{name} {interval}{'' if interval.is_difference else '  (no difference)'}"
+            for name, interval in self.differences.items()
+        ]
+        where = f"{self.suite} {self.set} {self.order}"
+        return f"{where:<44} {self.b} - {self.a}: {' · '.join(words)} · {self.seeds} seeds, {self.samples:,} samples"
+
+
+def compare(
+    one: str, two: str, *, results: Path = Path("results"), suite: str | None = None, replicates: int = REPLICATES
+) -> Iterator[Comparison]:
+    """Yield `two` less `one`: two detectors of the folder `results`, or two folders, detector by detector."""
+    folders = [Path(one), Path(two)] if Path(one).is_dir() and Path(two).is_dir() else [results, results]
+    suites = [suite] if suite else sorted(path.stem for path in folders[0].glob("*.jsonl"))
+    if not suites:
+        raise SettingError(f"expected results in {folders[0]}, got no .jsonl file; run a suite with -o first")
+    for name in suites:
+        a, b = (ResultFolder(folder, name) for folder in folders)
+        if folders[0] == folders[1]:
+            yield from compare_runs((a, b), (one, two), replicates=replicates)
+            continue
+        for detector in dict.fromkeys(row["detector"] for row in a.rows().values()):
+            yield from compare_runs((a, b), (detector, detector), replicates=replicates)
+
+
+def compare_runs(
+    results: tuple[ResultFolder, ResultFolder], names: tuple[str, str], *, replicates: int = REPLICATES
 ) -> Iterator[Comparison]:
     """Yield B less A wherever both have a run on the same images in the same order.
 
-    A method that never learns has one run for all orders, and meets each run of the other.
+    A method that never learns has one run for all orders, and is compared with each run of the other.
     """
-    sides = [
-        [row for row in one.done().values() if row["detector"] == name]
+    a, b = (
+        [row for row in one.rows().values() if row["detector"] == name and not row["varied"]]
         for one, name in zip(results, names, strict=True)
-    ]
-    sides = [[row for row in side if not row["varied"]] for side in sides]
-    streams = {(tuple(row["sets"]), row["order"]) for side in sides for row in side}
+    )
+    streams = {(tuple(row["sets"]), row["order"]) for row in (*a, *b)}
+    orders = {order for _, order in streams}
     found = False
     for sets, order in sorted(streams, key=lambda stream: (stream[1], stream[0])):
-        pairs = _paired(*(_matching(side, sets, order) for side in sides))
-        if not pairs or (order == ANY and len(streams) > len({s for s, o in streams if o == ANY})):
+        pairs = _paired(_matching(a, sets, order), _matching(b, sets, order))
+        if not pairs or (order == ANY_ORDER and orders != {ANY_ORDER}):
             continue
         found = True
         yield from _on_stream(results, names, order, pairs, replicates)
     if not found:
         raise DataError(
             f"expected runs of {names[0]!r} and {names[1]!r} on the same images in the results, "
-            f"got {len(sides[0])} and {len(sides[1])} rows that never meet; run both with one command"
+            f"got {len(a)} and {len(b)} rows without a common stream; run both with one command"
         )
 
 
-def bootstrapped(
+def bootstrap(
     a: Float[Tensor, "S n"], b: Float[Tensor, "S n"], known: int, *, replicates: int = REPLICATES, seed: int = 0
 ) -> dict[str, Interval]:
     """Return B less A: seeds and, on each side of the truth, samples are drawn again, the same for both detectors.
@@ -130,7 +167,7 @@ def _weights(generator: np.random.Generator, size: int, count: int) -> Array:
 
 def _matching(side: Sequence[Row], sets: tuple[str, ...], order: str) -> list[Row]:
     own = [row for row in side if tuple(row["sets"]) == sets and row["order"] == order]
-    return own or [row for row in side if row["order"] == ANY and tuple(row["sets"]) == sets]
+    return own or [row for row in side if row["order"] == ANY_ORDER and tuple(row["sets"]) == sets]
 
 
 def _paired(one: Sequence[Row], two: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -138,24 +175,31 @@ def _paired(one: Sequence[Row], two: Sequence[Row]) -> list[tuple[Row, Row]]:
         (a, b)
         for a in one
         for b in two
-        if a["data"] == b["data"] and (a["seed"] == b["seed"] or ANY in (a["order"], b["order"]))
+        if a["data"] == b["data"] and (a["seed"] == b["seed"] or ANY_ORDER in (a["order"], b["order"]))
     ]
 
 
 def _on_stream(
-    results: tuple[Results, Results],
+    results: tuple[ResultFolder, ResultFolder],
     names: tuple[str, str],
     order: str,
     pairs: Sequence[tuple[Row, Row]],
     replicates: int,
 ) -> Iterator[Comparison]:
-    a, b = (torch.stack([one.scores(pair[i]) for pair in pairs]) for i, one in enumerate(results))
-    if not bool((a.isfinite() & b.isfinite()).all()):
+    values = {
+        column: [torch.stack([one.samples(pair[i], column) for pair in pairs]) for i, one in enumerate(results)]
+        for column in COLUMNS
+    }
+    if not all(bool(part.isfinite().all()) for sides in values.values() for part in sides):
         return  # an order that leaves samples out: each seed has other samples, and nothing to pair
     row = pairs[0][0]
     start = row["known"]
     for name, count in row["unknown"].items():
-        columns = torch.cat([torch.arange(row["known"]), torch.arange(start, start + count)])
+        chosen = torch.cat([torch.arange(row["known"]), torch.arange(start, start + count)])
         start += count
-        found = bootstrapped(a[:, columns], b[:, columns], row["known"], replicates=replicates)
-        yield Comparison(row["suite"], name, order, *names, len(pairs), len(columns), found)
+        differences: dict[str, Interval] = {}
+        for column, prefix in COLUMNS.items():
+            a, b = (side[:, chosen] for side in values[column])
+            found = bootstrap(a, b, row["known"], replicates=replicates)
+            differences |= {f"{prefix}{metric}": interval for metric, interval in found.items()}
+        yield Comparison(row["suite"], name, order, *names, len(pairs), len(chosen), differences)

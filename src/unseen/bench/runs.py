@@ -1,4 +1,4 @@
-"""Which runs a suite has: the cells of a grid, before anything is computed."""
+"""Which runs a benchmark of a suite consists of, listed before anything is computed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from dataclasses import dataclass, fields, replace
 from itertools import permutations
 from typing import Any
 
-from unseen import arrival as stream
-from unseen import detectors
+from unseen import arrival, detectors
 from unseen.detectors import Detector, Online, posthoc
 from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError
 from unseen.labels import LabelSpace
 from unseen.suites import Suite
 
-FREE, FITTED, BOUND = "label-free", "id-images", "oracle"
-KINDS = {
-    FREE: "label-free",
-    FITTED: "needs ID images: fitted on held-out images of the known classes",
-    BOUND: "upper bound: routes by the truth",
+LABEL_FREE, NEEDS_ID_IMAGES, ROUTED_BY_TRUTH = "label-free", "id-images", "oracle"
+KINDS = {  # what a run gets to see besides features
+    LABEL_FREE: "label-free",
+    NEEDS_ID_IMAGES: "needs ID images: fitted on held-out images of the known classes",
+    ROUTED_BY_TRUTH: "upper bound: routes by the truth",
 }
 ORACLE = "oracle-online"
-ANY = "any"  # the order of a method that reads every sample by itself
-WHOLE = ("shuffled", "id_first", "ood_first", "temporal", "temporal-all")  # orders in which everyone arrives
+ANY_ORDER = "any"  # the order of a method that reads every sample by itself
+COMPLETE_ORDERS = ("shuffled", "id_first", "ood_first", "temporal", "temporal-all")  # orders in which everyone arrives
 PREFERRED = ("default", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
 
 
@@ -39,7 +38,7 @@ DETECTORS = default_detectors()
 
 @dataclass(frozen=True)
 class Run:
-    """One cell of the grid: one stream through one detector."""
+    """One stream through one detector: an unknown set or several, an order, a seed, a detector and its settings."""
 
     sets: tuple[str, ...]  # several only when they follow one another in one stream, in this order
     order: str
@@ -51,53 +50,53 @@ class Run:
     def kind(self) -> str:
         """Return what the run gets to see."""
         if self.detector == ORACLE:
-            return BOUND
-        return FITTED if self.detector in posthoc.REGISTRY else FREE
+            return ROUTED_BY_TRUTH
+        return NEEDS_ID_IMAGES if self.detector in posthoc.REGISTRY else LABEL_FREE
 
     def build(self, labels: LabelSpace) -> Detector[Any]:
         """Return the detector; one that needs ID images comes unfitted."""
-        return kind_of(self.detector)(labels, **dict(self.settings))
+        return detector_class(self.detector)(labels, **dict(self.settings))
 
 
-def kind_of(name: str) -> type[Detector[Any]]:
+def detector_class(name: str) -> type[Detector[Any]]:
     """Return the class behind a registered name, or behind `module:Class` for one of your own."""
     if name == ORACLE:
         return Online
     if name in posthoc.REGISTRY:
         return posthoc.REGISTRY[name]
     if ":" in name:
-        return _imported(name)
+        return _import_class(name)
     if name not in detectors.REGISTRY:
         known = ", ".join([*sorted(detectors.REGISTRY), *posthoc.REGISTRY, ORACLE])
         raise SettingError(f"expected detectors out of {known} or module:Class, got {name!r}; check the spelling")
     return detectors.REGISTRY[name]
 
 
-def grid(suite: Suite, *, chosen: Sequence[str], orders: Sequence[str], seeds: int) -> list[Run]:
+def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seeds: int) -> list[Run]:
     """Return every run of a suite, refusing names nobody registered before anything is computed.
 
     A method that never learns reads every sample by itself. Where everyone arrives, order and seed cannot change its
     scores, so that it runs once and its row says `any` for the order instead of pretending to ten measurements.
     """
     for kind in orders:
-        if kind not in stream.ORDERS and kind not in WHOLE:
-            raise SettingError(f"expected orders out of {', '.join(stream.ORDERS)}, temporal-all, got {kind!r}")
+        if kind not in arrival.ORDERS and kind not in COMPLETE_ORDERS:
+            raise SettingError(f"expected orders out of {', '.join(arrival.ORDERS)}, temporal-all, got {kind!r}")
     runs = [
-        _settled(Run(sets, "temporal" if kind == "temporal-all" else kind, seed, name))
+        _order_free(Run(sets, "temporal" if kind == "temporal-all" else kind, seed, name))
         for kind in orders
-        for sets in _streams(suite, kind)
+        for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in chosen
+        for name in names
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 
 
-def swept(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
+def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
     """Return the runs and, for each value of a sweep `name=value,value,...`, those whose detector has the setting."""
     result = list(runs)
     for sweep in sweeps:
-        name, values = _parsed(sweep)
-        having = [run for run in runs if name in {field.name for field in fields(kind_of(run.detector))}]
+        name, values = _parse_sweep(sweep)
+        having = [run for run in runs if name in {field.name for field in fields(detector_class(run.detector))}]
         if not having:
             chosen = ", ".join(dict.fromkeys(run.detector for run in runs))
             raise SettingError(f"expected a setting of one of {chosen}, got {name!r}; see the detector's class")
@@ -105,16 +104,16 @@ def swept(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
     return list(dict.fromkeys(result))
 
 
-def _settled(run: Run) -> Iterator[Run]:
+def _order_free(run: Run) -> Iterator[Run]:
     """Yield the run, or the order-free runs that say all it could say."""
-    if run.order in WHOLE and issubclass(kind_of(run.detector), Frozen):
+    if run.order in COMPLETE_ORDERS and issubclass(detector_class(run.detector), Frozen):
         for name in run.sets:
-            yield Run((name,), ANY, 0, run.detector, run.settings)
+            yield Run((name,), ANY_ORDER, 0, run.detector, run.settings)
     else:
         yield run
 
 
-def _streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
+def _sets_of_streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
     """Return which sets make one stream: each alone, or all of them one after another in several orders."""
     if order == "temporal-all":
         return list(permutations(suite.sets))
@@ -123,7 +122,7 @@ def _streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
     return [(name,) for name in suite.sets]
 
 
-def _parsed(sweep: str) -> tuple[str, list[float]]:
+def _parse_sweep(sweep: str) -> tuple[str, list[float]]:
     name, _, values = sweep.partition("=")
     try:
         return name, [float(value) for value in values.split(",")]
@@ -131,7 +130,7 @@ def _parsed(sweep: str) -> tuple[str, list[float]]:
         raise SettingError(f"expected a sweep like kappa=0.01,0.05, got {sweep!r}; write numbers") from error
 
 
-def _imported(name: str) -> type[Detector[Any]]:
+def _import_class(name: str) -> type[Detector[Any]]:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.bench.compare import Interval, _weighted, bootstrapped
+from unseen.bench.comparison import Interval, _weighted, bootstrap
 from unseen.errors import DataError
 from unseen.metrics import auroc, fpr95_id
 
@@ -28,7 +28,7 @@ def test_weights_count_samples_as_often_as_they_say():
 
 def test_a_detector_does_not_differ_from_itself():
     a = scores()
-    found = bootstrapped(a, a, 200, replicates=50)
+    found = bootstrap(a, a, 200, replicates=50)
     assert found["auroc"] == Interval(0.0, 0.0, 0.0)
     assert not found["auroc"].is_difference
 
@@ -37,11 +37,11 @@ def test_a_clear_difference_is_one_and_has_the_sign_of_b():
     a = scores(shift=0.5)
     better = a.clone()
     better[:, :200] += 1
-    found = bootstrapped(a, better, 200, replicates=100)
+    found = bootstrap(a, better, 200, replicates=100)
     assert found["auroc"].is_difference
     assert found["auroc"].low > 0
     assert found["fpr95_id"].high < 0
-    turned = bootstrapped(better, a, 200, replicates=100)["auroc"]
+    turned = bootstrap(better, a, 200, replicates=100)["auroc"]
     assert turned.mean == pytest.approx(-found["auroc"].mean)
 
 
@@ -49,18 +49,18 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     inside = 0
     for seed in range(40):
         a, b = scores(2, 100, 100, seed=seed), scores(2, 100, 100, seed=1000 + seed)  # alike, drawn apart
-        interval = bootstrapped(a, b, 100, replicates=200, seed=seed)["auroc"]
+        interval = bootstrap(a, b, 100, replicates=200, seed=seed)["auroc"]
         inside += not interval.is_difference
     assert inside >= 34
 
 
 def test_the_same_seed_gives_the_same_interval():
     a, b = scores(seed=1), scores(seed=2)
-    assert bootstrapped(a, b, 200, replicates=120) == bootstrapped(a, b, 200, replicates=120)
+    assert bootstrap(a, b, 200, replicates=120) == bootstrap(a, b, 200, replicates=120)
 
 
 def test_scores_that_cannot_be_paired_are_refused():
     with pytest.raises(DataError, match="one shape"):
-        bootstrapped(scores(), scores(known=100), 200)
+        bootstrap(scores(), scores(known=100), 200)
     with pytest.raises(DataError, match="both kinds"):
-        bootstrapped(scores(), scores(), 350)
+        bootstrap(scores(), scores(), 350)

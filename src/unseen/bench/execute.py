@@ -1,0 +1,142 @@
+"""One run: a stream through a detector, checked for causality, judged, and returned as a row and sample values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen.bench.experiment import finite
+from unseen.bench.jsonl import Row
+from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, Run
+from unseen.bench.version import code_version
+from unseen.checks import check_causal
+from unseen.detectors import Detector, Online
+from unseen.detectors.posthoc import PostHoc, fitted
+from unseen.errors import SettingError
+from unseen.evaluate import Evaluation, evaluate, evaluate_many, oracle, over_time
+from unseen.suites import Suite
+from unseen.trial import Trial
+
+CPU = "cpu"
+CHECKED = 96  # samples of every stream whose second half is replaced to see whether the scores of the first half change
+POINTS = 20  # of the curves over a stream
+
+
+class RunResult(NamedTuple):
+    """A row for the table; `margin` and `score` of every sample in the suite's own order, nan if it never arrived."""
+
+    row: Row
+    samples: dict[str, Float[Tensor, " n"]]
+
+
+def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
+    """Return what ran, on what, and every metric."""
+    pool, detector = prepare(suite, run, device)
+    order = arrival_order(pool, run)
+    trial = pool[order]
+    assert_causal(detector, trial, run)
+    if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online):
+        evaluation = oracle(detector, trial)
+    else:
+        evaluation = evaluate(detector, trial)
+    return to_result(suite, run, pool, order, evaluation, device=device)
+
+
+def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunResult]:
+    """Return the results of runs that differ only in the arrival order, from one call of the detector."""
+    pool, detector = prepare(suite, runs[0], device)
+    orders = [arrival_order(pool, run) for run in runs]
+    for run, order in zip(runs, orders, strict=True):
+        assert_causal(detector, pool[order[:CHECKED]], run)
+    evaluations = evaluate_many(detector, pool, orders)
+    return [
+        to_result(suite, run, pool, order, evaluation, device=device)
+        for run, order, evaluation in zip(runs, orders, evaluations, strict=True)
+    ]
+
+
+def to_result(
+    suite: Suite, run: Run, pool: Trial, order: Int[Tensor, " T"], evaluation: Evaluation, *, device: str
+) -> RunResult:
+    """Return an evaluation as a row, and the values of its samples in the suite's own order."""
+    trial, reading = evaluation.trial, evaluation.reading
+    row = {
+        **run_identity(suite, run, device=device),
+        "samples": len(trial.z),
+        "known": int(trial.is_id.sum()),
+        "unknown": _sizes(pool),
+        "by_set": {name: finite(metrics) for name, metrics in evaluation.by_source.items()},
+        **finite(evaluation.metrics),
+        "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if run.order != ANY_ORDER else [],
+        **evaluation.cost._asdict(),
+        "torch": torch.__version__,
+    }
+    columns = {"margin": reading.score - reading.even, "score": reading.score}
+    return RunResult(row, {name: _scattered(values, order, len(pool.z)) for name, values in columns.items()})
+
+
+def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
+    """Return what makes a row this row and no other: rows that agree on it need not be computed again."""
+    settings = run.build(suite.labels).settings.items()
+    return {
+        "suite": suite.name,
+        "sets": list(run.sets),
+        "order": run.order,
+        "seed": run.seed,
+        "detector": run.detector,
+        "kind": run.kind,
+        "settings": {name: str(getattr(v, "__name__", v)) if callable(v) else v for name, v in settings},
+        "varied": [name for name, _ in run.settings],
+        "labels": suite.labels.fingerprint,
+        "data": suite.fingerprint,
+        "version": code_version(),
+        **({} if device == CPU else {"device": device}),  # another device rounds otherwise
+    }
+
+
+def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[Any]]:
+    """Return the samples of a run and its detector, fitted on known images that are then left out if it needs them."""
+    detector, trial = run.build(suite.labels.to(device=device)), suite.against(*run.sets)
+    if not isinstance(detector, PostHoc):
+        return trial, detector
+    held_out, rest = trial.held_out()
+    return rest, fitted(detector, held_out.z.to(device), held_out.label.to(device))
+
+
+def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
+    """Return the indices of the samples in the order in which they arrive."""
+    if run.order == ANY_ORDER:
+        return torch.arange(len(pool.z))
+    options: Mapping[str, object] = {}
+    if run.order == "temporal":
+        options = {"sets": [pool.sources.index(name) for name in run.sets]}
+    return pool.arrival(run.order, run.seed, **options)
+
+
+def assert_causal(detector: Detector[Any], trial: Trial, run: Run) -> None:
+    """Refuse a detector whose early scores change with the later samples of this very stream."""
+    try:
+        check_causal(detector, trial.z[:CHECKED].to(detector.labels.id_anchors.device))
+    except AssertionError as error:
+        raise SettingError(
+            f"expected a causal detector, got {run.detector} whose earlier scores follow later samples ({error}); "
+            "a benchmark of streams cannot rank it"
+        ) from error
+
+
+def _sizes(pool: Trial) -> dict[str, int]:
+    """Return the unknown sets as they lie in the pool, with their lengths."""
+    sources, counts = pool.source[~pool.is_id].unique(return_counts=True)
+    return {pool.sources[source]: count for source, count in zip(sources.tolist(), counts.tolist(), strict=True)}
+
+
+def _scattered(values: Tensor, order: Tensor, count: int) -> Float[Tensor, " n"]:
+    """Return values of arriving samples at the places that the samples have in the suite."""
+    result = torch.full((count,), math.nan)
+    result[order] = values.float()
+    return result

@@ -1,0 +1,225 @@
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from helpers import suite_files
+from unseen import bench, suites
+from unseen.bench import ResultFolder, Run, executors, list_runs, run_all, with_sweeps
+from unseen.detectors import Reading
+from unseen.detectors.frozen import Frozen
+from unseen.errors import DataError, SettingError
+from unseen.metrics import auroc
+
+CHOSEN = ("mcm", "neglabel", "online", bench.ORACLE)
+WITHOUT_CLOCK = ("seconds",)
+
+
+@dataclass(frozen=True, eq=False)
+class Peeking(Frozen):
+    """Score a sample by how it compares with its whole batch: what came later counts."""
+
+    name: ClassVar[str] = "peeking"
+
+    def read(self, state, z):
+        cosine = z @ self.labels.id_anchors.T
+        return Reading.frozen(cosine.amax(1) - cosine.mean(), cosine.argmax(1))
+
+
+@pytest.fixture
+def table(tmp_path):
+    return suite_files.write(tmp_path)
+
+
+@pytest.fixture
+def suite(table):
+    return suites.load(str(table), table.parent)
+
+
+def rows_of(suite, results=None, *, workers=1, **options):
+    chosen: dict[str, Any] = {"names": CHOSEN, "orders": ("shuffled",), "seeds": 2} | options
+    runs = list_runs(suite, **chosen)
+    return [row for _, row in run_all(suite, runs, results, workers=workers)]
+
+
+def timeless(rows):
+    return [{name: value for name, value in row.items() if name not in WITHOUT_CLOCK} for row in rows]
+
+
+def test_a_row_holds_the_run_its_data_and_its_cost(suite):
+    row = rows_of(suite, names=("online",), seeds=1)[0]
+    assert (row["labels"], row["data"]) == (suite.labels.fingerprint, suite.fingerprint)
+    assert row["settings"] == {"tau": 0.01, "kappa": 0.05, "rho": 0.1, "beta": 0.95}
+    assert (row["suite"], row["sets"], row["order"], row["seed"]) == ("toy", ["near"], "shuffled", 0)
+    assert (row["samples"], row["known"], row["unknown"]) == (80, 60, {"near": 20})
+    assert row["by_set"]["near"]["auroc"] == row["auroc"] > 0.5
+    assert row["state_bytes"] == 4 * 16 * 36 + 16  # d (K + L) floats and two counters
+    assert row["seconds"] > 0
+    assert len(row["over_time"]) == 20
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+def test_a_frozen_detector_runs_once_for_all_orders_and_seeds(suite):
+    rows = rows_of(suite, orders=("shuffled", "id_first"), names=("mcm", "online"))
+    assert [(row["detector"], row["order"], row["sets"]) for row in rows if row["detector"] == "mcm"] == [
+        ("mcm", "any", ["near"]),
+        ("mcm", "any", ["far"]),
+    ]
+    assert len([row for row in rows if row["detector"] == "online"]) == 2 * 2 * 2
+    thinned = rows_of(suite, orders=("mixture",), names=("mcm",))  # here another seed has other samples
+    assert [(row["order"], row["seed"]) for row in thinned] == [("mixture", 0), ("mixture", 1)] * 2
+
+
+def test_a_temporal_stream_holds_every_set_one_after_another(suite):
+    rows = rows_of(suite, orders=("temporal",), names=("online",), seeds=1)
+    assert [row["sets"] for row in rows] == [["near", "far"], ["far", "near"]]
+    assert all(set(row["by_set"]) == {"near", "far"} and row["samples"] == 100 for row in rows)
+    assert len(list_runs(suite, names=("online",), orders=("temporal-all",), seeds=1)) == 2
+
+
+def test_rows_do_not_depend_on_the_number_of_workers(suite, tmp_path):
+    alone = rows_of(suite, ResultFolder(tmp_path / "one", "toy"), seeds=1)
+    shared = rows_of(suite, ResultFolder(tmp_path / "two", "toy"), workers=2, seeds=1)
+    assert timeless(alone) == timeless(shared)
+    one, two = (ResultFolder(tmp_path / folder, "toy") for folder in ("one", "two"))
+    for row, other in zip(alone, shared, strict=True):
+        assert torch.equal(one.samples(row), two.samples(other))
+
+
+def test_runs_executed_together_have_the_rows_of_runs_executed_one_by_one(suite):
+    runs = list_runs(suite, names=("mcm", "online", "neglabel", bench.ORACLE), orders=("shuffled", "id_first"), seeds=2)
+    alone = [row for _, row in run_all(suite, runs, workers=1)]
+    grouped = [row for row, _ in executors.on_device("cpu")(suite, runs)]
+    assert timeless(grouped) == timeless(alone)
+
+
+def test_the_device_is_part_of_the_identity_of_a_row(suite):
+    run = list_runs(suite, names=("online",), orders=("shuffled",), seeds=1)[0]
+    assert bench.run_identity(suite, run, device="cuda") == {**bench.run_identity(suite, run), "device": "cuda"}
+
+
+def test_a_killed_benchmark_resumes_after_its_last_whole_line(suite, tmp_path, monkeypatch):
+    results = ResultFolder(tmp_path, "rows")
+    expected = rows_of(suite, results)
+    lines = results.path.read_text().splitlines(keepends=True)
+    results.path.write_text("".join(lines[:3]) + lines[3][: len(lines[3]) // 2])
+    executed: list[Run] = []
+    execute = vars(executors)["execute"]
+    monkeypatch.setattr(executors, "execute", lambda suite, run: executed.append(run) or execute(suite, run))
+    assert timeless(rows_of(suite, results)) == timeless(expected)
+    assert len(executed) == len(lines) - 3
+    assert timeless(bench.read_rows(results.path)) == timeless(expected)  # the torn line swallowed none after it
+    rows_of(suite, results)
+    assert len(executed) == len(lines) - 3
+
+
+def test_a_row_without_its_sample_values_is_computed_again(suite, tmp_path):
+    results = ResultFolder(tmp_path, "rows")
+    row = rows_of(suite, results, names=("mcm",), seeds=1)[0]
+    next((tmp_path / "rows").iterdir()).unlink()
+    with pytest.raises(DataError, match="expected the margins of a run"):
+        [results.samples(row) for row in bench.read_rows(results.path)]
+    rows_of(suite, results, names=("mcm",), seeds=1)
+    assert len(results.samples(row)) == 80
+
+
+def test_sample_values_are_stored_in_the_order_of_the_suite(suite, tmp_path):
+    results = ResultFolder(tmp_path, "rows")
+    one, two = (results.samples(row) for row in rows_of(suite, results, names=("neglabel",), orders=("mixture",))[:2])
+    here = one.isfinite() & two.isfinite()
+    assert 0 < int(here.sum()) < len(here)  # a mixture leaves samples out
+    torch.testing.assert_close(one[here], two[here])
+
+
+def test_unknown_names_are_refused_before_anything_runs(suite):
+    with pytest.raises(SettingError, match=r"expected detectors out of .*oracle-online.*'mcn'"):
+        rows_of(suite, names=("mcm", "mcn"))
+    with pytest.raises(SettingError, match="expected orders out of"):
+        rows_of(suite, orders=("sideways",))
+    with pytest.raises(SettingError, match="expected a detector class at 'nowhere:Nothing'"):
+        rows_of(suite, names=("nowhere:Nothing",))
+    with pytest.raises(SettingError, match="expected a subclass of"):
+        rows_of(suite, names=("pathlib:Path",))
+
+
+def test_a_detector_whose_scores_depend_on_later_samples_is_refused(suite):
+    with pytest.raises(SettingError, match=f"expected a causal detector, got {__name__}:Peeking"):
+        rows_of(suite, names=(f"{__name__}:Peeking",))
+
+
+def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):
+    runs = with_sweeps(
+        list_runs(suite, names=("mcm", "online"), orders=("shuffled",), seeds=1), ["kappa=0.02,0.2", "rho=0.5"]
+    )
+    varied = [run for run in runs if run.settings]
+    assert {(run.detector, run.settings) for run in varied} == {
+        ("online", (("kappa", 0.02),)),
+        ("online", (("kappa", 0.2),)),
+        ("online", (("rho", 0.5),)),
+    }
+    row = bench.execute(suite, varied[0]).row
+    assert (row["varied"], row["settings"]["kappa"]) == (["kappa"], 0.02)
+    with pytest.raises(SettingError, match="expected a setting of one of mcm, online, got 'gamma'"):
+        with_sweeps(runs, ["gamma=1"])
+    with pytest.raises(SettingError, match="expected a sweep like"):
+        with_sweeps(runs, ["kappa=small"])
+
+
+def test_a_sweep_that_contains_the_default_value_stores_each_run_once_and_resumes(suite, tmp_path):
+    runs = with_sweeps(list_runs(suite, names=("online",), orders=("shuffled",), seeds=1), ["kappa=0.02,0.05,0.2"])
+    runs += runs[:1]  # asked for twice, computed once
+    for _ in range(2):
+        results = ResultFolder(tmp_path, suite.name)
+        for run, row in run_all(suite, runs, results, workers=1):
+            assert row["varied"] == [name for name, _ in run.settings]
+            assert row["settings"]["kappa"] == dict(run.settings).get("kappa", 0.05)
+        assert len(results.rows()) == len(results.path.read_text().splitlines()) == len(runs) - 1
+
+
+def test_rows_of_the_oracle_and_of_fitted_methods_are_marked(suite):
+    rows = rows_of(suite, names=(*CHOSEN, "fit-knn"), seeds=1)
+    kinds = {row["detector"]: row["kind"] for row in rows}
+    assert kinds == dict.fromkeys(CHOSEN[:3], "label-free") | {"oracle-online": "oracle", "fit-knn": "id-images"}
+    assert {row["known"] for row in rows if row["detector"] == "fit-knn"} == {30}  # half of them taught it
+
+
+def test_an_undefined_metric_is_null_in_a_row_and_nan_in_a_mean(suite):
+    row = rows_of(suite, names=("mcm",), seeds=1)[0]
+    assert row["purity_known"] is None  # mcm routes nobody
+    assert math.isnan(bench.mean_and_deviation([row["purity_known"]])[0])
+
+
+def test_the_mean_and_the_sample_deviation_are_those_computed_by_hand():
+    assert bench.mean_and_deviation([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))
+    assert bench.mean_and_deviation([0.5]) == (0.5, 0.0)
+
+
+def test_a_row_judges_the_margin_and_the_score(suite, tmp_path):
+    results = ResultFolder(tmp_path, "rows")
+    row = rows_of(suite, results, names=("default",), orders=("id_first",), seeds=1)[0]
+    for column, metric in (("margin", "margin_auroc"), ("score", "auroc")):
+        values = results.samples(row, column)
+        assert row[metric] == pytest.approx(auroc(values[:60], values[60:]), abs=1e-6)
+        assert row["by_set"]["near"][metric] == row[metric]
+        assert all(metric in point for point in row["over_time"])
+    assert row["margin_auroc"] != row["auroc"]  # known images first: the baseline follows the stream
+
+
+EVIDENCE = {  # AUROC in percent, mean of seeds 0 to 2: MCM, NegLabel, Algorithm 1, its oracle (docs/reproduction.md)
+    "textures10": (91.3, 88.6, 84.1, 99.1),
+    "flowers102": (98.5, 95.0, 98.3, 99.8),
+}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_auroc_on_the_shared_features_is_that_of_the_evidence(features: Path, name):
+    suite = suites.load("imagenet200", features)
+    for detector, percent in zip(CHOSEN, EVIDENCE[name], strict=True):
+        runs = [Run((name,), "shuffled", seed, detector) for seed in range(3)]
+        mean, _ = bench.mean_and_deviation([bench.execute(suite, run).row["auroc"] for run in runs])
+        assert 100 * mean == pytest.approx(percent, abs=0.1)

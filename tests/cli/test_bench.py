@@ -1,0 +1,106 @@
+"""unseen bench: the command."""
+
+import json
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from helpers import suite_files
+from unseen import bench
+from unseen.cli.bench import bench as command
+from unseen.errors import DataError, SettingError
+
+CHOSEN = ("mcm", "neglabel", "online", bench.ORACLE)
+
+
+@pytest.fixture
+def table(tmp_path):
+    return suite_files.write(tmp_path)
+
+
+@pytest.fixture
+def cli():
+    app = typer.Typer()
+    app.command()(command)
+    return lambda *args: CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
+
+
+def test_a_gpu_that_is_not_there_is_refused(cli, table, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingError, match="expected --device cpu, or cuda where torch finds a GPU, got 'cuda'"):
+        cli(table, "--features", table.parent, "--device", "cuda")
+
+
+def test_json_is_one_object_per_run(cli, table):
+    result = cli(table, "--features", table.parent, "--seeds", 1, "--detectors", "mcm,online", "--json", "--workers", 1)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["sets"], row["detector"]) for row in rows] == [
+        ([name], detector) for name in ("near", "far") for detector in ("mcm", "online")
+    ]
+
+
+def test_tables_keep_kinds_in_columns_of_their_own(cli, table, tmp_path):
+    names = ",".join((*CHOSEN, "fit-msp"))
+    result = cli(table, "--features", table.parent, "--seeds", 1, "--detectors", names, "--workers", 1, "-o", tmp_path)
+    free, rest = result.stdout.split("needs ID images")
+    fitted, bound = rest.split("upper bound: routes by the truth")
+    assert "oracle" not in free + fitted
+    assert "fit-msp" in fitted
+    assert not {"mcm", "neglabel", "online"} & set((fitted + bound).split())
+    assert "oracle-online" in bound
+    assert "\\toprule" in (tmp_path / "toy.tex").read_text()
+    sections = (tmp_path / "toy.md").read_text().split("### ")[1:]
+    assert [sum(name in part for name in ("oracle-online", "fit-msp", "neglabel")) for part in sections] == [1, 1, 1]
+
+
+def test_a_second_call_resumes_from_the_folder(cli, table, tmp_path):
+    arguments = ("--features", table.parent, "--seeds", 1, "--detectors", "online", "--workers", 1, "--json")
+    first = cli(table, *arguments, "-o", tmp_path / "out").stdout
+    assert (tmp_path / "out" / "toy.jsonl").is_file()
+    assert cli(table, *arguments, "-o", tmp_path / "out").stdout == first
+
+
+def test_two_detectors_and_two_folders_are_compared(cli, table, tmp_path):
+    arguments = ("--features", table.parent, "--seeds", 2, "--detectors", "mcm,online", "--workers", 1, "--json")
+    cli(table, *arguments, "-o", tmp_path / "a")
+    cli(table, *arguments, "-o", tmp_path / "b")
+    found = [
+        json.loads(line)
+        for line in cli("--compare", "mcm", "online", "-o", tmp_path / "a", "--json").stdout.splitlines()
+    ]
+    assert [(row["set"], row["order"], row["seeds"]) for row in found] == [
+        ("far", "shuffled", 2),
+        ("near", "shuffled", 2),
+    ]
+    assert list(found[0]["differences"]) == ["margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id"]
+    same = cli("--compare", tmp_path / "a", tmp_path / "b").stdout
+    assert same.count("no difference") == 4 * same.count("seeds,") > 0
+    with pytest.raises(DataError, match="expected runs of 'mcm' and 'tanl' on the same images"):
+        cli("--compare", "mcm", "tanl", "-o", tmp_path / "a")
+    with pytest.raises(SettingError, match="expected results in"):
+        cli("--compare", "mcm", "online", "-o", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--detectors", "mcn"), "expected detectors out of"),
+        (("--orders", "sideways"), "expected orders out of"),
+        (("--report", "report.html"), "expected -o with --report"),
+        (("--data", "."), "expected --features or --data"),
+    ],
+)
+def test_misuse_is_a_typed_error(cli, table, arguments, message):
+    with pytest.raises(SettingError, match=message):
+        cli(table, "--features", table.parent, "--seeds", 1, *arguments)
+
+
+def test_a_suite_that_is_not_there_or_reads_something_else_is_refused(cli, table):
+    with pytest.raises(DataError, match="expected a suite out of"):
+        cli("nosuch", "--features", table.parent)
+    with pytest.raises(SettingError, match="reads images; use --data"):
+        cli("imagenet", "--features", table.parent)
+    with pytest.raises(SettingError, match="expected a suite out of"):
+        cli("--features", table.parent)
