@@ -59,9 +59,9 @@ def main() -> None:
         return
     torch.set_num_threads(arguments.threads)
     if subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/test_scan.py"], cwd=REPO, capture_output=True
+        [sys.executable, "-m", "pytest", "-q", "tests/scan/test_blocked.py"], cwd=REPO, capture_output=True
     ).returncode:
-        sys.exit("tests/test_scan.py is red: run it, then measure again")
+        sys.exit("tests/scan/test_blocked.py is red: run it, then measure again")
     rows = []
     for row in measured(arguments):
         rows.append(row)
