@@ -211,8 +211,8 @@ def _found_space(space: Path | None, state: Path | None, *, has_names: bool) -> 
 def _mined(names: list[str], model: Encoder, negatives: int, vocabulary: int) -> LabelSpace:
     corpus = wordnet().thinned(vocabulary)
     terminal.err.print(f"mining negatives from {corpus.name} (each word is encoded once and then kept)", soft_wrap=True)
-    with words_bar() as report:
-        space = LabelSpace.build(names, model, negatives=negatives, corpus=corpus, report=report)
+    with words_bar() as progress:
+        space = LabelSpace.build(names, model, negatives=negatives, corpus=corpus, progress=progress)
     warn(near_duplicates(space))
     return space
 
