@@ -70,7 +70,8 @@ def oracle(detector: Online, trial: Trial) -> Evaluation:
     z = unit(_beside(detector, trial.z), like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
-        reading, state = detector.taught(state, block, text_logits(detector.labels, block, tau=detector.tau), trust)
+        text = text_logits(detector.labels, block, tau=detector.tau)
+        reading, state = detector.learn_with_trust(state, block, text, trust)
         readings.append(reading)
     name = f"oracle-{detector.name}"
     return judged(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
@@ -104,7 +105,7 @@ def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, "
     The margin is score less baseline: what a verdict carries. `unknown` is every sample that is not known if not given.
     """
     unknown = ~known if unknown is None else unknown
-    margin = reading.score - reading.even
+    margin = reading.margin
     by_margin = summary(margin[known], margin[unknown])
     return {f"margin_{name}": value for name, value in by_margin.items()} | summary(
         reading.score[known], reading.score[unknown]
