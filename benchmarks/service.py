@@ -138,10 +138,9 @@ def cpu(pid: int | None) -> float:
 
 
 def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
-    from unseen.serve.settings import Settings
     from unseen.serve.client import Client
     from unseen.serve.run import run
-    from unseen.serve.settings import Durability
+    from unseen.serve.settings import Durability, Settings
 
     def announce(text: str) -> None:
         threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()

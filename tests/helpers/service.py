@@ -23,11 +23,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import Session
+from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
 from unseen.serve.http.service import Service
-from unseen.serve.client import Client, Remote
-from unseen.serve.settings import Durability, Limits, Settings
 from unseen.serve.run import listening_socket, run
+from unseen.serve.settings import Durability, Limits, Settings
 from unseen.serve.stream.config import StreamConfig
 
 # a fork server finds what to import by this alone; without it every service would import torch again

@@ -24,9 +24,8 @@ from unseen.scale.serve.directory import Directory
 from unseen.scale.serve.gateway import Gateway
 from unseen.scale.serve.placement import DIRECTORY, Placement
 from unseen.scale.serve.transport import EncodedUpload
-from unseen.serve.settings import Settings
 from unseen.serve.http.auth import ApiKeys
-from unseen.serve.settings import Limits
+from unseen.serve.settings import Limits, Settings
 from unseen.serve.work.encoding import content_digest
 
 LABELS = space(dtype=torch.float32)
@@ -191,7 +190,9 @@ def test_the_gateway_gives_every_observation_a_key(running: Running, client: Tes
     kept = []
     answer = writer.answer
 
-    async def twice(message: Any, encoded: Any = None) -> Any:  # as Ray does when it cannot know whether a call was made
+    async def twice(
+        message: Any, encoded: Any = None
+    ) -> Any:  # as Ray does when it cannot know whether a call was made
         kept.append(dict(message.headers).get(b"idempotency-key"))
         await answer(message, encoded)
         return await answer(message, encoded)
@@ -257,7 +258,7 @@ def test_a_new_directory_finds_the_streams_and_a_local_service_is_kept_out(
     from unseen.errors import StateError
     from unseen.serve.stream.folder import DataFolder
     from unseen.serve.stream.local import LocalStreams
-    
+
     settings = running.placement.settings
     client.post(f"{path}/observe", json=rows(5))
     with pytest.raises(StateError, match="only service"):

@@ -15,10 +15,9 @@ import torch
 from helpers.service import downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, SettingError
-from unseen.serve.settings import Settings
 from unseen.scale.serve.placement import Placement
 from unseen.serve.client import Client, Remote
-from unseen.serve.settings import Durability
+from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.config import StreamConfig
 
 deploy = pytest.importorskip("unseen.scale.serve.deploy")

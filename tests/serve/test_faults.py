@@ -17,16 +17,15 @@ from helpers.service import Server, downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
 from unseen.serve.client import Client
-from unseen.serve.stream.journal import Entry, Position, SqliteJournal
-from unseen.serve.settings import Limits
-from unseen.serve.work.rate_limiter import RateLimiter
-from unseen.serve.settings import Durability, Settings
+from unseen.serve.settings import Durability, Limits, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.journal import Entry, Position, SqliteJournal
 from unseen.serve.stream.local import LocalStreams
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
+from unseen.serve.work.rate_limiter import RateLimiter
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 1000)

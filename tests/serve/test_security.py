@@ -19,11 +19,10 @@ from helpers.service import Server, downloaded, same
 from helpers.streams import space, stream
 from unseen.cli import app
 from unseen.errors import ImageError, ServiceError, SettingError
-from unseen.serve.settings import Settings
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys, is_loopback
-from unseen.serve.settings import Limits
 from unseen.serve.run import run
+from unseen.serve.settings import Limits, Settings
 from unseen.serve.work.encoding import ImageBatch, ImageEncoder, RequiredEncoder
 
 LABELS = space(dtype=torch.float32)
@@ -196,9 +195,7 @@ def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
     Image.new("1", (9000, 9000)).save(file, "png")
     encoder = ImageEncoder(None, Limits(pixels=1_000_000))
     required = RequiredEncoder.of(LABELS)
-    bomb, junk = encoder.encode_block(
-        [ImageBatch([file.getvalue()], 0, required), ImageBatch([b"junk"], 8, required)]
-    )
+    bomb, junk = encoder.encode_block([ImageBatch([file.getvalue()], 0, required), ImageBatch([b"junk"], 8, required)])
     assert isinstance(bomb, ImageError)
     assert "image 0: 9000 x 9000 pixels" in str(bomb)
     assert "image 8: not an image" in str(junk)

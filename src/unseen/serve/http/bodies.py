@@ -97,7 +97,9 @@ async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody
     if not 0 < len(samples) <= limits.batch:
         raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches")
     if len(samples.keys) not in (0, len(samples)):
-        raise ServiceError(422, f"expected {len(samples)} keys, one for each, got {len(samples.keys)}; send all or none")
+        raise ServiceError(
+            422, f"expected {len(samples)} keys, one for each, got {len(samples.keys)}; send all or none"
+        )
     return samples
 
 

@@ -38,7 +38,9 @@ async def on_invalid_parameter(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    return error_response(ServiceError(422, f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs"))
+    return error_response(
+        ServiceError(422, f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs")
+    )
 
 
 async def on_http_exception(_: Request, error: Exception) -> Response:

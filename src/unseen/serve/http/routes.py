@@ -112,9 +112,7 @@ async def create(service: Shared, key: Admin, request: Request) -> Any:
         wanted = bodies.parse_json(await request.body(), schema.StreamBody)
         labels = await service.wanted_space(key.owner, wanted)
     rule = wanted.threshold
-    config = StreamConfig(
-        "", wanted.name, key.owner, wanted.detector, wanted.settings, rule.kind, rule.settings
-    )
+    config = StreamConfig("", wanted.name, key.owner, wanted.detector, wanted.settings, rule.kind, rule.settings)
     entry = await service.run_chore(key.owner, partial(service.store.create, labels, config))
     return await described(service, entry, 201)
 

@@ -159,12 +159,12 @@ class Error(BaseModel):
     message: str
 
 
-def request_body(*models: type[RequestBody], raw: str = "", form: dict[str, bool] | None = None) -> dict[str, Any]:
+def request_body(model: type[RequestBody], *, raw: str = "", form: dict[str, bool] | None = None) -> dict[str, Any]:
     """Return the OpenAPI description of a body of several media types, which a route dispatches on itself.
 
     A JSON model, raw bytes described by `raw`, or a form whose fields are files (True) or texts.
     """
-    content: dict[str, Any] = {"application/json": {"schema": inlined(m.model_json_schema())} for m in models}
+    content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
     if raw:
         binary = {"type": "string", "format": "binary", "description": raw}
         content["application/octet-stream"] = {"schema": binary}
