@@ -239,7 +239,7 @@ function show(verdict, seen = page.pictures.get(verdict.seq)) {
   if (verdict.seq !== undefined) item.id = `seq-${verdict.seq}`;
   item.className = `is-${verdict.verdict}`;
   const share = Math.round(100 * verdict.confidence);
-  item.title = `${seen?.name ? `${seen.name}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
+  item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
     `nearest name ${verdict.nearest}`;
   const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
   const bar = part("div", "bar", "");
