@@ -140,7 +140,7 @@ def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
                 tasks[which] = bar.add_task(which, total=total, rate="")
             bar.update(tasks[which], completed=done)
 
-        return suites.load_images(suite, root, encoder=encoder, report=report)
+        return suites.load_images(suite, root, encoder=encoder, progress=report)
 
 
 def follow(
