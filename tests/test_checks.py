@@ -213,7 +213,7 @@ BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (ScoreTeaches, checks.check_score_is_pure, r"expected score\(\) to teach nothing"),
     (ScoreDisturbsLearning, checks.check_score_is_pure, r"with and without a score\(\) before it"),
     (ScoreByPlace, checks.check_score_order_free, "in reverse order to agree"),
-    (ScoresBatchByItsMean, checks.check_causal, "earlier readings of streams to agree"),
+    (ScoresBatchByItsMean, checks.check_causal, "earlier readings of streams that differ later to agree"),
     (ScoresBatchByItsMean, checks.check_blocking, r"in calls of \[1\] samples to agree"),
     (CountsCalls, checks.check_blocking, r"calls of \[1\]"),
     (RoutesFirstOfCall, checks.check_blocking, "other routes"),

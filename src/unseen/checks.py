@@ -107,11 +107,8 @@ def check_causal(detector: Detector[Any], z: Tensor) -> None:
     half = len(z) // 2
     other = torch.cat([z[:half], -z[half:].flip(0)])
     both = (detector.observe(detector.start(), stream)[0] for stream in (z, other))
-    _require_same(
-        Reading(*(part[:half] for part in one)),
-        Reading(*(part[:half] for part in two)),
-        "earlier readings of streams that differ later",
-    )
+    first, second = (Reading(*(part[:half] for part in reading)) for reading in both)
+    _require_same(first, second, "earlier readings of streams that differ later")
 
 
 def check_state_survives_checkpoint(detector: Detector[Any], z: Tensor) -> None:
