@@ -1,0 +1,126 @@
+"""API keys: shown once, kept as hashes, each with a scope and an owner."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import re
+import secrets
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from unseen.errors import ServiceError, SettingError, StateError
+from unseen.serve.settings import EVERYONE, Settings
+from unseen.storage.files import replacing
+
+SCOPES = ("read", "observe", "admin")  # each includes those before it
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """Who may do what. The secret is 256 random bits, so a plain hash of it cannot be guessed backwards."""
+
+    id: str
+    owner: str
+    scope: str
+    sha256: str
+
+    def allows(self, scope: str) -> bool:
+        """Say whether this key's scope includes another."""
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+
+LOCAL = ApiKey("local", EVERYONE, "admin", "")  # who calls from the same machine while there are no keys
+
+
+class ApiKeys:
+    """The keys of a data folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._version = -1
+        self._read()
+
+    def __len__(self) -> int:
+        self._read()  # the first key, too, may have been added by another process
+        return len(self._keys)
+
+    def all(self) -> list[ApiKey]:
+        """Return every key, in order of creation."""
+        return list(self._keys.values())
+
+    def add(self, owner: str, scope: str) -> str:
+        """Make a key and return the only copy of its text."""
+        if scope not in SCOPES:
+            raise SettingError(f"expected a scope out of {', '.join(SCOPES)}, got {scope!r}; check the spelling")
+        if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
+            raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
+        key = ApiKey(secrets.token_hex(4), owner, scope, "")
+        text = f"unseen_{key.id}_{secrets.token_urlsafe(32)}"
+        self._keys[key.id] = ApiKey(key.id, owner, scope, _hashed(text))
+        self._write()
+        return text
+
+    def revoke(self, key: str) -> None:
+        """Forget a key; who holds it is refused from now on."""
+        if key not in self._keys:
+            raise SettingError(f"expected the id of a key out of {sorted(self._keys)}, got {key!r}; list them first")
+        del self._keys[key]
+        self._write()
+
+    def check(self, text: str | None) -> ApiKey:
+        """Return the key that `text` is; refuse it in constant time otherwise."""
+        self._read()
+        _, _, rest = (text or "").partition("_")
+        key = self._keys.get(rest.partition("_")[0])
+        if text is None or not hmac.compare_digest(_hashed(text), key.sha256 if key else "0" * 64) or key is None:
+            raise ServiceError(401, "expected a valid API key, got none; send it as: Authorization: Bearer unseen_…")
+        return key
+
+    def _write(self) -> None:
+        with replacing(self.path) as path:
+            path.write_text(json.dumps([asdict(key) for key in self._keys.values()], indent=1))
+        self.path.chmod(0o600)
+        self._read()
+
+    def _read(self) -> None:
+        """Take over what another process has written since."""
+        try:
+            version = os.stat(self.path).st_mtime_ns
+        except FileNotFoundError:
+            version = 0
+        if version != self._version:
+            self._keys, self._version = {key.id: key for key in _read(self.path)}, version
+
+
+@lru_cache(64)
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refuse_open_address(settings: Settings) -> None:
+    """Refuse an address that others can reach while there is no key."""
+    if not is_loopback(settings.host) and not len(ApiKeys(settings.data / "keys.json")):
+        raise SettingError(
+            f"expected an API key before binding {settings.host}, got none; make one with "
+            f"`unseen keys add --scope admin --data {settings.data}`"
+        )
+
+
+def _read(path: Path) -> list[ApiKey]:
+    try:
+        return [ApiKey(**row) for row in json.loads(path.read_text())] if path.exists() else []
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError(f"expected a list of keys in {path}, got {error}; restore a backup or delete it") from error
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

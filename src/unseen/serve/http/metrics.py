@@ -1,0 +1,44 @@
+"""Counters for Prometheus, in a registry of their own so that two services in one process do not clash."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+class Metrics:
+    """What the service counts about itself."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "unseen_requests", "Requests by route and status", ["route", "status"], registry=registry
+        )
+        self.latency = Histogram(
+            "unseen_request_seconds", "Time to answer", ["route"], buckets=SECONDS, registry=registry
+        )
+        self.samples = Counter(
+            "unseen_samples", "Samples observed, by verdict", ["stream", "verdict"], registry=registry
+        )
+        self.taught = Counter("unseen_taught", "Samples that taught, by side", ["stream", "side"], registry=registry)
+        self.streams = Gauge("unseen_streams", "Streams by status", ["status"], registry=registry)
+        self.journal = Gauge("unseen_journal_bytes", "Journal on disk", ["stream"], registry=registry)
+        self.waiting = Gauge("unseen_waiting_samples", "Samples waiting for the writer", ["stream"], registry=registry)
+        self.drift = Gauge("unseen_drift", "Change of recent margins; 1 is the alarm", ["stream"], registry=registry)
+        self.faults = Gauge("unseen_faults", "Damaged or missed snapshots", ["stream"], registry=registry)
+
+        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count a request; looking a label up costs more than counting, so it is done once."""
+        if (route, status) not in self._answered:
+            self._answered[route, status] = self.requests.labels(route, status), self.latency.labels(route)
+        count, times = self._answered[route, status]
+        count.inc()
+        times.observe(seconds)
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,68 @@
+"""What a page shows of a stream: recent margins, shares over time, and whether the margins drift."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from unseen.verdicts import VERDICT_DTYPE, VerdictArray
+
+RECENT = 2048  # samples in the histogram
+POINTS = 400  # points of the curves: when full, every other is dropped and the stride doubles
+STRIDE = 16
+DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
+
+
+class Point(NamedTuple):
+    """Shares over the samples since the point before, and the threshold at its end."""
+
+    seq: int
+    known: float
+    taught: float
+    threshold: float
+
+
+class History:
+    """A bounded memory of verdicts. It starts empty after a restart: nothing learned depends on it."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self._stride = STRIDE
+        self._recent = np.empty(0, VERDICT_DTYPE)
+        self._since_point = np.empty(0, VERDICT_DTYPE)
+
+    def add(self, first: int, verdicts: VerdictArray) -> None:
+        """Remember the verdicts of consecutive samples, the first of them numbered `first`."""
+        self._recent = np.concatenate([self._recent, verdicts])[-RECENT:]
+        self._since_point = np.concatenate([self._since_point, verdicts])
+        if len(self._since_point) < self._stride:
+            return
+        part, self._since_point = self._since_point, self._since_point[:0]
+        shares = float(part["known"].mean()), float((part["route"] != 0).mean())
+        self.points.append(Point(first + len(verdicts), *shares, float(part["threshold"][-1])))
+        if len(self.points) > POINTS:
+            self.points, self._stride = self.points[1::2], 2 * self._stride
+
+    @property
+    def recent(self) -> VerdictArray:
+        """Return the verdicts of the most recent samples, newest last."""
+        return self._recent
+
+    @property
+    def margins(self) -> list[float]:
+        """Return the finite margins of the recent samples, in order."""
+        return [float(margin) for margin in self._recent["margin"] if math.isfinite(margin)]
+
+    @property
+    def drift(self) -> float:
+        """Return how far the newer half of the recent margins is from the older; 1 and above is an alarm."""
+        margins = self._recent["margin"]
+        if len(margins) < 256:
+            return 0.0
+        older, newer = np.sort(margins[: len(margins) // 2]), np.sort(margins[len(margins) // 2 :])
+        at = np.concatenate([older, newer])
+        gap = np.searchsorted(older, at, "right") / len(older) - np.searchsorted(newer, at, "right") / len(newer)
+        scale = math.sqrt(len(older) * len(newer) / len(margins))
+        return float(np.abs(gap).max()) * scale / DRIFTED

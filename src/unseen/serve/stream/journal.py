@@ -1,0 +1,234 @@
+"""The journal of a stream: everything that happened to it, in order. SQLite in WAL mode, one fsync per block.
+
+Every entry carries a hash of itself and of the entry before it, so a changed, missing or reordered one is noticed. An
+entry is a whole block of samples as it was observed: replaying entries gives the bits that were computed live.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from unseen.errors import StateError
+from unseen.serve.stream.wal import journal_damage, refuse_holes
+
+VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
+OPEN = """
+PRAGMA page_size = 16384;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA wal_autocheckpoint = 1024;
+"""
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    payload BLOB NOT NULL, chain BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS receipts (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, asked BLOB NOT NULL, first INTEGER NOT NULL,
+    answer BLOB NOT NULL, seal BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+
+OBSERVE, RESET, RESTORE = "observe", "reset", "restore"
+
+
+class Position(NamedTuple):
+    """A point between two entries: the last entry, how many samples came so far, and the hash of it all."""
+
+    entry: int
+    seq: int
+    chain: str
+
+    @classmethod
+    def start(cls, identity: str) -> Position:
+        """Return the point before the first entry of the stream `identity` names."""
+        return cls(0, 0, _hash(identity.encode()).hex())
+
+    def after(self, kind: str, count: int, payload: bytes) -> Position:
+        """Return the point after one more entry."""
+        numbers = struct.pack("<qqq", self.entry + 1, self.seq, count)
+        chain = _hash(bytes.fromhex(self.chain), kind.encode(), numbers, payload)
+        return Position(self.entry + 1, self.seq + count, chain.hex())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that happened: a block of features, a reset, or a restore of the named file."""
+
+    kind: str
+    count: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What was answered to an idempotency key, and the hash of the request."""
+
+    key: bytes
+    digest: bytes
+    first: int
+    answer: bytes
+
+    @property
+    def seal(self) -> bytes:
+        """Return the checksum of the receipt."""
+        return _hash(self.key, self.digest, struct.pack("<q", self.first), self.answer)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a journal may drop: entries before one that a snapshot covers, samples and receipts beyond a count."""
+
+    entry: int
+    seq: int
+    receipts: int
+
+    def apply(self, db: sqlite3.Connection) -> None:
+        """Delete inside the transaction that is open; freed pages are used again, so the file stops growing."""
+        db.execute("DELETE FROM entries WHERE id < ? AND first + count <= ?", (self.entry, self.seq))
+        db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self.receipts,))
+
+
+class Journal:
+    """A journal that keeps nothing, for benchmarks and trials; SqliteJournal is the durable one."""
+
+    def append(
+        self, at: Position, entry: Entry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
+    ) -> Position:
+        """Add one entry and its receipts, drop what `retention` allows, and return the new point."""
+        return Position(at.entry + 1, at.seq + entry.count, at.chain)
+
+    def receipt(self, key: bytes) -> Receipt | None:
+        """Return what was answered to a key, if that is still remembered."""
+        return None
+
+    def replay(self, after: Position) -> Iterator[tuple[Entry, Position]]:
+        """Yield every entry after a point, with the point behind it."""
+        return iter(())
+
+    def note(self, name: str) -> str | None:
+        """Return what was noted under a name."""
+        return None
+
+    def set_note(self, name: str, value: str) -> None:
+        """Note something about the journal as a whole."""
+
+    def size(self) -> int:
+        """Return the bytes the journal takes on disk."""
+        return 0
+
+    def close(self) -> None:
+        """Close the files; what was appended stays."""
+
+
+class SqliteJournal(Journal):
+    """A journal in one SQLite file. One thread at a time may use it."""
+
+    def __init__(self, path: Path, start: Position) -> None:
+        self.path, self.start = path, start
+        refuse_holes(path.with_name(path.name + "-wal"))
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._check_version()
+            self._db.executescript(OPEN)
+            self._db.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise journal_damage(path, error) from error
+
+    def append(
+        self, at: Position, entry: Entry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
+    ) -> Position:
+        """Write one entry and its receipts in one transaction, wait for the disk, and return the new point."""
+        after = at.after(entry.kind, entry.count, entry.payload)
+        row = (after.entry, entry.kind, at.seq, entry.count, entry.payload, bytes.fromhex(after.chain))
+        seals = [(one.key, one.digest, one.first, one.answer, one.seal) for one in receipts]
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._db.executemany("INSERT INTO receipts (key, asked, first, answer, seal) VALUES (?, ?, ?, ?, ?)", seals)
+            if retention:
+                retention.apply(self._db)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+        return after
+
+    def receipt(self, key: bytes) -> Receipt | None:
+        """Return what was answered to a key, if anything was and is still remembered."""
+        row = self._db.execute("SELECT key, asked, first, answer, seal FROM receipts WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        found = Receipt(*row[:4])
+        if found.seal != row[4]:
+            raise journal_damage(self.path, "a receipt's checksum differs")
+        return found
+
+    def replay(self, after: Position) -> Iterator[tuple[Entry, Position]]:
+        """Yield every entry after a point with the point behind it, refusing what is not as it was written."""
+        try:
+            at = self._checked_start(after)
+            rows = self._db.execute("SELECT * FROM entries WHERE id > ? ORDER BY id", (after.entry,))
+            for number, kind, first, count, payload, chain in rows:
+                entry, here = Entry(kind, count, payload), at
+                at = here.after(kind, count, payload)
+                if (number, first, chain.hex()) != (at.entry, here.seq, at.chain):
+                    raise journal_damage(self.path, f"entry {here.entry + 1} is missing or altered")
+                yield entry, at
+        except sqlite3.Error as error:
+            raise journal_damage(self.path, error) from error
+
+    def note(self, name: str) -> str | None:
+        """Return what was noted under a name."""
+        row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_note(self, name: str, value: str) -> None:
+        """Note something about the journal as a whole."""
+        self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
+
+    def size(self) -> int:
+        """Return the bytes the journal takes on disk."""
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def close(self) -> None:
+        """Close the files; what was appended stays."""
+        self._db.close()
+
+    def _check_version(self) -> None:
+        """Refuse a file of another format before anything is written to it."""
+        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        is_new = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if is_new or found == VERSION:
+            return
+        self._db.close()
+        remedy = "a newer unseen wrote it, install that" if found > VERSION else "open it with the unseen it is from"
+        raise StateError(f"expected a journal of format {VERSION} in {self.path.name}, got format {found}; {remedy}")
+
+    def _checked_start(self, after: Position) -> Position:
+        if after == self.start:
+            return after
+        row = self._db.execute("SELECT chain FROM entries WHERE id = ?", (after.entry,)).fetchone()
+        if row is None or row[0].hex() != after.chain:
+            raise journal_damage(self.path, f"entry {after.entry}, which a snapshot covers, is missing or altered")
+        return after
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
