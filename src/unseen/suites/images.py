@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unseen.encoders.base import Encoder
+from unseen.encoders import Encoder
 from unseen.errors import DataError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.images import Entry, find_images
