@@ -145,7 +145,9 @@ def test_frozen_scores_match_their_formulas(which: str, case: tuple[LabelSpace, 
 
 @settings(max_examples=15, deadline=None)
 @given(case=cases(), alpha=st.floats(0.05, 1), groups=st.integers(1, 4))
-def test_dnm_matches_its_formula_with_z_kept_above_zero(case: tuple[LabelSpace, Tensor], alpha: float, groups: int) -> None:
+def test_dnm_matches_its_formula_with_z_kept_above_zero(
+    case: tuple[LabelSpace, Tensor], alpha: float, groups: int
+) -> None:
     labels, z = case
     detector: Any = make("dnm", labels, alpha=alpha, groups=groups, tau=0.1)
     known, negative = ((z @ anchors.T / 0.1).exp() for anchors in (labels.id_anchors, labels.ood_anchors))

@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS.
 
-Every product gives cuBLAS its own precision, so torch's global settings (`allow_tf32` and the like) are neither used nor
-changed, and threads do not affect one another.
+Every product gives cuBLAS its own precision, so torch's global settings (`allow_tf32` and the like) are neither used
+nor changed, and threads do not affect one another.
 """
 
 from __future__ import annotations
