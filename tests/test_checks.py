@@ -204,7 +204,7 @@ class LearnsFromNothing(Honest):
 BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (TakesLabels, checks.check_no_label_parameter, r"evaluate\(\) without a parameter for the truth, got \['labels'\]"),
     (NotFinite, checks.check_finite_scores, "expected finite scores, got NaN or infinity"),
-    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels, routes and even scores, got shapes"),
+    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels, routes and baselines, got shapes"),
     (NoSuchName, checks.check_finite_scores, "expected labels from 0 to 7"),
     (OddRoute, checks.check_finite_scores, "expected routes -1, 0 and 1"),
     (LongRoute, checks.check_finite_scores, "expected routes as int8, got torch.int64"),
@@ -213,7 +213,7 @@ BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (ScoreTeaches, checks.check_score_is_pure, r"expected score\(\) to teach nothing"),
     (ScoreDisturbsLearning, checks.check_score_is_pure, r"with and without a score\(\) before it"),
     (ScoreByPlace, checks.check_score_order_free, "in reverse order to agree"),
-    (ScoresBatchByItsMean, checks.check_causal, "the past of two futures to agree"),
+    (ScoresBatchByItsMean, checks.check_causal, "earlier readings of streams that differ later to agree"),
     (ScoresBatchByItsMean, checks.check_blocking, r"in calls of \[1\] samples to agree"),
     (CountsCalls, checks.check_blocking, r"calls of \[1\]"),
     (RoutesFirstOfCall, checks.check_blocking, "other routes"),
@@ -237,7 +237,7 @@ def test_a_check_fails_on_what_it_looks_for(kind: type[Detector[Any]], check: ch
         check(detector, checks.example_stream(detector))
 
 
-def test_every_check_is_seen_to_fail() -> None:
+def test_every_check_has_a_detector_that_fails_it() -> None:
     assert {check for _, check, _ in BROKEN} == set(checks.ALL_CHECKS)
 
 
@@ -269,7 +269,7 @@ def test_each_bad_input_is_tried_alone(what: str, spoil: Callable[[Tensor, int],
 
 
 @pytest.mark.parametrize("kind", [Honest, NegLabel, Online])
-def test_an_honest_detector_passes_with_its_own_stream_or_a_given_one(kind: type[Detector[Any]]) -> None:
+def test_a_correct_detector_passes_with_its_own_stream_or_a_given_one(kind: type[Detector[Any]]) -> None:
     detector = kind(space(8, 30, 16))
     checks.check_detector(detector)
     checks.check_detector(detector, checks.example_stream(detector, 31, seed=7))

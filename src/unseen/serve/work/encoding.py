@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, load_encoder
-from unseen.encoders.base import Encoder
+from unseen.encoders import Encoder
 from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
 from unseen.images import Image
 from unseen.images.decode import decode
