@@ -34,7 +34,7 @@ FITTED: tuple[str, ...] = (
     *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
     *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
 )
-LEARNING = tuple(name for name in default_detectors() if name in ("default", "online", "oracle-online"))
+LEARNING = tuple(name for name in default_detectors() if name in ("pooled", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name != ORACLE)
 
 
@@ -127,11 +127,11 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
     for table in tables.tables(rows, suite):
         text += f"\n### {table.title}\n\n{tables.markdown(table, unclean=suite.unclean)}"
     names = {row["detector"] for row in rows}
-    if {"default", "neglabel"} <= names:
+    if {"pooled", "neglabel"} <= names:
         text += f"\n### {suite.name}: default less neglabel, 95 % intervals over seeds and samples\n\n"
         text += "| set | order | margin AUROC | margin fpr95_id | score AUROC | score fpr95_id |\n"
         text += f"|---|---|{4 * '--:|'}\n"
-        for found in compare_runs((results, results), ("neglabel", "default"), replicates=500):
+        for found in compare_runs((results, results), ("neglabel", "pooled"), replicates=500):
             cells = (
                 f"{100 * d.mean:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in found.differences.values()
             )

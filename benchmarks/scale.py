@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen import keyed, suites
+from unseen import SessionSpec, keyed, suites
 from unseen.encoders import load_encoder
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import read_shards
@@ -50,19 +50,19 @@ def score(ray: Any, arguments: argparse.Namespace) -> None:
     for length in arguments.lengths:
         z, keys = many_streams(suite, arguments.streams, length)
         for detector in arguments.detectors:
-            recipe = keyed.Recipe(suite.labels, detector)
+            recipe = keyed.StreamJob(SessionSpec(suite.labels, detector))
             _compare(ray, recipe, keyed.split(keys), z, arguments)
 
 
 def _compare(
-    ray: Any, recipe: keyed.Recipe, streams: Sequence[keyed.Stream], z: Tensor, arguments: argparse.Namespace
+    ray: Any, recipe: keyed.StreamJob, streams: Sequence[keyed.KeyedStream], z: Tensor, arguments: argparse.Namespace
 ) -> None:
-    ways: dict[str, Callable[[], list[keyed.Scan]]] = {
-        "serial": lambda: list(keyed.in_turn(recipe, streams, z, {})),
+    ways: dict[str, Callable[[], list[keyed.StreamResult]]] = {
+        "serial": lambda: list(keyed.run_serially(recipe, streams, z, {})),
         "ray": lambda: list(scaled_score.on(ray)(recipe, streams, z, {})),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    found: dict[str, list[keyed.Scan]] = {}
+    found: dict[str, list[keyed.StreamResult]] = {}
     ways["ray"]()  # workers import torch once
     for _ in range(arguments.rounds):
         for name, way in ways.items():
@@ -72,7 +72,7 @@ def _compare(
     serial, on_ray = (statistics.median(seconds[name]) for name in ways)
     show(
         what="score",
-        detector=recipe.detector,
+        detector=recipe.spec.detector,
         streams=len(streams),
         samples=len(z),
         equal=_equal(found["serial"], found["ray"]),
@@ -85,14 +85,15 @@ def _compare(
     )
 
 
-def _equal(serial: Sequence[keyed.Scan], other: Sequence[keyed.Scan]) -> int:
+def _equal(serial: Sequence[keyed.StreamResult], other: Sequence[keyed.StreamResult]) -> int:
     """Return how many streams have the same bits in every column."""
     by_key = {scan.key: scan for scan in other}
     assert len(by_key) == len(other) == len(serial)
-    return sum(
-        all(map(torch.equal, scan.reading + scan.cuts, by_key[scan.key].reading + by_key[scan.key].cuts))
-        for scan in serial
-    )
+    return sum(all(map(torch.equal, _columns(scan), _columns(by_key[scan.key]))) for scan in serial)
+
+
+def _columns(result: keyed.StreamResult) -> list[Tensor]:
+    return [*result.verdicts.reading, *result.verdicts.decisions]
 
 
 def many_streams(suite: suites.Suite, count: int, length: int) -> tuple[Tensor, list[str]]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import LabelSpace
-from unseen.detectors import AdaNeg, Default, Online
+from unseen.detectors import AdaNeg, Online, PooledEvidence
 from unseen.detectors.base import BLOCK
 from unseen.gate import decaying_steps
 from unseen.odds import logit
@@ -110,7 +110,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[Row]:
     known, unknown = (float((sign * reading.route > 0).float().mean()) for sign in (1, -1))
     yield row("blocked", len(z), total, f"{known:.0%} taught known, {unknown:.0%} unknown")
     yield row("one by one", len(slow), seconds(lambda: one_by_one(online, slow)), "observe() per sample")
-    default, part = Default(labels), z[:8192]
+    default, part = PooledEvidence(labels), z[:8192]
     yield row("default", len(part), seconds(lambda: default.observe(default.start(), part)), "the default detector")
     adaneg = AdaNeg(labels)
     some = z[:1024]
