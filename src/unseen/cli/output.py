@@ -68,10 +68,14 @@ class CsvOutput:
         terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
 
 
-def choose(*, as_json: bool, as_csv: bool = False, width: int = 24) -> Output:
-    """Return the output that the options ask for."""
+def check(*, as_json: bool, as_csv: bool) -> None:
+    """Refuse two outputs at once."""
     if as_json and as_csv:
         raise SettingError("expected --json or --csv, got both; choose one")
+
+
+def choose(*, as_json: bool, as_csv: bool = False, width: int = 24) -> Output:
+    """Return the output that the options ask for."""
     return JsonOutput() if as_json else CsvOutput() if as_csv else TextOutput(width)
 
 
