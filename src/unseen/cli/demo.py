@@ -17,7 +17,7 @@ from unseen.arrival import ORDERS
 from unseen.cli import options, terminal
 from unseen.cli.output import sentence
 from unseen.cli.stream_run import rule_in_words
-from unseen.evaluate import Evaluation, judged, over_time
+from unseen.evaluate import Evaluation, judge, over_time
 from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 
@@ -44,10 +44,10 @@ def demo(
     pack = pack[pack.trial.arrival(order, seed)]
     session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
     verdicts = session.observe(pack.trial.z)
-    learning = judged(session.detector, verdicts.reading, pack.trial)
+    learning = judge(session.detector, verdicts.reading, pack.trial)
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.trial.z)
-    frozen = judged(session.detector, before, pack.trial)
+    frozen = judge(session.detector, before, pack.trial)
     log = stream_page.StreamLog()
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])

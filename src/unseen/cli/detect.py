@@ -12,7 +12,7 @@ import typer
 from unseen.cli import label_space, options, output, terminal
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
 from unseen.images.order import ORDERS, sort_entries

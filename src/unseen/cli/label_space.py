@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unseen import LabelSpace
 from unseen.cli import terminal
-from unseen.encoders.base import Encoder
+from unseen.encoders import Encoder
 from unseen.errors import EncoderError, LabelError, StateError
 from unseen.labels import read_names, wordnet
 from unseen.labels.nearest import Pair, near_duplicates

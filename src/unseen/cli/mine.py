@@ -11,7 +11,7 @@ import typer
 
 from unseen.cli import options, terminal
 from unseen.cli.label_space import given_names, warn, words_bar
-from unseen.encoders.base import Encoder, load_encoder
+from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
 from unseen.labels import MINERS, PROMPTS, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
 from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
