@@ -48,33 +48,29 @@ Secret = Annotated[str | None, Depends(bearer_secret)]
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
 
 
-class Authorized:
-    """A dependency: the caller's key, if it has a scope."""
+def authorized(scope: str) -> Any:
+    """Return a dependency: the caller's key, if it has a scope."""
 
-    def __init__(self, scope: str) -> None:
-        self.scope = scope
+    async def key(service: Shared, secret: Secret) -> ApiKey:
+        return service.authorize(secret, scope)
 
-    async def __call__(self, service: Shared, secret: Secret) -> ApiKey:
-        """Return the caller's key."""
-        return service.authorize(secret, self.scope)
+    return Depends(key)
 
 
-class Found:
-    """A dependency: the stream a path names, if the caller's key has a scope."""
+def found(scope: str) -> Any:
+    """Return a dependency: the stream a path names, if the caller's key has a scope."""
 
-    def __init__(self, scope: str) -> None:
-        self.scope = scope
+    async def entry(service: Shared, secret: Secret, id: str) -> StreamEntry:
+        return service.find(secret, id, scope)
 
-    async def __call__(self, service: Shared, secret: Secret, id: str) -> StreamEntry:
-        """Return the stream."""
-        return service.find(secret, id, self.scope)
+    return Depends(entry)
 
 
-Reader = Annotated[ApiKey, Depends(Authorized("read"))]
-Admin = Annotated[ApiKey, Depends(Authorized("admin"))]
-ReadEntry = Annotated[StreamEntry, Depends(Found("read"))]
-ObserveEntry = Annotated[StreamEntry, Depends(Found("observe"))]
-AdminEntry = Annotated[StreamEntry, Depends(Found("admin"))]
+Reader = Annotated[ApiKey, authorized("read")]
+Admin = Annotated[ApiKey, authorized("admin")]
+ReadEntry = Annotated[StreamEntry, found("read")]
+ObserveEntry = Annotated[StreamEntry, found("observe")]
+AdminEntry = Annotated[StreamEntry, found("admin")]
 
 
 @router.get("/healthz")
@@ -86,8 +82,8 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 async def readyz(service: Shared) -> Response:
     """Say whether every stream has been opened or refused, and how many of each there are."""
-    found = [entry.status for entry in service.store.entries.values()]
-    counts = {status: found.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
+    statuses = [entry.status for entry in service.store.entries.values()]
+    counts = {status: statuses.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
     text = dump_json({"ready": service.store.ready, "streams": counts})
     return json_response(text, 200 if service.store.ready else 503)
 
@@ -120,8 +116,8 @@ async def create(service: Shared, key: Admin, request: Request) -> Any:
 @router.get("/v1/streams")
 async def list_streams(service: Shared, key: Reader) -> schema.StreamList:
     """List the streams the key may see."""
-    found = [views.stream_summary(entry) for entry in service.store.owned(key.owner)]
-    return schema.StreamList.model_validate({"streams": found})
+    summaries = [views.stream_summary(entry) for entry in service.store.owned(key.owner)]
+    return schema.StreamList.model_validate({"streams": summaries})
 
 
 @router.get("/v1/streams/{id}", response_model=schema.StreamInfo | schema.StreamSummary)

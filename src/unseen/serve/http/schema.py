@@ -13,7 +13,7 @@ Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field
 
 
 class RequestBody(BaseModel):
-    """A body without fields that nobody reads."""
+    """A request body; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

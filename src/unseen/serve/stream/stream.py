@@ -117,11 +117,11 @@ class Stream:
         state, start = self.readers.snapshot.detector, self.spec.build().snapshot.detector
         if state is None:
             return {}
-        pairs = {name: (bank, getattr(start, name)) for name, bank in state._asdict().items() if bank.ndim == 2}
+        banks = {name: x for name, x in state._asdict().items() if isinstance(x, Tensor) and x.ndim == 2 and len(x)}
         return {
-            name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
-            for name, (bank, anchors) in pairs.items()
-            if bank.shape == anchors.shape and bank.shape[1] == self.labels.dim and len(bank)
+            name: float(torch.linalg.vector_norm(bank - getattr(start, name), dim=1).mean())
+            for name, bank in banks.items()
+            if bank.shape == getattr(start, name).shape and bank.shape[1] == self.labels.dim
         }
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Stream:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files without a snapshot; whoever still waits for the writer is refused."""
+        """Close the files without a snapshot; callers that still wait for the writer are refused."""
         with self._lock:
             self.journal.close()
             self._closed = True
@@ -163,7 +163,7 @@ class Stream:
         return answers
 
     def _append(self, entry: Entry, receipts: Sequence[Receipt] = ()) -> None:
-        self._fresh = False  # until the disk has said yes, nobody knows what is on it
+        self._fresh = False  # until the write is confirmed, what is on disk is not known
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
