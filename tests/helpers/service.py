@@ -22,6 +22,7 @@ import uvicorn
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unseen.detectors.state import flatten
 from unseen import Session
 from unseen.serve.app import Settings, create_app
 from unseen.serve.client import Client, Remote
@@ -122,8 +123,7 @@ def flat(session: Session) -> dict[str, Tensor]:
     return {
         f"{name}.{field}": tensor
         for name, state in session.snapshot._asdict().items()
-        if state is not None
-        for field, tensor in state._asdict().items()
+        for field, tensor in flatten(state).items()
     }
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unseen import LabelSpace, Session, SessionSpec, checkpoint, detectors
 from unseen.detectors.base import UNIT_TOLERANCE, unit
+from unseen.detectors.state import flatten
 from unseen.errors import FeatureError, ServiceError, SettingError, StateError, UnseenError
 from unseen.serve.history import History
 from unseen.serve.journal import OBSERVE, RESET, RESTORE, Entry, Forget, Journal, Position, Receipt, Volatile
@@ -222,10 +223,8 @@ class Stream:
 
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
-        state, start = self.readers.snapshot.detector, self._start().detector
-        if state is None:
-            return {}
-        pairs = {name: (bank, getattr(start, name)) for name, bank in state._asdict().items() if bank.ndim == 2}
+        state, start = flatten(self.readers.snapshot.detector), flatten(self._start().detector)
+        pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2}
         return {
             name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
             for name, (bank, anchors) in pairs.items()

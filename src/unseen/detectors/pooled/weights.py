@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -54,14 +55,24 @@ def updated_record(
     return PredictionRecord(*before), PredictionRecord(*after)
 
 
+def kept_bimodality(own: Tensor, pooled: Tensor) -> Tensor:
+    """Return 1 where the predictions are at least as bimodal as the evidence, else less: the pool must not blur."""
+    return (pooled / own).clamp(max=1)
+
+
 def pool_weights(
-    record: PredictionRecord, seen: Int[Tensor, "*T"], *, prior: float, least: float, half_explained: float
+    record: PredictionRecord,
+    seen: Int[Tensor, "*T"],
+    *,
+    prior: float,
+    least: float,
+    half_explained: float,
+    kept: Callable[[Tensor, Tensor], Tensor] = kept_bimodality,
 ) -> PoolWeights:
     """Return the weights that follow from a record; `prior` samples that showed nothing are counted too.
 
     The pool has the weight `least`, up to twice as much where its predictions fall into two groups. Its prediction is
-    trusted by half where it explains a share `half_explained` of the variance, and less where the stream is more
-    bimodal by itself than in the predictions.
+    trusted by half where it explains a share `half_explained` of the variance, times `kept` of both bimodalities.
     """
     level = record.evidence_powers[..., 0] / seen.clamp(min=1)
     level_error, pool_error = record.errors.unbind(-1)
@@ -69,7 +80,7 @@ def pool_weights(
     explained = counted * torch.where(level_error > 0, 1 - pool_error / level_error, 0.0).clamp(min=0)
     own = bimodality(record.evidence_powers, seen, prior)
     pooled = bimodality(record.predicted_powers, (seen - 1).clamp(min=0), prior)
-    trust = (pooled / own).clamp(max=1) * explained.square() / (explained.square() + half_explained**2)
+    trust = kept(own, pooled) * explained.square() / (explained.square() + half_explained**2)
     separated = ((pooled - NORMAL_BIMODALITY) / (1 - NORMAL_BIMODALITY)).clamp(0, 1)
     return PoolWeights(level, trust, counted * (least * (1 + trust * separated.sqrt())).clamp(max=1))
 
