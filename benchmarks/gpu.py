@@ -34,7 +34,7 @@ from resident import Resident
 from speed import around, label_space, naive_loop
 from unseen import scan
 from unseen.detectors import Online
-from unseen.encoders.vit import VisionTower
+from unseen.encoders.offline.tower import VisionTower
 from unseen.gate import decaying_steps, routes
 from unseen.metrics import auroc
 from unseen.odds import logit

@@ -237,7 +237,7 @@ def test_a_check_fails_on_what_it_looks_for(kind: type[Detector[Any]], check: ch
         check(detector, checks.example_stream(detector))
 
 
-def test_every_check_is_seen_to_fail() -> None:
+def test_every_check_has_a_detector_that_fails_it() -> None:
     assert {check for _, check, _ in BROKEN} == set(checks.ALL_CHECKS)
 
 
@@ -269,7 +269,7 @@ def test_each_bad_input_is_tried_alone(what: str, spoil: Callable[[Tensor, int],
 
 
 @pytest.mark.parametrize("kind", [Honest, NegLabel, Online])
-def test_an_honest_detector_passes_with_its_own_stream_or_a_given_one(kind: type[Detector[Any]]) -> None:
+def test_a_correct_detector_passes_with_its_own_stream_or_a_given_one(kind: type[Detector[Any]]) -> None:
     detector = kind(space(8, 30, 16))
     checks.check_detector(detector)
     checks.check_detector(detector, checks.example_stream(detector, 31, seed=7))

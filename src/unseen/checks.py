@@ -75,7 +75,7 @@ def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
 
 
 def check_score_is_pure(detector: Detector[Any], z: Tensor) -> None:
-    """Scoring twice says the same, teaches nothing, and what is learned afterwards does not depend on it."""
+    """Scoring twice gives the same readings, teaches nothing, and does not change what is learned afterwards."""
     _, state = detector.observe(detector.start(), z)
     learned, _ = detector.observe(state, z)
     first, second = detector.score(state, z), detector.score(state, z)
@@ -133,7 +133,7 @@ def check_inputs_may_be_overwritten(detector: Detector[Any], z: Tensor) -> None:
     expected = detector.score(state, z[half:])
     mine = z[:half].clone()
     past, state = detector.observe(detector.start(), mine)
-    _require(torch.equal(mine, z[:half]), "observe() to leave its input alone", "other values in it")
+    _require(torch.equal(mine, z[:half]), "observe() not to change its input", "other values in it")
     mine.fill_(torch.nan)
     _require_same(expected_past, past, "readings after their input was overwritten", exact=True)
     _require_same(expected, detector.score(state, z[half:]), "a state after its input was overwritten", exact=True)

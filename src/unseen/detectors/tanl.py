@@ -37,8 +37,8 @@ class TANL(Detector[Queues]):
 
     The label space's negatives are the corpus. The known names' own text seeds the known queue; the published seed of
     the unknown queue, noise images, needs an encoder, so here it starts empty: at first the negatives furthest from
-    the known names are used. Each sample teaches, then is scored, alone: the published variant that adapts to a batch
-    of 256 is transductive.
+    the known names are used. Each sample teaches, then is scored, by itself: the published variant that adapts to a
+    batch of 256 is transductive.
     """
 
     tau: float = 0.01

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, LearnedPrompts, word_list
 from unseen.labels.prompts import TextEncoder, text_fingerprint
