@@ -29,18 +29,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, suites
 from unseen.detectors import Detector, Online, PooledEvidence, Reading
-from unseen.detectors.pooled import detector as module
+from unseen.detectors.pooled import TERMS, Contrast, EvidenceTerm, LogOdds, Surprise
+from unseen.detectors.pooled.detector import Pooled
+from unseen.detectors.pooled.weights import PoolWeights, PredictionRecord, pool_weights
 from unseen.evaluate import evaluate, oracle
 from unseen.features import Features, load_features
 from unseen.metrics import auroc, summary
-from unseen.text import neglabel
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
 
@@ -184,7 +184,7 @@ def streams_of_one_kind(load: Callable[[], suites.Suite], ood: str, seed: int) -
         row[kind] = ranked(detector, state, trial, held)
         row[f"{kind}_then"] = mixed(detector, state, trial, torch.cat(held), seed)
     row["best_frozen"] = max(ranked(detectors.make(name, labels), None, trial, held) for name in FROZEN)
-    row["evidence"] = ranked(PooledEvidence(labels, share=0.0), detector.start(), trial, held)
+    row["evidence"] = ranked(PooledEvidence(labels, pool_weight=0.0), detector.start(), trial, held)
     return row
 
 
@@ -289,7 +289,7 @@ def held_out(folder: str, space: str, ood: str, seed: int) -> Row:
     row = {
         "best_frozen": 100 * max(report.metrics["auroc"] for report in frozen),
         "best_fpr": 100 * min(report.metrics["fpr95_id"] for report in frozen),
-        "evidence": 100 * evaluate(PooledEvidence(labels, share=0.0), pool).metrics["auroc"],
+        "evidence": 100 * evaluate(PooledEvidence(labels, pool_weight=0.0), pool).metrics["auroc"],
     }
     for order in ORDERS:
         report = evaluate(PooledEvidence(labels), pool.ordered(order, seed))
@@ -353,95 +353,87 @@ def show_held(rows: list[Row]) -> None:
     print(f"\nID accuracy: lowest difference to frozen text {lost:+.1f}")
 
 
-class Ridge(PooledEvidence):
-    """The default with another prior precision."""
+class Prior(PooledEvidence):
+    """The detector with another prior precision."""
 
     factor = 1.0
 
     @property
-    def ridge(self) -> float:
-        return self.factor * super().ridge
+    def prior_samples(self) -> float:
+        return self.factor * super().prior_samples
 
 
-class LooseRidge(Ridge):
+class LoosePrior(Prior):
     factor = 1 / 8
 
 
-class TightRidge(Ridge):
+class TightPrior(Prior):
     factor = 4.0
 
 
-class NoLean(PooledEvidence):
-    lean = 0.0  # type: ignore[assignment]
+class NoShrinkage(PooledEvidence):
+    gap_shrinkage = 0.0  # type: ignore[assignment]
 
 
-class WholeLean(PooledEvidence):
-    lean = 1.0  # type: ignore[assignment]
+class FullShrinkage(PooledEvidence):
+    gap_shrinkage = 1.0  # type: ignore[assignment]
 
 
-class AlwaysBelieved(PooledEvidence):
+class AlwaysTrusted(PooledEvidence):
     """The pool has its half from the start, earned or not."""
 
-    def _say(self, record: module.Record) -> module.Say:
-        say = super()._say(record)
-        return say._replace(slopes=torch.ones_like(say.slopes), whole=self.share * torch.ones_like(say.whole))
+    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
+        weights = super()._weights(record, seen)
+        return weights._replace(
+            trust=torch.ones_like(weights.trust), pool=self.pool_weight * torch.ones_like(weights.pool)
+        )
 
 
 class OneGroup(PooledEvidence):
     """Two groups earn the pool nothing more."""
 
-    def _say(self, record: module.Record) -> module.Say:
-        say = super()._say(record)
-        return say._replace(whole=self.share * record.seen / (record.seen + self.ridge))
+    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
+        return super()._weights(record, seen)._replace(pool=self.pool_weight * seen / (seen + self.prior_samples))
 
 
 class MayBlur(PooledEvidence):
-    """Pooling may part the stream less clearly than it was."""
+    """Predictions may be less bimodal than the evidence."""
 
-    def _unblurred(self, before: Tensor, after: Tensor) -> Tensor:
-        return torch.ones_like(before)
+    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
+        settings = {"prior": self.prior_samples, "least": self.pool_weight, "half_explained": self.half_explained}
+        return pool_weights(record, seen, **settings, kept=lambda own, _: torch.ones_like(own))
 
 
 class NoLevel(PooledEvidence):
-    """A sample is drawn to its likes only, not to the level of the stream."""
+    """A score is drawn to the prediction of the pool only, not to the level of the stream."""
 
-    def _combined(
-        self, own: Tensor, even: Tensor, predicted: Tensor, leverage: Tensor, is_open: Tensor, say: module.Say
-    ) -> tuple[Tensor, Tensor]:
-        return own + is_open * say.whole * say.slopes * (predicted - own) / (1 + leverage), even
-
-
-def without(part: str) -> Callable[..., module.Evidence]:
-    """Return the frozen evidence less one of its three parts."""
-
-    def evidence(text: Any, lean: float) -> module.Evidence:
-        whole, contrast = FULL(text, lean), text.known.amax(1) - text.known.mean(1)
-        parts = {
-            "trust": lambda: neglabel(text) - lean * whole.spread.shift,
-            "contrast": lambda: contrast,
-            "surprise": lambda: module.surprise(contrast, whole.spread, text.known.shape[1]) / 2,
-        }
-        return whole._replace(known=whole.known - parts[part]().double())
-
-    return evidence
+    def _combined(self, own: Tensor, base: Tensor, pooled: Pooled) -> tuple[Tensor, Tensor]:
+        weight = pooled.guard * pooled.weights.pool * pooled.weights.trust
+        return own + weight * (pooled.predicted - own) / (1 + pooled.leverage), base
 
 
-FULL = module.evidence
-Variant = tuple[Callable[[LabelSpace], PooledEvidence], Callable[..., module.Evidence]]
-VARIANTS: dict[str, Variant] = {
-    "default": (PooledEvidence, FULL),
-    "share 0: frozen evidence": (functools.partial(PooledEvidence, share=0.0), FULL),
-    "lean 0: banks as they are": (NoLean, FULL),
-    "lean 1: banks centred": (WholeLean, FULL),
-    **{f"evidence without {part}": (PooledEvidence, without(part)) for part in ("trust", "contrast", "surprise")},
-    "pool always believed, half": (AlwaysBelieved, FULL),
-    "two groups earn nothing": (OneGroup, FULL),
-    "pooling may blur": (MayBlur, FULL),
-    "no level": (NoLevel, FULL),
-    "no guard": (functools.partial(PooledEvidence, reach=1e6), FULL),
-    "ridge / 8": (LooseRidge, FULL),
-    "ridge x 4": (TightRidge, FULL),
-    "balance 0: plain names": (functools.partial(PooledEvidence, balance=0.0), FULL),
+def without(kind: type[EvidenceTerm]) -> type[PooledEvidence]:
+    """Return the detector less one term of its evidence."""
+    kept = tuple(term for term in TERMS if not isinstance(term, kind))
+    return type(f"Without{kind.__name__}", (PooledEvidence,), {"terms": kept})
+
+
+VARIANTS: dict[str, Callable[[LabelSpace], PooledEvidence]] = {
+    "default": PooledEvidence,
+    "pool weight 0: frozen evidence": functools.partial(PooledEvidence, pool_weight=0.0),
+    "gap shrinkage 0: gap as it is": NoShrinkage,
+    "gap shrinkage 1: gap removed": FullShrinkage,
+    "evidence without log-odds": without(LogOdds),
+    "evidence without contrast": without(Contrast),
+    "evidence without surprise": without(Surprise),
+    "pool always trusted, half": AlwaysTrusted,
+    "two groups earn nothing": OneGroup,
+    "pooling may blur": MayBlur,
+    "no level": NoLevel,
+    "no guard": functools.partial(PooledEvidence, leverage_limit=1e6),
+    "prior precision / 8": LoosePrior,
+    "prior precision x 4": TightPrior,
+    "popularity discount 0": functools.partial(PooledEvidence, popularity_discount=0.0),
 }
 
 
@@ -455,17 +447,15 @@ def ablation(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
 
 def ablated(load: Callable[[], suites.Suite], ood: str, seed: int, variant: str) -> Row:
     """Return AUROC of every order, FPR95 and accuracy shuffled, and AUROC of score() after an ID-only half."""
-    build, evidence = VARIANTS[variant]
-    labels, row = load().labels, {}
-    with mock.patch.object(module, "evidence", evidence):
-        for order in ORDERS:
-            report = evaluate(build(labels), load().against(ood).ordered(order, seed))
-            row |= {f"{name}_{order}": 100 * report.metrics[name] for name in ("auroc", "fpr95_id", "accuracy")}
-        trial = load().against(ood).ordered("shuffled", seed)
-        known, unknown = trial.is_id.nonzero().squeeze(1), (~trial.is_id).nonzero().squeeze(1)
-        detector, half = build(labels), len(known) // 2
-        _, state = detector.observe(detector.start(), trial.z[known[:half]])
-        row["after_id"] = ranked(detector, state, trial, [known[half:], unknown[len(unknown) // 2 :]])
+    build, labels, row = VARIANTS[variant], load().labels, {}
+    for order in ORDERS:
+        report = evaluate(build(labels), load().against(ood).ordered(order, seed))
+        row |= {f"{name}_{order}": 100 * report.metrics[name] for name in ("auroc", "fpr95_id", "accuracy")}
+    trial = load().against(ood).ordered("shuffled", seed)
+    known, unknown = trial.is_id.nonzero().squeeze(1), (~trial.is_id).nonzero().squeeze(1)
+    detector, half = build(labels), len(known) // 2
+    _, state = detector.observe(detector.start(), trial.z[known[:half]])
+    row["after_id"] = ranked(detector, state, trial, [known[half:], unknown[len(unknown) // 2 :]])
     return row
 
 

@@ -97,8 +97,8 @@ class Gap:
     best: Prototypes
     distance: Float[Tensor, " K"]  # |r - w*|^2
     bound: Bound
-    leading: Bound  # of prototypes within the directions that hold 95 % of the images' energy
-    own: Float[Tensor, " K"]  # of prototypes made of the class's own images
+    leading_bound: Bound  # of prototypes within the directions that hold 95 % of the images' energy
+    own_bound: Float[Tensor, " K"]  # of prototypes made of the class's own images
     regret: Regret
     by_truth: bool
 
@@ -131,8 +131,8 @@ def measure(
         best=best,
         distance=(anchors - best.bank).square().sum(dim=1),
         bound=span_bound(anchors, z),
-        leading=span_bound(anchors, z, energy=0.95),
-        own=class_bound(anchors, z, classes),
+        leading_bound=span_bound(anchors, z, energy=0.95),
+        own_bound=class_bound(anchors, z, classes),
         regret=regret(anchors, z, soft, best=pseudo.bank, kappa=kappa, rho=rho),
         by_truth=truth is not None,
     )

@@ -22,7 +22,8 @@ import uvicorn
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen import Session, checkpoint
+from unseen import Session
+from unseen.detectors.state import flatten
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
 from unseen.serve.http.service import Service
@@ -123,7 +124,7 @@ def flat(session: Session) -> dict[str, Tensor]:
     return {
         f"{name}.{field}": tensor
         for name, state in session.snapshot._asdict().items()
-        for field, tensor in checkpoint.flat(state).items()
+        for field, tensor in flatten(state).items()
     }
 
 

@@ -116,11 +116,11 @@ class TANL(Detector[Queues]):
     def _active(self, total: Any, seen: list[int]) -> Any:
         """Return the negatives by how much more unknown images activate them than known ones do, the most first."""
         counts = [min(max(count, 1), self.queue) for count in seen]
-        excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
-        if len(excess) <= self.top:
-            return excess.argsort()
-        chosen = excess.argpartition(self.top - 1)[: self.top]
-        return chosen[excess[chosen].argsort()]
+        known_excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
+        if len(known_excess) <= self.top:
+            return known_excess.argsort()
+        chosen = known_excess.argpartition(self.top - 1)[: self.top]
+        return chosen[known_excess[chosen].argsort()]
 
     def _side(self, share: float, threshold: float) -> int | None:
         if share > threshold + self.gap * (1 - threshold):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, checkpoint
+from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, first_of_each_key, raw_bytes, split_by_batch
@@ -114,14 +115,12 @@ class Stream:
 
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
-        state, start = self.readers.snapshot.detector, self.spec.build().snapshot.detector
-        if state is None:
-            return {}
-        banks = {name: x for name, x in state._asdict().items() if isinstance(x, Tensor) and x.ndim == 2 and len(x)}
+        state, start = flatten(self.readers.snapshot.detector), flatten(self.spec.build().snapshot.detector)
+        pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2}
         return {
-            name: float(torch.linalg.vector_norm(bank - getattr(start, name), dim=1).mean())
-            for name, bank in banks.items()
-            if bank.shape == getattr(start, name).shape and bank.shape[1] == self.labels.dim
+            name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
+            for name, (bank, anchors) in pairs.items()
+            if bank.shape == anchors.shape and bank.shape[1] == self.labels.dim and len(bank)
         }
 
     def close(self) -> None:
