@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from resident import Resident
 from speed import around, label_space, naive_loop
 from unseen import scan
 from unseen.detectors import Online
@@ -37,7 +38,9 @@ from unseen.encoders.vit import VisionTower
 from unseen.gate import decaying_steps, routes
 from unseen.metrics import auroc
 from unseen.odds import logit
-from unseen.scan import cuda
+from unseen.scan.cuda import blas
+from unseen.scan.cuda import scan as cuda
+from unseen.scan.cuda.plan import make_plan
 
 REPO = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512
@@ -58,9 +61,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--features", type=Path, default=REPO.parent / "shared" / "clip-b16")
     parser.add_argument("--images", type=Path, help="a folder of JPEG files")
     arguments = parser.parse_args(argv)
-    tests = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/test_scan_cuda.py"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/scan/test_cuda.py"]
     if not arguments.untested and subprocess.run(tests, cwd=REPO, capture_output=True).returncode:
-        sys.exit("tests/test_scan_cuda.py is red: run it with -m gpu, then measure again")
+        sys.exit("tests/scan/test_cuda.py is red: run it with -m gpu, then measure again")
     for part in arguments.only:
         for row in PARTS[part](arguments):
             print(json.dumps(row) if arguments.json else shown(row), flush=True)
@@ -142,7 +145,7 @@ def ceilings(_: argparse.Namespace) -> Iterator[Row]:
 
 def product(a: Tensor, b: Tensor, *, tf32: bool) -> Callable[[], Tensor]:
     if a.dtype == torch.float32:
-        return lambda: cuda.multiplied(a[None], b[None], reads="tf32" if tf32 else "float32")
+        return lambda: blas.product(a[None], b[None], reads="tf32" if tf32 else "float32")
     return lambda: a @ b.T
 
 
@@ -263,19 +266,19 @@ def kind(name: str) -> str:
 
 def stages(online: Online, z: Tensor, whole: float) -> Iterator[Row]:
     """Time the stages of one stream alone: the gate, each bank's scan, and its chain without the reads."""
-    trust = online._gated(z)[1]
-    yield {"case": "stage gate", "s": seconds(lambda: online._gated(z)), "whole s": whole}
+    trust = online.sources_and_trust(z)[1]
+    yield {"case": "stage gate", "s": seconds(lambda: online.sources_and_trust(z)), "whole s": whole}
     none = torch.zeros((), dtype=torch.int64, device=z.device)
-    taught_by = zip(("known", "unknown"), online._anchors, routes(trust, logit(online.beta)), strict=True)
-    for name, teacher, taught in taught_by:
+    sides = zip(("known", "unknown"), online._anchors, routes(trust, logit(online.beta)), strict=True)
+    for name, anchors, taught in sides:
         step = decaying_steps(taught, none, rho=online.rho, dtype=z.dtype)[0]
-        work = partial(cuda.scan, teacher.rows, teacher, z, step, kappa=online.kappa, tau=online.tau)
+        work = partial(cuda.scan, anchors.rows, anchors, z, step, kappa=online.kappa, tau=online.tau)
         alone = seconds(work)
         with swapped(cuda, "read_blocks", lambda chunk, *_, **__: [chunk[..., 0]] * 3):
             chain = seconds(work)
-        plan = cuda.planned(step[None], online.kappa)
+        plan = make_plan(step[None], online.kappa)
         cut = {"blocks": plan.blocks, "rows": plan.rows, "places": plan.teachers}
-        row = {"scan s": alone, "chain s": chain, "plan s": seconds(partial(cuda.planned, step[None], online.kappa))}
+        row = {"scan s": alone, "chain s": chain, "plan s": seconds(partial(make_plan, step[None], online.kappa))}
         yield {"case": f"stage {name}", **row, **cut, "µs per block": 1e6 * chain / plan.blocks}
 
 
@@ -294,7 +297,7 @@ def latency(_: argparse.Namespace) -> Iterator[Row]:
     online, pool, orders = setting()
     z = pool[orders[0][0][:2000]]
     labels = online.labels
-    resident = cuda.Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
+    resident = Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
     pinned = z.cpu().pin_memory()
     for sample in z[:20]:
         resident.observe(sample)

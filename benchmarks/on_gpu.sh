@@ -49,12 +49,12 @@ measure() { # name, limit, parts and options
 run_build() {
     nvidia-smi --query-gpu=name,driver_version,clocks.sm --format=csv,noheader
     step build 90 tests.txt 5 "$python" -c 'import torch
-from unseen.scan import cuda
-print(torch.__version__, cuda.library(torch.cuda.get_device_capability()))'
+from unseen.scan.cuda import build
+print(torch.__version__, build.library(torch.cuda.get_device_capability()))'
 }
 run_tests() {
     if "$python" -c 'import pytest' 2>>"$out/errors.txt"; then
-        step tests 120 tests.txt 60 "$python" -m pytest -q -s -m gpu -p no:cacheprovider --durations=5 tests/test_scan_cuda.py
+        step tests 120 tests.txt 60 "$python" -m pytest -q -s -m gpu -p no:cacheprovider --durations=5 tests/scan/test_cuda.py
     else
         echo '== tests: not run, pytest is missing'
         return 1

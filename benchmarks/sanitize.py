@@ -14,7 +14,8 @@ import sys
 import torch
 from torch.nn.functional import normalize
 
-from unseen.scan import cuda, naive
+from unseen.scan import naive
+from unseen.scan.cuda import scan as cuda
 
 
 def main() -> None:

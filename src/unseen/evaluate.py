@@ -70,7 +70,8 @@ def oracle(detector: Online, trial: Trial) -> Evaluation:
     z = unit(_beside(detector, trial.z), like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
-        reading, state = detector.taught(state, block, text_logits(detector.labels, block, tau=detector.tau), trust)
+        text = text_logits(detector.labels, block, tau=detector.tau)
+        reading, state = detector.learn_with_trust(state, block, text, trust)
         readings.append(reading)
     name = f"oracle-{detector.name}"
     return judged(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))

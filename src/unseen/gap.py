@@ -24,7 +24,7 @@ from unseen.detectors.base import in_range, positive, unit
 from unseen.errors import FeatureError
 from unseen.gate import decaying_steps
 from unseen.labels import LabelSpace
-from unseen.scan.blocked import Lesson, blocks, learn, rewritten
+from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
 
 ROUND = 10  # optimiser iterations between two looks at the stopping test
 
@@ -243,7 +243,7 @@ def regret(
         before = (cosine - gram.tril(-1) @ coef) * scale[:-1] / kappa
         losses.append(_loss(before, target))
         gradients.append(torch.linalg.vector_norm(torch.softmax(before, dim=1) - target, dim=1) / kappa)
-        bank = rewritten(bank, Lesson(z[block], coef, scale))
+        bank = apply_update(bank, BlockUpdate(z[block], coef, scale))
     fixed = _loss(z @ best.T / kappa, targets)
     return Regret(torch.cat(losses).double(), fixed.double(), torch.cat(gradients).double(), bank, rho)
 

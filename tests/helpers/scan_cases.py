@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from helpers.streams import unit
-from unseen.scan import cuda
 from unseen.scan.base import Scan
+from unseen.scan.cuda import blas
 
 PAPER: dict[str, Any] = {"kappa": 0.05, "tau": 0.01}
 
@@ -34,10 +34,10 @@ def difference(got: Scan, expected: Scan) -> dict[str, float]:
     }
 
 
-def halves(x: Tensor, *, left: bool) -> Tensor:
-    """Return the two float16 parts of `x` side by side, as the kernels lay them out."""
+def split_float16(x: Tensor, *, left: bool) -> Tensor:
+    """Return what the GPU kernel `split` has to return."""
     padded = 8 * -(-x.shape[-1] // 8)
-    whole = torch.nn.functional.pad(cuda.SPLIT * x, (0, padded - x.shape[-1]))
+    whole = torch.nn.functional.pad(blas.SPLIT * x, (0, padded - x.shape[-1]))
     high = whole.half()
     low = (whole - high.float()).half()
     return torch.cat([high, low, high] if left else [low, high, high], dim=-1)

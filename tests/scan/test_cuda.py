@@ -6,15 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.scan_cases import PAPER, case, difference, halves
+from helpers.scan_cases import PAPER, case, difference, split_float16
 from helpers.streams import space, stream
+from resident import Resident
 from unseen import Session
 from unseen import scan as dispatch
 from unseen.detectors import Default, Framework, Online, OnlineID
 from unseen.gate import decaying_steps
 from unseen.odds import logit
-from unseen.scan import cuda, naive
+from unseen.scan import naive
 from unseen.scan.base import Anchors, Scan
+from unseen.scan.cuda import bindings, blas
+from unseen.scan.cuda import scan as cuda
+from unseen.scan.cuda.plan import make_plan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -66,15 +70,15 @@ def test_float32_errs_at_most_four_times_as_much_as_naive(shape):
 def test_products_are_what_they_say():
     a, b = (torch.randn(3, n, 37, device="cuda", dtype=torch.float64) for n in (5, 70))
     exact = -0.5 * a @ b.mT
-    torch.testing.assert_close(cuda.multiplied(a, b, scale=-0.5), exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(blas.product(a, b, scale=-0.5), exact, rtol=0, atol=1e-12)
     onto = exact.clone()
-    cuda.multiplied(a[..., :20], b[..., :20], onto=onto)
+    blas.product(a[..., :20], b[..., :20], onto=onto)
     torch.testing.assert_close(onto, exact + a[..., :20] @ b[..., :20].mT, rtol=0, atol=1e-12)
     near: dict[Any, float] = {"float32": 1e-5, "split": 1e-5, "tf32": 3e-2}
     for reads, limit in near.items():
-        got = cuda.multiplied(a.float(), b.float(), scale=-0.5, reads=reads)
+        got = blas.product(a.float(), b.float(), scale=-0.5, reads=reads)
         assert float((got - exact).abs().max()) < limit, reads
-    shared = cuda.multiplied(a, b[:1].expand(3, -1, -1))
+    shared = blas.product(a, b[:1].expand(3, -1, -1))
     torch.testing.assert_close(shared, a @ b[:1].mT, rtol=0, atol=1e-12)
 
 
@@ -82,7 +86,7 @@ def test_products_are_what_they_say():
 def test_halves_on_the_gpu_are_those_of_the_definition(dim):
     x = torch.randn(3, 5, dim + 4, device="cuda")[..., 4:] / 16
     for left in (True, False):
-        assert torch.equal(cuda.halves(x, left=left).cpu(), halves(x.cpu(), left=left))
+        assert torch.equal(blas.split_float16(x, left=left).cpu(), split_float16(x.cpu(), left=left))
 
 
 @pytest.mark.parametrize("kind", [Online, OnlineID, Framework, Default])
@@ -116,18 +120,18 @@ def test_a_stream_is_not_waited_for(monkeypatch):
     labels = space(37, 1201, 64, dtype=torch.float32).to(device="cuda")
     z = stream(space(37, 1201, 64, dtype=torch.float32), 3000, noise=0.1).cuda()
     online = Online(labels)
-    teachers, trust = online._gated(z)
-    expected, _ = online.taught(online.start(), z, teachers, trust)
+    sources, trust = online.sources_and_trust(z)
+    expected, _ = online.learn_with_trust(online.start(), z, sources, trust)
     bound = logit(online.beta)
     sides = (trust <= -bound, trust >= bound)  # the order in which they are planned
     steps = [decaying_steps(side, torch.tensor(0).cuda(), rho=0.1, dtype=z.dtype)[0] for side in sides]
-    plans = iter([cuda.planned(step[None], online.kappa) for step in steps])
+    plans = iter([make_plan(step[None], online.kappa) for step in steps])
     monkeypatch.setattr(
-        cuda, "planned", lambda step, kappa: next(plans)
+        cuda, "make_plan", lambda step, kappa: next(plans)
     )  # the one place that may wait: before the scan
     torch.cuda.set_sync_debug_mode("error")
     try:
-        got, _ = online.taught(online.start(), z, teachers, trust)
+        got, _ = online.learn_with_trust(online.start(), z, sources, trust)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(got.score, expected.score)
@@ -229,10 +233,11 @@ def test_memory_nobody_wrote_is_never_read(monkeypatch):
     inputs = on_gpu(700, 1000, 33, 0.5, dtype=torch.float32)
     clean = cuda.scan(*inputs, **PAPER)
 
-    def poisoned(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.full(shape, float("nan") if dtype.is_floating_point else -1, dtype=dtype, device=device)
+    def poisoned(shape: int | tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        value = float("nan") if dtype.is_floating_point else -1
+        return torch.full((shape,) if isinstance(shape, int) else shape, value, dtype=dtype, device=device)
 
-    monkeypatch.setattr(cuda, "empty", lambda shape, **k: poisoned((shape,) if isinstance(shape, int) else shape, **k))
+    monkeypatch.setattr(bindings, "empty", poisoned)
     assert same_bits(clean, cuda.scan(*inputs, **PAPER))
 
 
@@ -306,7 +311,7 @@ def test_a_resident_state_observes_like_the_detector(known, negative, dim):
     labels = type(cpu)(cpu.names, cpu.negatives, cpu.id_anchors.cuda(), cpu.ood_anchors.cuda())
     z = stream(cpu, 120, noise=0.1 if dim < 100 else 0.15).cuda()
     online = Online(labels)
-    resident = cuda.Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
+    resident = Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
     state, worst, routes = online.start(), 0.0, set()
     for sample in z:
         sample = sample / sample.norm()

@@ -1,7 +1,7 @@
-"""What of the GPU's path can be checked without one: who is chosen, how streams are cut, what is multiplied by what.
+"""The choice of a backend, and the GPU's code as far as it runs without a GPU.
 
-The launches (products, `learn`, `top`, `halves`) are replaced by their definitions in torch; everything around them is
-the code that runs on a GPU. The launches themselves are tested in test_scan_cuda.py.
+The launches (`gemm`, `learn`, `top`, `split_float16`) are replaced by their definitions in torch; the rest is the code
+that runs on a GPU. The launches themselves are tested in test_cuda.py.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.scan_cases import PAPER, case, difference, halves
+from helpers.scan_cases import PAPER, case, difference, split_float16
 from helpers.streams import space, stream
 from unseen import odds, scan
 from unseen.detectors import Framework, Online, OnlineID
 from unseen.errors import SettingError
 from unseen.odds import Top
-from unseen.scan import blocked, cuda, naive
+from unseen.scan import blocked, naive
 from unseen.scan.base import Anchors, Scan
+from unseen.scan.cuda import blas, build
+from unseen.scan.cuda import scan as cuda
+from unseen.scan.cuda.plan import Plan
 
 
-def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, kind: cuda.Kind) -> None:
-    assert kind.result == (1 if out.dtype == torch.float64 else 0)
-    assert kind.numbers == {torch.float64: 1, torch.float32: 0, torch.float16: 2}[a.dtype]
+def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, types: blas.GemmTypes) -> None:
+    assert types.result == (1 if out.dtype == torch.float64 else 0)
+    assert types.numbers == {torch.float64: 1, torch.float32: 0, torch.float16: 2}[a.dtype]
     assert a.stride(-1) == b.stride(-1) == out.stride(-1) == 1
     out.copy_(scale * (a.to(out.dtype) @ b.to(out.dtype).mT) + (keep * out if keep else 0))
 
@@ -39,7 +42,7 @@ def top(logits: Tensor, *, tau: float = 1.0, scale: Any = None, before: Any = No
 
 
 def learn(
-    bank: Tensor, taught: Tensor, aim: Tensor, plan: cuda.Plan, blocks: slice, *, width: int, kappa: float
+    bank: Tensor, taught: Tensor, aim: Tensor, plan: Plan, blocks: slice, *, width: int, kappa: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     streams, size, n, dim = taught.shape
     wide = torch.full((streams, size, bank.shape[1], width), float("nan"), dtype=bank.dtype)
@@ -55,17 +58,19 @@ def learn(
             wide[s, b] = 0
             wide[s, b, :, :count], wide[s, b, :, n : n + dim] = coef.T, row
             scale[s, b, : count + 1] = scales
-            row = blocked.rewritten(row, blocked.Lesson(z, coef, scales)) if count else row
+            row = blocked.apply_update(row, blocked.BlockUpdate(z, coef, scales)) if count else row
         banks.append(row)
     return wide, scale, torch.stack(banks)
 
 
 @pytest.fixture
 def emulated(monkeypatch):
-    for function in (gemm, halves, top, learn):
-        monkeypatch.setattr(cuda, function.__name__, function)
+    monkeypatch.setattr(blas, "gemm", gemm)
+    monkeypatch.setattr(blas, "split_float16", split_float16)
+    monkeypatch.setattr(cuda, "top", top)
+    monkeypatch.setattr(cuda, "learn", learn)
     monkeypatch.setattr(scan, "backend", lambda device: "cuda")
-    monkeypatch.setattr(cuda, "side_by_side", lambda first, second, device: (first(), second()))
+    monkeypatch.setattr(cuda, "run_both", lambda first, second, device: (first(), second()))
 
 
 SHAPES = [(1, 1, 2, 1.0), (150, 40, 33, 0.5), (1500, 7, 6, 0.1), (700, 33, 17, 1.0), (40, 10, 1, 0.5)]
@@ -95,8 +100,8 @@ def test_split_products_are_as_exact_as_float32_ones(emulated, reads):
 
 def test_halves_hold_twenty_two_bits():
     z = case(200, 10, 512, 1.0)[1].float()
-    left, right = halves(z[None], left=True)[0].double(), halves(z[None], left=False)[0].double()
-    got = left @ right.T / cuda.SPLIT**2
+    left, right = split_float16(z[None], left=True)[0].double(), split_float16(z[None], left=False)[0].double()
+    got = left @ right.T / blas.SPLIT**2
     exact = z.double() @ z.double().T
     assert float((got - exact).abs().max()) < 2**-22  # one float16 alone would be off by 2**-13
     assert float((got - exact).abs().max()) < float((z @ z.T - exact).abs().max()) * 2 + 2**-24
@@ -110,7 +115,7 @@ def test_detectors_say_the_same_through_the_gpus_path(emulated, monkeypatch, kin
     with monkeypatch.context() as plain:
         plain.setattr(scan, "backend", lambda device: "blocked")
         expected, state = detector.observe(detector.start(), z)
-    for name in ("online", "online_id", "framework"):
+    for name in ("online", "single_bank"):
         monkeypatch.setattr(f"unseen.detectors.{name}.is_on_gpu", lambda z: True)
     got, after = detector.observe(detector.start(), z)
     assert detector.block_for(z) == 700
@@ -150,7 +155,7 @@ def test_targets_are_shared_only_where_images_come_twice():
     assert scan.shared_targets(anchors, z, taught, once) is anchors
     assert scan.shared_targets(anchors, z, taught & False, once.repeat(2, 1)) is anchors
     table = scan.shared_targets(anchors, z, taught, once.repeat(2, 1))
-    assert isinstance(table, scan.Targets)
+    assert isinstance(table, scan.SharedTargets)
     for i in taught.nonzero().flatten().tolist():
         expected = torch.softmax(z[i] @ labels.id_anchors.T / 0.01, dim=0)
         torch.testing.assert_close(table.rows[table.at[1, i]], expected)
@@ -199,7 +204,7 @@ def test_falling_back_is_said_aloud_and_only_when_asked_for(monkeypatch):
     def refused(capability: object) -> None:
         raise SettingError("expected nvcc to compile the CUDA scan once, got none")
 
-    monkeypatch.setattr(cuda, "library", refused)
+    monkeypatch.setattr(build, "library", refused)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     scan._fallback.cache_clear()
     with scan.using("cuda-or-blocked"):
@@ -231,24 +236,24 @@ def fake_nvcc(folder: Path, *, fails: bool = False) -> Path:
 
 
 def test_compiled_kernels_are_kept_where_one_can_write(monkeypatch, tmp_path):
-    monkeypatch.setattr(cuda, "nvcc", lambda: str(fake_nvcc(tmp_path)))
+    monkeypatch.setattr(build, "find_nvcc", lambda: str(fake_nvcc(tmp_path)))
     closed, temporary = tmp_path / "closed", tmp_path / "temporary"
     closed.write_text("a file in the place of a folder")  # what even root cannot write into
     temporary.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
-    first, second = cuda.built("scan.so", "sm_90"), cuda.built("scan.so", "sm_90")
+    first, second = build.build(build.KERNELS, "scan.so", "sm_90"), build.build(build.KERNELS, "scan.so", "sm_90")
     assert first == second
     assert first.is_relative_to(temporary)
     assert [path.name for path in first.parent.iterdir()] == ["scan.so"]
     first.parent.chmod(0o777)
-    assert cuda.caches() == [closed / "unseen"]
+    assert build.cache_folders() == [closed / "unseen"]
     with pytest.raises(SettingError, match=r"expected a folder to keep the compiled scan in, got .*closed"):
-        cuda.built("scan.so", "sm_90")
+        build.build(build.KERNELS, "scan.so", "sm_90")
 
 
 def test_what_the_compiler_says_is_shown(monkeypatch, tmp_path):
-    monkeypatch.setattr(cuda, "nvcc", lambda: str(fake_nvcc(tmp_path, fails=True)))
+    monkeypatch.setattr(build, "find_nvcc", lambda: str(fake_nvcc(tmp_path, fails=True)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(SettingError, match=r"got exit status 2(.|\n)*no such thing"):
-        cuda.built("scan.so", "sm_90")
+        build.build(build.KERNELS, "scan.so", "sm_90")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.encoders.base import load_encoder
 from unseen.errors import SettingError
 from unseen.features import FeatureCache, encode_images
@@ -27,18 +26,16 @@ def encode(
     output: Annotated[
         str, typer.Option("--output", "-o", help="Folder or URI for the features; goes on if it has some.")
     ],
-    encoder: Annotated[
-        str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")
-    ] = "offline",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images per step; each step is saved.")] = 64,
-    root: Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.")] = 1,
+    encoder: options.Encoder = "offline",
+    device: options.Device = None,
+    batch: options.Batch = 64,
+    root: options.Root = None,
+    stride: options.Stride = 1,
     form: Annotated[str, typer.Option("--format", help=f"Of the feature files: {' or '.join(FORMATS)}.")] = FORMATS[0],
-    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    ray: options.Ray = None,
     shard: Annotated[int, typer.Option(min=1, help="With --ray: images per feature file.")] = scaled.SHARD,
     actors: Annotated[int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print skipped images and a summary as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Turn images into features once, so that scoring them again takes seconds.
 
@@ -116,7 +113,7 @@ def _run(steps: Iterator[Step], tally: Tally, total: int | None, *, as_json: boo
 
 def _report(row: Skipped, *, as_json: bool) -> None:
     if as_json:
-        terminal.emit({"path": row.path, "skipped": row.reason})
+        terminal.emit({"key": row.path, "skipped": row.reason})
     else:
         terminal.err.print(f"{row.path}  skipped: {row.reason}", markup=False)
 

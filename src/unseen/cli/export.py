@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.encoders.base import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.onnx import export as write_onnx
@@ -17,7 +17,7 @@ from unseen.errors import EncoderError
 def export(
     encoder: Annotated[str, typer.Argument(help="A short name, hub id or model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .onnx file to write.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the image tower as ONNX with its preprocessing inside; images then need neither torch models nor a hub.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unseen import LabelSpace
 from unseen import gap as theory
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.errors import DataError
 from unseen.features import Features, load_features
 from unseen.report import plots
@@ -23,10 +23,8 @@ POINTS = 8  # of the regret curve in the table
 
 
 def gap(
-    features: Annotated[
-        Path, typer.Argument(help="A folder from `unseen encode`, or a .safetensors file with `features` [n, d].")
-    ],
-    space: Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")],
+    features: options.Features,
+    space: options.Space,
     truth: Annotated[
         bool, typer.Option("--truth", help="Fit prototypes to the file's labels instead of the text's own guesses.")
     ] = False,
@@ -37,7 +35,7 @@ def gap(
     steps: Annotated[int, typer.Option(help="Most iterations of the search for the best fixed bank.", min=0)] = 100,
     top: Annotated[int, typer.Option(help="How many classes to list, the farthest first.", min=0)] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw distances and regret into this file (.png, .svg).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every class.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
 
@@ -159,7 +157,7 @@ def _points(regret: theory.Regret) -> list[tuple[int, float, float]]:
     return [(n, float(regret.curve[n - 1]), float(regret.bound[n - 1])) for n in chosen]
 
 
-def _truth(images: Features, labels: LabelSpace, where: Path) -> Int[Tensor, " n"]:
+def _truth(images: Features, labels: LabelSpace, where: str) -> Int[Tensor, " n"]:
     """Return the file's labels as positions among the known names: by name where all match, else by equal count."""
     if images.labels is None:
         raise DataError(f"expected labels in {where} for --truth, got none; leave --truth out")

@@ -7,30 +7,30 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.serve.keys import Keys
 
 keys = typer.Typer(
     help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Data = Annotated[Path, typer.Option(help="Folder of the service.")]
-HERE = Path("unseen-data")
+
+def _keys(data: Path) -> Keys:
+    return Keys(data / "keys.json")
 
 
 @keys.command("add")
 def add_key(
     owner: Annotated[str, typer.Option(help="Whose streams the key sees; * is everyone's.")] = "*",
     scope: Annotated[str, typer.Option(help="read, observe or admin; each includes those before it.")] = "observe",
-    data: Data = HERE,
-    as_json: AsJson = False,
+    data: options.ServiceData = options.SERVICE_DATA,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make a key and print it: it is shown once and kept as a hash.
 
     Example: `unseen keys add --owner team-a --scope observe`
     """
-    key = Keys(data / "keys.json").add(owner, scope)
+    key = _keys(data).add(owner, scope)
     if as_json:
         terminal.emit({"key": key, "owner": owner, "scope": scope})
     else:
@@ -38,12 +38,12 @@ def add_key(
 
 
 @keys.command("list")
-def list_keys(data: Data = HERE, as_json: AsJson = False) -> None:
+def list_keys(data: options.ServiceData = options.SERVICE_DATA, as_json: options.AsJson = False) -> None:
     """List keys by id; the keys themselves are not kept.
 
     Example: `unseen keys list`
     """
-    for key in Keys(data / "keys.json").all():
+    for key in _keys(data).all():
         if as_json:
             terminal.emit({"id": key.id, "owner": key.owner, "scope": key.scope})
         else:
@@ -53,13 +53,13 @@ def list_keys(data: Data = HERE, as_json: AsJson = False) -> None:
 @keys.command("revoke")
 def revoke_key(
     key: Annotated[str, typer.Argument(help="The id of the key: unseen_ID_...")],
-    data: Data = HERE,
-    as_json: AsJson = False,
+    data: options.ServiceData = options.SERVICE_DATA,
+    as_json: options.AsJson = False,
 ) -> None:
     """Refuse a key from now on, in a running service too.
 
     Example: `unseen keys revoke 1f0c9a2b`
     """
-    Keys(data / "keys.json").revoke(key)
+    _keys(data).revoke(key)
     if as_json:
         terminal.emit({"revoked": key})

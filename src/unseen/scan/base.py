@@ -12,20 +12,21 @@ from unseen.odds import Top
 
 
 class Anchors(NamedTuple):
-    """Teacher logits not yet taken: `z @ rows.T / tau`, computed for the samples that teach and for no other."""
+    """Target logits not yet computed: `z @ rows.T / tau`, computed for the samples that teach and for no other."""
 
     rows: Float[Tensor, "C d"]
     tau: float
 
 
-class Targets(NamedTuple):
+class SharedTargets(NamedTuple):
     """Soft targets computed once for each image, and which of them each sample of S streams is taught towards."""
 
     rows: Float[Tensor, "n C"]
     at: Int[Tensor, "S T"]  # anything for a sample that does not teach
 
 
-Teacher = Tensor | Anchors | Targets
+TargetSource = Tensor | Anchors | SharedTargets
+"""Where soft targets come from: logits [T, C] whose softmax they are, anchors, or a table."""
 
 
 class Scan(NamedTuple):

@@ -19,8 +19,8 @@ PANEL = 16  # teaching samples whose pairwise work is done one by one; the rest 
 LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
 
 
-class Lesson(NamedTuple):
-    """What teaching does to a block: after `i` of n teachers a row is `scale[i] * (row - coef[:i].T @ taught[:i])`."""
+class BlockUpdate(NamedTuple):
+    """What a block does to the bank: after `i` of n teachers a row is `scale[i] * (row - coef[:i].T @ taught[:i])`."""
 
     taught: Float[Tensor, "n d"]
     coef: Float[Tensor, "n C"]
@@ -29,7 +29,7 @@ class Lesson(NamedTuple):
 
 def scan(
     bank: Float[Tensor, "C d"],
-    teacher: Float[Tensor, "T C"],
+    target_logits: Float[Tensor, "T C"],
     z: Float[Tensor, "T d"],
     step: Float[Tensor, " T"],
     *,
@@ -43,12 +43,12 @@ def scan(
         if not len(teachers):
             reads.append(top(logits(z[block], bank, tau=tau)))
             continue
-        taught, target = z[block][teachers], torch.softmax(teacher[block][teachers], dim=1)
+        taught, target = z[block][teachers], torch.softmax(target_logits[block][teachers], dim=1)
         cosine, gram = logits(z[block], bank, tau=1), z[block] @ taught.T
         coef, scale = learn(cosine[teachers], gram[teachers], target, step[block][teachers] / kappa, kappa)
-        lesson = Lesson(taught, coef, scale)
-        reads.append(read(cosine, gram, lesson, teachers, tau))
-        bank = rewritten(bank, lesson)
+        update = BlockUpdate(taught, coef, scale)
+        reads.append(read(cosine, gram, update, teachers, tau))
+        bank = apply_update(bank, update)
     return Scan(joined(reads), bank)
 
 
@@ -116,23 +116,23 @@ def move_row(u: Vector, aim: Vector, rate: float, kappa: float, before: Vector, 
 def read(
     cosine: Float[Tensor, "B C"],
     gram: Float[Tensor, "B n"],
-    lesson: Lesson,
+    update: BlockUpdate,
     teachers: Int[Tensor, " n"],
     tau: float,
 ) -> Top:
     """Return how each sample of a block reads the bank after the teachers up to and including itself."""
     before = torch.searchsorted(teachers, torch.arange(len(cosine), device=cosine.device), right=True)
     past = gram * (torch.arange(len(teachers), device=cosine.device) < before.unsqueeze(1))
-    unscaled = cosine.addmm_(past, lesson.coef, alpha=-1)
-    scale = lesson.scale / tau
+    unscaled = cosine.addmm_(past, update.coef, alpha=-1)
+    scale = update.scale / tau
     return joined([top(unscaled[rows].mul_(scale[before[rows]])) for rows in in_cache(unscaled)])
 
 
-def rewritten(bank: Float[Tensor, "C d"], lesson: Lesson) -> Float[Tensor, "C d"]:
+def apply_update(bank: Float[Tensor, "C d"], update: BlockUpdate) -> Float[Tensor, "C d"]:
     """Return the bank after a block, a cacheful of rows at a time: one pass over memory instead of four."""
     result = torch.empty_like(bank)
     for rows in in_cache(bank):
-        moved = torch.addmm(bank[rows], lesson.coef[:, rows].T, lesson.taught, alpha=-1)
+        moved = torch.addmm(bank[rows], update.coef[:, rows].T, update.taught, alpha=-1)
         # normalised afresh rather than by the last scale, so that rounding does not add up over the stream
         torch.nn.functional.normalize(moved, dim=-1, out=result[rows])
     return result

@@ -12,7 +12,7 @@ from unseen.scan.base import Scan, joined
 
 def scan(
     bank: Float[Tensor, "C d"],
-    teacher: Float[Tensor, "T C"],
+    target_logits: Float[Tensor, "T C"],
     z: Float[Tensor, "T d"],
     step: Float[Tensor, " T"],
     *,
@@ -23,7 +23,7 @@ def scan(
     reads = [top(bank[:0, :0].new_empty(0, bank.shape[0]))]
     for t in range(z.shape[0]):
         if step[t] > 0:
-            bank = update(bank, z[t], torch.softmax(teacher[t], dim=0), step[t], kappa=kappa)
+            bank = update(bank, z[t], torch.softmax(target_logits[t], dim=0), step[t], kappa=kappa)
         reads.append(top((bank @ z[t] / tau).unsqueeze(0)))
     return Scan(joined(reads), bank)
 

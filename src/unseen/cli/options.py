@@ -1,0 +1,66 @@
+"""Options that several commands share: one name, one meaning, one sentence of help.
+
+An option that one command has stands in the signature of that command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from unseen import detectors
+from unseen.scale import cluster
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+# names and encoders
+Label = Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")]
+Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")]
+Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")]
+
+# images and features
+Batch = Annotated[int, typer.Option(min=1, help="Images per step; each step is saved.")]
+Root = Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")]
+Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.")]
+Features = Annotated[
+    str, typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet.")
+]
+
+# what judges
+Detector = Annotated[
+    str | None,
+    typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: default)."),
+]
+State = Annotated[Path | None, typer.Option(help="Keep what is learned in this file; go on from it if it is there.")]
+Recall = Annotated[
+    float | None, typer.Option(help="Share of known images the adaptive threshold should accept (default: 0.95).")
+]
+Threshold = Annotated[
+    float | None, typer.Option(help="Fixed threshold: the margin from which an image is called known.")
+]
+Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")]
+
+# clusters and services
+SERVICE_DATA = Path("unseen-data")
+ServiceData = Annotated[Path, typer.Option(help="Folder of the service: streams, journals and keys.")]
+Ray = Annotated[str | None, typer.Option(help=cluster.HELP)]
+Gpus = Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)]
+
+
+class DefaultGroup(TyperGroup):
+    """A group whose first command takes all words where the first of them names no other: `unseen bench SUITE`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the subcommand that the first word names and the other words, or the first command and all words."""
+        first, *others = self.commands
+        return (args[0], self.commands[args[0]], args[1:]) if args[0] in others else ("", self.commands[first], args)
+
+
+def default_group() -> typer.Typer:
+    """Return a group that leaves every word, `--help` too, to its commands."""
+    settings = {"ignore_unknown_options": True}
+    return typer.Typer(cls=DefaultGroup, context_settings=settings, add_help_option=False, no_args_is_help=True)

@@ -1,0 +1,78 @@
+"""What Algorithm 2 and the framework share: one bank of prototypes of the known names, taught sample by sample."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.gate import decaying_steps
+from unseen.odds import logits, top
+from unseen.scan import Anchors, TargetSource, is_on_gpu, scan
+
+
+class Bank(NamedTuple):
+    """Moving prototypes of the known names, and how many samples taught them."""
+
+    bank: Float[Tensor, "K d"]
+    seen: Int[Tensor, ""]
+
+
+@dataclass(frozen=True, eq=False)
+class SingleBank(Detector[Bank]):
+    """Learn one bank and score by the log-odds of its best name. Subclasses write `teaching`."""
+
+    tau: float = 0.01
+    kappa: float = 0.05
+    rho: float = 0.1
+
+    needs_names: ClassVar[int] = 2
+    merges: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        positive(tau=self.tau, kappa=self.kappa)
+        in_range("rho", self.rho, 0, 100)
+
+    @abstractmethod
+    def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
+        """Return the soft targets of samples, and which samples teach."""
+
+    def start(self) -> Bank:
+        """Return the bank as frozen text."""
+        anchors = self.labels.id_anchors
+        return Bank(anchors, torch.zeros((), dtype=torch.int64, device=anchors.device))
+
+    def read(self, state: Bank, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block with the bank as it is (Eq. 48)."""
+        best = top(logits(z, state.bank, tau=self.tau))
+        return Reading.frozen(best.log_odds, best.label)
+
+    def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
+        """Learn from a block in order (Eq. 8) and score each sample after its own update."""
+        targets, taught = self.teaching(z)
+        step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
+        best, bank = scan(state.bank, targets, z, step, kappa=self.kappa, tau=self.tau)
+        return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)
+
+    def block_for(self, z: Tensor) -> int:
+        """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
+        return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
+
+    def _text_targets(self, z: Float[Tensor, "T d"]) -> Tensor | Anchors:
+        """Return the logits of the frozen text; on a GPU the anchors, because logits of whole streams do not fit."""
+        anchors = self.labels.id_anchors
+        return Anchors(anchors, self.tau) if is_on_gpu(z) else logits(z, anchors, tau=self.tau)
+
+    def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+        taught = [end.seen - start.seen for end in ends]
+        bank = merged_bank(start.bank, [end.bank for end in ends], taught, rule=rule)
+        return Bank(bank, added(start.seen, [end.seen for end in ends]))

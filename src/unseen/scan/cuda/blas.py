@@ -1,0 +1,130 @@
+"""Matrix products by cuBLAS.
+
+Every product says its own precision to cuBLAS, so what the process has asked torch for (`allow_tf32` and the like) is
+neither obeyed nor changed, and threads do not disturb one another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.errors import SettingError
+from unseen.scan.cuda import bindings
+from unseen.scan.cuda.bindings import check_status, pointer
+
+Reads = Literal["float32", "split", "tf32"]
+"""How the reads of float32 streams are multiplied.
+
+float32   in float32: errors at most four times those of the naive loop in float32
+split     on tensor cores, each number as the sum of two of float16, three products instead of one. The numbers lose
+          nothing, but tensor cores cut sums off where float32 rounds them: at most ten times the naive loop's errors
+tf32      on tensor cores, each number cut to 11 bits: docs/performance.md says what it costs and brings
+"""
+READS: Reads = "float32"  # the default
+SPLIT = 1024.0  # unit vectors times this are in the middle of float16's range, and so is what float16 leaves of them
+
+
+class GemmTypes(NamedTuple):
+    """The numbers of a product, its result and its sums, as cuBLAS names them."""
+
+    numbers: int  # cudaDataType_t
+    result: int  # cudaDataType_t
+    compute: int  # cublasComputeType_t
+
+
+GEMM_TYPES = {
+    "float64": GemmTypes(1, 1, 70),
+    "float32": GemmTypes(0, 0, 68),
+    "tf32": GemmTypes(0, 0, 77),
+    "split": GemmTypes(2, 0, 68),
+}
+
+
+def check_reads(reads: str, z: Tensor) -> Reads:
+    """Refuse an unknown precision, and samples of a dtype without a kernel."""
+    if z.dtype not in (torch.float32, torch.float64):
+        raise SettingError(f"expected float32 or float64 on the GPU, got {z.dtype}; convert with .float()")
+    if reads not in get_args(Reads):
+        raise SettingError(f"expected reads out of {', '.join(get_args(Reads))}, got {reads!r}; check the spelling")
+    return reads  # type: ignore[return-value]
+
+
+def product(
+    a: Float[Tensor, "B M k"],
+    b: Float[Tensor, "B N k"],
+    *,
+    onto: Float[Tensor, "B M N"] | None = None,
+    scale: float = 1.0,
+    reads: Reads = "float32",
+) -> Float[Tensor, "B M N"]:
+    """Return `scale * a @ b.mT`, added to `onto` in place where that is given."""
+    mode = "float64" if a.dtype == torch.float64 else reads
+    out = bindings.empty((*a.shape[:2], b.shape[1]), dtype=a.dtype, device=a.device) if onto is None else onto
+    if mode == "split":
+        a, b, scale = split_float16(a, left=True), split_float16(b, left=False), scale / SPLIT**2
+    gemm(a, b, out, scale, float(onto is not None), GEMM_TYPES[mode])
+    return out
+
+
+def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, types: GemmTypes) -> None:
+    """Write `scale * a @ b.mT + keep * out` into `out` by cuBLAS."""
+    (batch, rows, inner), columns = a.shape, b.shape[1]
+    if not all(x.stride(-1) == 1 for x in (a, b, out)):
+        raise SettingError("expected contiguous rows in a product on the GPU, got a transposed one; use .contiguous()")
+    number = ctypes.c_double if out.dtype == torch.float64 else ctypes.c_float
+    factors = number(scale), number(keep)
+    check_status(
+        cublas("cublasGemmStridedBatchedEx")(
+            ctypes.c_void_p(cublas_handle()),
+            *(1, 0, columns, rows, inner),  # cuBLAS counts by columns: out.T = b a.T
+            ctypes.byref(factors[0]),
+            *(pointer(b), types.numbers, max(b.stride(1), inner), ctypes.c_longlong(b.stride(0))),
+            *(pointer(a), types.numbers, max(a.stride(1), inner), ctypes.c_longlong(a.stride(0))),
+            ctypes.byref(factors[1]),
+            *(pointer(out), types.result, out.stride(1), ctypes.c_longlong(out.stride(0))),
+            *(batch, types.compute, -1),
+        ),
+        "a matrix product (cublasStatus_t)",
+    )
+
+
+def split_float16(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B M d3"]:
+    """Return each number as float16 twice: itself and what that leaves, so that one product adds up three.
+
+    A left side holds [high, low, high] and a right side [low, high, high]; low times low would be lost in rounding. The
+    small products come first along the row, where the sum is still small and tensor cores cut little off.
+    """
+    batch, rows, dim = x.shape
+    padded = 8 * -(-dim // 8)
+    out = bindings.empty((batch, rows, 3 * padded), dtype=torch.float16, device=x.device)
+    if x.stride(0) != rows * x.stride(1) and batch > 1:
+        x = x.contiguous()
+    if out.numel():
+        sizes = (ctypes.c_long(batch * rows), dim, x.stride(1), padded, int(left), ctypes.c_float(SPLIT))
+        check_status(bindings.library_of(x).split(pointer(x), pointer(out), *sizes, bindings.current_stream(x)))
+    return out
+
+
+@functools.cache
+def cublas(name: str) -> ctypes._NamedFuncPointer:
+    """Return a function of cuBLAS, from the library that torch has loaded."""
+    return getattr(ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"), name)
+
+
+def cublas_handle() -> int:
+    """Return this thread's handle in the default math mode; torch sets its own mode again when it calls."""
+    handle = torch.cuda.current_blas_handle()
+    check_status(cublas("cublasSetMathMode")(ctypes.c_void_p(handle), 0), "cublasSetMathMode (cublasStatus_t)")
+    return handle
+
+
+def gemm_address(dtype: torch.dtype) -> int | None:
+    """Return the address of cuBLAS' batched matrix product, which kernels.cu calls."""
+    letter = "S" if dtype == torch.float32 else "D"
+    return ctypes.cast(cublas(f"cublas{letter}gemmStridedBatched"), ctypes.c_void_p).value
