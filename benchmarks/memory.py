@@ -13,7 +13,7 @@ import resource
 from collections.abc import Iterator
 from functools import partial
 
-from unseen.bench import command
+from unseen.bench import command, markdown_table
 from unseen.bench.jsonl import Row
 from unseen.bench.synthetic import label_space, stream
 from unseen.detectors import Online
@@ -53,8 +53,9 @@ def peak() -> int:
 
 def table(rows: list[Row]) -> Iterator[str]:
     heads = ("samples", "state, bytes", "d (K + L) floats and two counters, bytes", "working memory, MiB")
-    lines = ([*(f"{value:,}" for value in row.values())][:3] + [f"{row['working_bytes'] / 2**20:,.0f}"] for row in rows)
-    return command.markdown(heads, lines)
+    fields = ("samples", "state_bytes", "expected_state_bytes")
+    lines = ((*(f"{row[name]:,}" for name in fields), f"{row['working_bytes'] / 2**20:,.0f}") for row in rows)
+    return markdown_table(heads, lines)
 
 
 if __name__ == "__main__":

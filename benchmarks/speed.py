@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unseen.bench import command
+from unseen.bench import command, markdown_table
 from unseen.bench.command import Arguments
 from unseen.bench.jsonl import Row
 from unseen.bench.synthetic import label_space, stream
@@ -24,8 +24,9 @@ from unseen.bench.timing import median_seconds
 from unseen.detectors import AdaNeg, Detector, Online, PooledEvidence
 from unseen.detectors.base import BLOCK
 from unseen.gate import decaying_steps
+from unseen.odds import logit
 from unseen.scan import blocked, naive
-from unseen.text import TextLogits, logit, neglabel, text_logits
+from unseen.text import TextLogits, neglabel, text_logits
 
 REPOSITORY = Path(__file__).parents[1]
 PART = 8192  # samples where a whole stream would take too long
@@ -125,7 +126,7 @@ def blocks_of(taught: Tensor) -> list[slice]:
 
 def table(rows: list[Row]) -> Iterator[str]:
     heads = ("case", "samples", "µs per sample", "times the naive loop", "of the floor")
-    return command.markdown(heads, map(cells, rows))
+    return markdown_table(heads, map(cells, rows))
 
 
 def cells(row: Row) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -17,7 +17,9 @@ from unseen.bench.jsonl import Row
 Arguments = argparse.Namespace
 
 
-def parser(doc: str | None, *, features: bool = False, resumes: bool = False, seeds: int = 0) -> argparse.ArgumentParser:
+def parser(
+    doc: str | None, *, features: bool = False, resumes: bool = False, seeds: int = 0
+) -> argparse.ArgumentParser:
     """Return a parser with the options that benchmarks share.
 
     `features` adds the folder of stored features, `resumes` the file of rows, `seeds` how many there are by default.
@@ -52,9 +54,7 @@ def answer(cases: Iterable[Case], arguments: Arguments, table: Callable[[list[Ro
     show(run_experiment(cases, arguments.rows, progress=progress), arguments, table)
 
 
-def show(
-    rows: Iterable[Row], arguments: Arguments, table: Callable[[list[Row]], Iterable[str]] | None = None
-) -> None:
+def show(rows: Iterable[Row], arguments: Arguments, table: Callable[[list[Row]], Iterable[str]] | None = None) -> None:
     """Print rows as they come, as JSON or as text; with `table`, what it makes of all of them in place of the text."""
     found = []
     for row in rows:
@@ -70,14 +70,6 @@ def line(row: Row) -> str:
     first, *rest = row.items()
     texts = (f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in rest)
     return f"{first[1]!s:<30} " + " · ".join(texts)
-
-
-def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: the first column to the left, the others to the right."""
-    yield f"| {' | '.join(heads)} |"
-    yield f"|---|{(len(heads) - 1) * '--:|'}"
-    for cells in lines:
-        yield f"| {' | '.join(cells)} |"
 
 
 def progress(done: int, total: int) -> None:
