@@ -35,12 +35,11 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, suites
-from unseen.detectors import Default, Detector, Online, Reading
-from unseen.detectors import default as module
+from unseen.detectors import Detector, Online, PooledEvidence, Reading
+from unseen.detectors.pooled import detector as module
 from unseen.evaluate import evaluate, oracle
 from unseen.features import Features, load_features
 from unseen.metrics import auroc, summary
-from unseen.session import margin
 from unseen.text import neglabel
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
@@ -149,10 +148,10 @@ def verdicts(reading: Reading, is_id: Tensor) -> Row:
     """Return, for each wanted recall, the realised one and the share of unknown images that were accepted."""
     found: Row = {}
     for recall in RECALLS:
-        rule = Adaptive(recall, anchored=True)
-        cuts, _ = rule.learn(rule.start(), margin(reading))
-        found |= accepted(f"at{100 * recall:g}", margin(reading) >= cuts.cut, is_id)
-    return found | accepted("even", margin(reading) >= 0, is_id)
+        rule = Adaptive(recall, derives_baseline=True)
+        decisions, _ = rule.learn(rule.start(), reading.margin)
+        found |= accepted(f"at{100 * recall:g}", reading.margin >= decisions.threshold, is_id)
+    return found | accepted("even", reading.margin >= 0, is_id)
 
 
 def accepted(name: str, known: Tensor, is_id: Tensor) -> Row:
@@ -173,7 +172,7 @@ def alone(arguments: argparse.Namespace) -> Iterator[tuple[Row, Job]]:
 def streams_of_one_kind(load: Callable[[], suites.Suite], ood: str, seed: int) -> Row:
     """Return AUROC of two separate streams pooled, and of score() on both other halves after one half of one kind."""
     labels, trial = load().labels, load().against(ood).ordered("shuffled", seed)
-    detector = Default(labels)
+    detector = PooledEvidence(labels)
     halves = [trial.is_id.nonzero().squeeze(1), (~trial.is_id).nonzero().squeeze(1)]
     online = [detector.observe(detector.start(), trial.z[half])[0] for half in halves]
     row = {"two": 100 * auroc(online[0].score, online[1].score)}
@@ -185,7 +184,7 @@ def streams_of_one_kind(load: Callable[[], suites.Suite], ood: str, seed: int) -
         row[kind] = ranked(detector, state, trial, held)
         row[f"{kind}_then"] = mixed(detector, state, trial, torch.cat(held), seed)
     row["best_frozen"] = max(ranked(detectors.make(name, labels), None, trial, held) for name in FROZEN)
-    row["evidence"] = ranked(Default(labels, share=0.0), detector.start(), trial, held)
+    row["evidence"] = ranked(PooledEvidence(labels, share=0.0), detector.start(), trial, held)
     return row
 
 
@@ -218,7 +217,7 @@ def half_of_the_names(load: Callable[[], suites.Suite], ood: str, order: str, se
     fewer = dataclasses.replace(
         labels, names=tuple(labels.names[i] for i in names), id_anchors=labels.id_anchors[names]
     )
-    report = evaluate(Default(fewer), trial)
+    report = evaluate(PooledEvidence(fewer), trial)
     frozen = max(evaluate(detectors.make(name, fewer), trial).metrics["auroc"] for name in FROZEN)
     return {
         "auroc": 100 * report.metrics["auroc"],
@@ -243,7 +242,7 @@ def shifted(load: Callable[[], suites.Suite], unknown: Sequence[str], seed: int)
     """Return mean AUROC within the segments of a temporal shift, going on and with a reset before each."""
     labels = load().labels
     trial = load().against(*unknown).ordered("temporal", seed)
-    detector = Default(labels)
+    detector = PooledEvidence(labels)
     reading, _ = detector.observe(detector.start(), trial.z)
     going_on, reset = [], []
     for part in segments(trial):
@@ -290,10 +289,10 @@ def held_out(folder: str, space: str, ood: str, seed: int) -> Row:
     row = {
         "best_frozen": 100 * max(report.metrics["auroc"] for report in frozen),
         "best_fpr": 100 * min(report.metrics["fpr95_id"] for report in frozen),
-        "evidence": 100 * evaluate(Default(labels, share=0.0), pool).metrics["auroc"],
+        "evidence": 100 * evaluate(PooledEvidence(labels, share=0.0), pool).metrics["auroc"],
     }
     for order in ORDERS:
-        report = evaluate(Default(labels), pool.ordered(order, seed))
+        report = evaluate(PooledEvidence(labels), pool.ordered(order, seed))
         row |= {f"{name}_{order}": 100 * report.metrics[name] for name in ("auroc", "fpr95_id", "accuracy")}
         row["accuracy_frozen"] = 100 * report.metrics["accuracy_frozen"]
     return row
@@ -354,7 +353,7 @@ def show_held(rows: list[Row]) -> None:
     print(f"\nID accuracy: lowest difference to frozen text {lost:+.1f}")
 
 
-class Ridge(Default):
+class Ridge(PooledEvidence):
     """The default with another prior precision."""
 
     factor = 1.0
@@ -372,15 +371,15 @@ class TightRidge(Ridge):
     factor = 4.0
 
 
-class NoLean(Default):
+class NoLean(PooledEvidence):
     lean = 0.0  # type: ignore[assignment]
 
 
-class WholeLean(Default):
+class WholeLean(PooledEvidence):
     lean = 1.0  # type: ignore[assignment]
 
 
-class AlwaysBelieved(Default):
+class AlwaysBelieved(PooledEvidence):
     """The pool has its half from the start, earned or not."""
 
     def _say(self, record: module.Record) -> module.Say:
@@ -388,7 +387,7 @@ class AlwaysBelieved(Default):
         return say._replace(slopes=torch.ones_like(say.slopes), whole=self.share * torch.ones_like(say.whole))
 
 
-class OneGroup(Default):
+class OneGroup(PooledEvidence):
     """Two groups earn the pool nothing more."""
 
     def _say(self, record: module.Record) -> module.Say:
@@ -396,14 +395,14 @@ class OneGroup(Default):
         return say._replace(whole=self.share * record.seen / (record.seen + self.ridge))
 
 
-class MayBlur(Default):
+class MayBlur(PooledEvidence):
     """Pooling may part the stream less clearly than it was."""
 
     def _unblurred(self, before: Tensor, after: Tensor) -> Tensor:
         return torch.ones_like(before)
 
 
-class NoLevel(Default):
+class NoLevel(PooledEvidence):
     """A sample is drawn to its likes only, not to the level of the stream."""
 
     def _combined(
@@ -428,21 +427,21 @@ def without(part: str) -> Callable[..., module.Evidence]:
 
 
 FULL = module.evidence
-Variant = tuple[Callable[[LabelSpace], Default], Callable[..., module.Evidence]]
+Variant = tuple[Callable[[LabelSpace], PooledEvidence], Callable[..., module.Evidence]]
 VARIANTS: dict[str, Variant] = {
-    "default": (Default, FULL),
-    "share 0: frozen evidence": (functools.partial(Default, share=0.0), FULL),
+    "default": (PooledEvidence, FULL),
+    "share 0: frozen evidence": (functools.partial(PooledEvidence, share=0.0), FULL),
     "lean 0: banks as they are": (NoLean, FULL),
     "lean 1: banks centred": (WholeLean, FULL),
-    **{f"evidence without {part}": (Default, without(part)) for part in ("trust", "contrast", "surprise")},
+    **{f"evidence without {part}": (PooledEvidence, without(part)) for part in ("trust", "contrast", "surprise")},
     "pool always believed, half": (AlwaysBelieved, FULL),
     "two groups earn nothing": (OneGroup, FULL),
     "pooling may blur": (MayBlur, FULL),
     "no level": (NoLevel, FULL),
-    "no guard": (functools.partial(Default, reach=1e6), FULL),
+    "no guard": (functools.partial(PooledEvidence, reach=1e6), FULL),
     "ridge / 8": (LooseRidge, FULL),
     "ridge x 4": (TightRidge, FULL),
-    "balance 0: plain names": (functools.partial(Default, balance=0.0), FULL),
+    "balance 0: plain names": (functools.partial(PooledEvidence, balance=0.0), FULL),
 }
 
 
@@ -620,7 +619,7 @@ def speed(folder: str) -> None:
     for name in ("imagenet200", "imagenet1k-surrogate"):
         labels = suite(name, folder).labels
         z = suite(name, folder).against("textures10").ordered("shuffled", 0).z[:2048]
-        took: dict[type, list[float]] = {Online: [], Default: []}
+        took: dict[type, list[float]] = {Online: [], PooledEvidence: []}
         for _ in range(5):
             for kind, seconds in took.items():
                 detector = kind(labels)

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from unseen import suites
-from unseen.detectors import Default
-from unseen.session import margin
+from unseen.detectors import PooledEvidence
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
 
@@ -95,13 +94,13 @@ def suite(name: str, folder: str) -> suites.Suite:
 def stream(folder: str, name: str, ood: str, order: str, seed: int) -> Row:
     """Return what was kept and rejected in one stream, for each wanted recall and, for the middle one, early on."""
     trial = thinned(suite(name, folder).against(ood), seed).ordered(**ORDERS[order], seed=seed)
-    detector = Default(suite(name, folder).labels)
+    detector = PooledEvidence(suite(name, folder).labels)
     reading, _ = detector.observe(detector.start(), trial.z)
     row: Row = {}
     for wanted in WANTED:
-        rule = Adaptive(wanted / 100, anchored=True)
-        cuts, _ = rule.learn(rule.start(), margin(reading))
-        known = margin(reading) >= cuts.cut
+        rule = Adaptive(wanted / 100, derives_baseline=True)
+        decisions, _ = rule.learn(rule.start(), reading.margin)
+        known = reading.margin >= decisions.threshold
         row[f"at{wanted}"] = shares(known, trial.is_id)
         if wanted == WANTED[1]:
             row |= {f"first{length}": shares(known[:length], trial.is_id[:length]) for length in LENGTHS}

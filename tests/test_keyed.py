@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from helpers import suite_files
 from helpers.streams import space, stream
-from unseen import LabelSpace, Session, detectors, keyed
+from unseen import LabelSpace, Session, SessionSpec, detectors, keyed
 from unseen.cli import app
-from unseen.errors import DataError, MissingExtra, SettingError
+from unseen.errors import DataError, MissingExtra, SettingError, StateError
 from unseen.threads import one_thread
 from unseen.threshold import Fixed
 
@@ -43,10 +43,10 @@ def words(files, *more):
 
 def test_each_stream_is_scored_as_if_it_were_alone(labels):
     z = stream(labels, len(KEYS))
-    recipe = keyed.Recipe(labels, "online", Fixed(0.0))
+    recipe = keyed.StreamJob(SessionSpec(labels, "online", threshold="fixed"))
     parts = keyed.split(KEYS)
     assert [part.key for part in parts] == ["b", "a", "c/d"]
-    verdicts = keyed.joined(recipe, parts, reversed(list(keyed.in_turn(recipe, parts, z, {}))))
+    verdicts = keyed.joined(parts, reversed(list(keyed.run_serially(recipe, parts, z, {}))))
     for key in "b", "a", "c/d":
         rows = torch.tensor([row for row, other in enumerate(KEYS) if other == key])
         with one_thread():
@@ -56,23 +56,23 @@ def test_each_stream_is_scored_as_if_it_were_alone(labels):
 
 
 def test_a_stream_that_is_missing_is_an_error(labels):
-    recipe, parts = keyed.Recipe(labels, "mcm"), keyed.split(KEYS)
-    scans = list(keyed.in_turn(recipe, parts, stream(labels, len(KEYS)), {}))
-    with pytest.raises(DataError, match=r"got none of \['c/d'\]"):
-        keyed.joined(recipe, parts, scans[:2])
+    recipe, parts = keyed.StreamJob(SessionSpec(labels, "mcm")), keyed.split(KEYS)
+    scans = list(keyed.run_serially(recipe, parts, stream(labels, len(KEYS)), {}))
+    with pytest.raises(DataError, match=r"got none for \['c/d'\]"):
+        keyed.joined(parts, scans[:2])
 
 
 def test_the_number_of_torch_threads_does_not_matter(labels):
-    z, recipe, parts = stream(labels, 600), keyed.Recipe(labels, "default"), keyed.split(["x"] * 600)
+    z, recipe, parts = stream(labels, 600), keyed.StreamJob(SessionSpec(labels, "default")), keyed.split(["x"] * 600)
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            (scan,) = keyed.in_turn(recipe, parts, z, {})
+            (scan,) = keyed.run_serially(recipe, parts, z, {})
             assert torch.get_num_threads() == threads
         finally:
             torch.set_num_threads(1)
-        found.append(scan.reading)
+        found.append(scan.verdicts.reading)
     assert all(map(torch.equal, *found))
 
 
@@ -103,8 +103,8 @@ def test_states_lie_in_a_folder_and_go_on(files):
     assert run(*arguments, "--no-learn").exit_code == 0
     assert {path.name: path.read_bytes() for path in (files / "states").iterdir()} == kept
     wrong = run(*words(files, "--key", "site", "--state", files / "states"))
-    assert isinstance(wrong.exception, SettingError)
-    assert "expected --detector online" in str(wrong.exception)
+    assert isinstance(wrong.exception, StateError)
+    assert "expected a state of detector pooled, got one of online" in str(wrong.exception)
 
 
 def test_a_column_that_is_not_there_is_named(files):

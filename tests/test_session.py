@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
-from unseen.detectors import MCM, Default, Framework, Online
+from unseen.detectors import MCM, Framework, Online, PooledEvidence
 from unseen.errors import SettingError, StateError
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.threshold import Adaptive, Fixed
@@ -28,14 +28,14 @@ def test_verdicts_name_the_known_and_not_the_unknown(labels):
     assert known.known
     assert unknown.name is None
     assert not unknown.known
-    assert known.confidence == pytest.approx(1 / (1 + 2.718281828459045**-known.score))
+    assert known.confidence == pytest.approx(1 / (1 + 2.718281828459045**-known.margin))
 
 
-def test_the_score_of_a_verdict_is_what_its_line_and_its_confidence_are_about(labels):
-    session = Session(Default(labels), Fixed(0.5))
+def test_threshold_and_confidence_apply_to_the_margin(labels):
+    session = Session(PooledEvidence(labels), Fixed(0.5))
     for verdict in session.observe(stream(labels, 60)):
-        assert verdict.known == (verdict.score >= 0.5)
-        assert verdict.confidence == pytest.approx(1 / (1 + math.exp(-verdict.score)))
+        assert verdict.known == (verdict.margin >= verdict.threshold == 0.5)
+        assert verdict.confidence == pytest.approx(1 / (1 + math.exp(-verdict.margin)))
 
 
 def test_verdicts_are_a_sequence(session, labels):
@@ -69,7 +69,7 @@ def test_a_saved_session_goes_on_where_it_stopped(name, labels, tmp_path):
     expected = whole.observe(z).reading.score[40:]
     torch.testing.assert_close(resumed.observe(z[40:]).reading.score, expected)
     assert int(resumed.snapshot.tally.seen) == len(z)
-    assert resumed.line == pytest.approx(whole.line)
+    assert resumed.threshold == pytest.approx(whole.threshold)
 
 
 def test_a_state_from_another_label_space_is_refused(session, tmp_path):

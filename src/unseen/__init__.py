@@ -10,13 +10,25 @@ if TYPE_CHECKING:
     from unseen.encoders import load_encoder
     from unseen.images import read_images
     from unseen.labels import LabelSpace
-    from unseen.session import Session, Verdict
+    from unseen.session import Session, SessionSpec
+    from unseen.verdicts import Verdict, Verdicts
 
 __version__ = "0.2.0"
-__all__ = ["LabelSpace", "Session", "Verdict", "__version__", "detectors", "load_encoder", "read_images", "threshold"]
+__all__ = [
+    "LabelSpace",
+    "Session",
+    "SessionSpec",
+    "Verdict",
+    "Verdicts",
+    "__version__",
+    "detectors",
+    "load_encoder",
+    "read_images",
+    "threshold",
+]
 
 _HOMES = {"load_encoder": "encoders", "read_images": "images", "LabelSpace": "labels", "Session": "session"}
-_HOMES |= {"Verdict": "session"}
+_HOMES |= {"SessionSpec": "session", "Verdict": "verdicts", "Verdicts": "verdicts"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,55 +3,98 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from unseen.detectors.state import flatten, unflatten
 from unseen.errors import StateError
 from unseen.storage.files import load_tensors, save_tensors
 
 KIND = "state"
+VERSION = 2  # of the file; unseen 0.1 wrote no version
+RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
+
+
+class Checkpoint(NamedTuple):
+    """What a file holds: the tensors of each named state, and what they belong to."""
+
+    states: dict[str, dict[str, Tensor]]
+    identity: dict[str, Any]
 
 
 def save(path: str | Path, states: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Write named states (None or NamedTuples of tensors) with what they belong to."""
+    """Write named states (None or NamedTuples, nested or not, of tensors) with what they belong to."""
     tensors = {f"{name}.{field}": tensor for name, state in states.items() for field, tensor in flat(state).items()}
-    save_tensors(path, tensors, kind=KIND, header=json.dumps(identity, sort_keys=True, default=_by_name))
+    header = json.dumps({"version": VERSION, **identity}, sort_keys=True, default=_by_name)
+    save_tensors(path, tensors, kind=KIND, header=header)
 
 
-def load(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return the tensors of each named state and what they belong to."""
-    tensors, header = load_tensors(path, kind=KIND)
+def to_bytes(states: Mapping[str, Any], identity: Mapping[str, Any]) -> bytes:
+    """Return what `save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        save(path := Path(folder) / "state.safetensors", states, identity)
+        return path.read_bytes()
+
+
+def load(source: str | Path | bytes) -> Checkpoint:
+    """Return what a file, or its bytes, hold; states of unseen 0.1 are translated or refused."""
+    if isinstance(source, bytes):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "state.safetensors"
+            path.write_bytes(source)
+            return load(path)
+    tensors, header = load_tensors(source, kind=KIND)
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, field = key.split(".", 1)
         states.setdefault(name, {})[field] = tensor
-    return states, json.loads(header)
+    return _current(Checkpoint(states, json.loads(header)))
 
 
 def flat(state: Any) -> dict[str, Tensor]:
-    """Return a state's tensors by field name, each with memory of its own."""
-    return {} if state is None else {field: tensor.clone() for field, tensor in state._asdict().items()}
+    """Return a state's tensors by dotted name, each with memory of its own."""
+    return {name: tensor.clone() for name, tensor in flatten(state).items()}
 
 
 def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return a state of the kind of `start` from saved tensors; refuse other fields, shapes or dtypes."""
-    expected = {} if start is None else start._asdict()
+    expected = flatten(start)
     kinds, found = ({name: (x.dtype, x.shape) for name, x in side.items()} for side in (expected, tensors))
     if wrong := sorted(name for name in kinds.keys() | found.keys() if kinds.get(name) != found.get(name)):
         raise StateError(f"expected a state with {sorted(expected)}, got a difference in {wrong}; pass the right file")
-    if start is None:
-        return None
     # cloned, because a file maps to unaligned memory, where a matrix product rounds differently
-    return type(start)(**{name: tensors[name].clone().to(tensor.device) for name, tensor in expected.items()})
+    return unflatten(start, {name: tensors[name].clone().to(tensor.device) for name, tensor in expected.items()})
 
 
 def agree(what: str, expected: Any, got: Any, remedy: str) -> None:
     """Refuse a checkpoint that belongs to something else."""
     if json.loads(json.dumps(expected, default=_by_name)) != got:
         raise StateError(f"expected a state of {what} {expected}, got one of {got}; {remedy}")
+
+
+def _current(found: Checkpoint) -> Checkpoint:
+    """Return a checkpoint in the words of this version; refuse one that only another version can read."""
+    version = found.identity.pop("version", 1)
+    if version > VERSION:
+        raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
+    if version == VERSION:
+        return found
+    if found.identity.get("detector") == "default":
+        raise StateError(
+            "expected a state of the detector 'pooled', got one of 'default' as unseen 0.1 wrote it; "
+            "start a new state, or go on with unseen 0.1"
+        )
+    settings = _renamed(found.identity.get("threshold_settings", {}))
+    states = found.states | {"threshold": _renamed(found.states.get("threshold", {}))}
+    return Checkpoint(states, found.identity | {"threshold_settings": settings})
+
+
+def _renamed(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {RENAMED.get(name, name): part for name, part in parts.items()}
 
 
 def _by_name(value: Any) -> str:

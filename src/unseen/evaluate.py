@@ -105,7 +105,7 @@ def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, "
     The margin is score less baseline: what a verdict carries. `unknown` is every sample that is not known if not given.
     """
     unknown = ~known if unknown is None else unknown
-    margin = reading.score - reading.even
+    margin = reading.margin
     by_margin = summary(margin[known], margin[unknown])
     return {f"margin_{name}": value for name, value in by_margin.items()} | summary(
         reading.score[known], reading.score[unknown]

@@ -1,85 +1,27 @@
-"""A stream in progress: a detector, a threshold, and one snapshot that is swapped whole."""
+"""A stream in progress: a detector, a threshold rule, and one snapshot that is swapped whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
-from unseen.detectors import Detector, Reading
+from unseen.detectors import Detector
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
-from unseen.threshold import Adaptive, Cuts, Threshold
-
-
-class Verdict(NamedTuple):
-    """What is said of one image: a known name, or None for unknown."""
-
-    name: str | None
-    known: bool
-    score: float  # log-odds above even: what the line is drawn on
-    confidence: float  # its sigmoid
-    warming: bool = False  # too little seen for the threshold to mean what it says
-
-
-@dataclass(frozen=True)
-class Verdicts(Sequence[Verdict]):
-    """Verdicts of consecutive samples, kept as columns; indexing gives one."""
-
-    names: tuple[str, ...]
-    reading: Reading
-    cuts: Cuts
-
-    @property
-    def margin(self) -> Float[Tensor, " T"]:
-        """Return each score's distance from even odds: what lines are drawn on."""
-        return margin(self.reading)
-
-    @property
-    def known(self) -> Bool[Tensor, " T"]:
-        """Return which samples are at or above the line."""
-        return self.margin >= self.cuts.cut
-
-    @property
-    def confidence(self) -> Float[Tensor, " T"]:
-        """Return the sigmoid of each margin."""
-        return torch.sigmoid(self.margin)
-
-    def __len__(self) -> int:
-        return len(self.reading.score)
-
-    @overload
-    def __getitem__(self, index: int) -> Verdict: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Verdict]: ...
-    def __getitem__(self, index: int | slice) -> Verdict | list[Verdict]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        known, label, score, confidence, warming = (column[index] for column in self._columns)
-        return Verdict(self.names[label] if known else None, known, score, confidence, warming)
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return (self[i] for i in range(len(self)))
-
-    @cached_property
-    def _columns(self) -> tuple[list[Any], ...]:
-        # once: a column per verdict would make reading them all quadratic
-        columns = self.known, self.reading.label, self.margin, self.confidence, self.cuts.warming
-        return tuple(column.tolist() for column in columns)
-
-    def __repr__(self) -> str:
-        return f"Verdicts({int(self.known.sum())} known, {int((~self.known).sum())} unknown)"
+from unseen.threshold import Adaptive, ThresholdRule
+from unseen.verdicts import Verdicts
 
 
 class Tally(NamedTuple):
-    """How many samples were observed, accepted, and taught each side."""
+    """How many samples were observed, called known, and taught each side."""
 
     seen: Tensor
     known: Tensor
@@ -98,65 +40,92 @@ class Snapshot(NamedTuple):
 class Session:
     """Hold the state of one stream. One thread may observe; any number may score meanwhile and see whole snapshots."""
 
-    def __init__(self, detector: Detector[Any], threshold: Threshold[Any] | None = None) -> None:
-        self.detector = detector
-        self.threshold = (threshold or Adaptive()).suited(anchored=detector.derives_even)
+    def __init__(self, detector: Detector[Any] | LabelSpace, rule: ThresholdRule[Any] | None = None) -> None:
+        if isinstance(detector, LabelSpace):
+            detector = detectors.make(detectors.DEFAULT, detector)
+        self._detector = detector
+        self._rule = (rule or Adaptive()).for_detector(derives_baseline=detector.derives_baseline)
         zero = torch.zeros((), dtype=torch.int64)
-        self.snapshot = Snapshot(detector.start(), self.threshold.start(), Tally(zero, zero, zero, zero))
+        self._snapshot = Snapshot(detector.start(), self._rule.start(), Tally(zero, zero, zero, zero))
 
     def __repr__(self) -> str:
         return f"Session({self.detector.name}, {self.detector.labels!r}, seen={int(self.snapshot.tally.seen)})"
+
+    @property
+    def detector(self) -> Detector[Any]:
+        """Return what scores."""
+        return self._detector
+
+    @property
+    def rule(self) -> ThresholdRule[Any]:
+        """Return what sets the threshold."""
+        return self._rule
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return everything learned so far."""
+        return self._snapshot
+
+    @property
+    def threshold(self) -> float:
+        """Return the margin from which a sample is now called known."""
+        return self.rule.threshold_of(self.snapshot.threshold)
+
+    @property
+    def is_warming(self) -> bool:
+        """Return whether too few samples have been seen for the threshold to be reliable."""
+        return self.rule.is_warming(self.snapshot.threshold)
 
     def observe(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Learn from features in arrival order and return a verdict for each."""
         before = self.snapshot
         reading, state = self.detector.observe(before.detector, z)
         reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
-        cuts, line = self.threshold.learn(before.threshold, margin(reading))
-        verdicts = Verdicts(self.detector.labels.names, reading, cuts)
-        self.snapshot = Snapshot(state, line, _added(before.tally, verdicts))
+        decisions, margins = self.rule.learn(before.threshold, reading.margin)
+        verdicts = Verdicts(self.detector.labels.names, reading, decisions)
+        self._snapshot = Snapshot(state, margins, _added(before.tally, verdicts))
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Return verdicts without learning anything."""
         snapshot = self.snapshot
         reading = self.detector.score(snapshot.detector, z).cpu()
-        return Verdicts(self.detector.labels.names, reading, self.threshold.read(snapshot.threshold, margin(reading)))
+        return Verdicts(self.detector.labels.names, reading, self.rule.read(snapshot.threshold, reading.margin))
 
-    @property
-    def line(self) -> float:
-        """Return the margin at and above which a sample is now called known."""
-        return self.threshold.line(self.snapshot.threshold)
+    def at(self, snapshot: Snapshot, *, detector: Detector[Any] | None = None) -> Session:
+        """Return another session that goes on from `snapshot`, with `detector` where states of both are the same."""
+        session = copy(self)
+        session._detector, session._snapshot = detector or self.detector, snapshot
+        return session
 
-    def save(self, path: str | Path) -> None:
-        """Write the state as one safetensors file, whole or not at all."""
-        checkpoint.save(path, self.snapshot._asdict(), self.identity)
+    def save(self, path: str | Path, **extra: Any) -> None:
+        """Write the state as one safetensors file, whole or not at all; `extra` is kept in its header."""
+        checkpoint.save(path, self.snapshot._asdict(), {**self.identity, **extra})
+
+    def to_bytes(self) -> bytes:
+        """Return what `save` writes."""
+        return checkpoint.to_bytes(self.snapshot._asdict(), self.identity)
 
     @classmethod
-    def load(cls, path: str | Path, labels: LabelSpace, *, detector: Detector[Any] | None = None) -> Session:
-        """Go on where `save` stopped; refuse a state that belongs to another label space or detector.
+    def load(cls, source: str | Path | bytes, labels: LabelSpace, *, detector: Detector[Any] | None = None) -> Session:
+        """Go on from a saved state; refuse one that belongs to another label space or detector.
 
         A registered detector is rebuilt from the file; pass `detector` for one of your own.
         """
-        states, identity = checkpoint.load(path)
-        checkpoint.agree(
-            "label space", labels.fingerprint, identity["labels"], "load the label space this state was learned with"
-        )
-        if detector is None:
-            detector = detectors.make(identity["detector"], labels, **identity["settings"])
-        session = cls(detector, threshold.REGISTRY[identity["threshold"]](**identity["threshold_settings"]))
-        session.resume(states, identity)
-        return session
+        found = checkpoint.load(source)
+        spec = SessionSpec.of_identity(found.identity, labels)
+        session = spec.build() if detector is None else cls(detector, spec.rule)
+        return session.resumed(found)
 
-    def resume(self, states: dict[str, dict[str, Tensor]], identity: dict[str, Any]) -> None:
-        """Take over the states of a checkpoint that belongs to this session's detector and threshold."""
+    def resumed(self, found: checkpoint.Checkpoint) -> Session:
+        """Return a session that goes on from a checkpoint; refuse one of another identity."""
         for what, value in self.identity.items():
-            checkpoint.agree(what, value, identity.get(what), "use the settings the state was learned with")
+            checkpoint.agree(what, value, found.identity.get(what), "use the settings the state was learned with")
         fresh = self.snapshot._asdict()
-        if unknown := states.keys() - fresh.keys():
+        if unknown := found.states.keys() - fresh.keys():
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
-        parts = {name: checkpoint.restored(start, states.get(name, {})) for name, start in fresh.items()}
-        self.snapshot = Snapshot(**parts)
+        parts = {name: checkpoint.restored(start, found.states.get(name, {})) for name, start in fresh.items()}
+        return self.at(Snapshot(**parts))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -165,21 +134,57 @@ class Session:
             "labels": self.detector.labels.fingerprint,
             "detector": self.detector.name,
             "settings": self.detector.settings,
-            "threshold": self.threshold.name,
-            "threshold_settings": self.threshold.settings,
+            "threshold": self.rule.name,
+            "threshold_settings": self.rule.settings,
         }
 
 
-def margin(reading: Reading) -> Float[Tensor, " T"]:
-    """Return how far each score is above that of a sample of which nothing is known."""
-    return reading.score - reading.even
+@dataclass(frozen=True)
+class SessionSpec:
+    """The description of a session: what commands, keyed streams, the service and Ray workers build it from."""
+
+    labels: LabelSpace
+    detector: str = "default"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    threshold: str = "adaptive"
+    threshold_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_state(cls, source: str | Path | bytes, labels: LabelSpace) -> SessionSpec:
+        """Return the description of the session that a state was saved by."""
+        return cls.of_identity(checkpoint.load(source).identity, labels)
+
+    @classmethod
+    def of_identity(cls, identity: Mapping[str, Any], labels: LabelSpace) -> SessionSpec:
+        """Return the description of the session with this identity; refuse that of another label space."""
+        remedy = "load the label space this state was learned with"
+        checkpoint.agree("label space", labels.fingerprint, identity["labels"], remedy)
+        return cls(labels, *(identity[part] for part in ("detector", "settings", "threshold", "threshold_settings")))
+
+    @property
+    def rule(self) -> ThresholdRule[Any]:
+        """Return the threshold rule by itself."""
+        return threshold.make(self.threshold, **self.threshold_settings)
+
+    def build(self) -> Session:
+        """Return a session before its first sample."""
+        return Session(detectors.make(self.detector, self.labels, **self.settings), self.rule)
+
+    def resume(self, source: str | Path | bytes) -> Session:
+        """Return a session that goes on from a saved state; refuse a state that another description made."""
+        return self.build().resumed(checkpoint.load(source))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return what a state must agree on to be resumed."""
+        return self.build().identity
 
 
 def _added(tally: Tally, verdicts: Verdicts) -> Tally:
     route = verdicts.reading.route
     return Tally(
         tally.seen + len(verdicts),
-        tally.known + verdicts.known.sum().cpu(),
-        tally.taught_known + (route > 0).sum().cpu(),
-        tally.taught_unknown + (route < 0).sum().cpu(),
+        tally.known + verdicts.known.sum(),
+        tally.taught_known + (route > 0).sum(),
+        tally.taught_unknown + (route < 0).sum(),
     )

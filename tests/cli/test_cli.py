@@ -109,7 +109,7 @@ def test_a_state_of_another_detector_is_named(files):
     arguments = ["score", files["features"], "--space", files["space"], "--state", files["state"]]
     runner.invoke(app, arguments)
     result = runner.invoke(app, [*arguments, "--detector", "mcm"])
-    assert "was learned with, default, got mcm" in str(result.exception)
+    assert "was learned with, pooled, got mcm" in str(result.exception)
 
 
 def test_score_goes_on_with_the_detector_and_the_line_of_its_state(files):

@@ -124,8 +124,8 @@ def test_tomorrow_goes_on_without_names_and_equals_one_long_run(tmp_path: Path, 
             os.link(path, folder / path.name)
     cut = rows(run("first", *names, "--state", "day.safetensors", "--batch", "3"))
     cut += rows(run("second", "--state", "day.safetensors", "--json"))
-    said = [(Path(row["path"]).name, row["name"], row["score"]) for row in cut if "path" in row]
-    expected = [(Path(row["path"]).name, row["name"], pytest.approx(row["score"])) for row in whole if "path" in row]
+    said = [(Path(row["path"]).name, row["name"], row["margin"]) for row in cut if "path" in row]
+    expected = [(Path(row["path"]).name, row["name"], pytest.approx(row["margin"])) for row in whole if "path" in row]
     assert said == expected
     assert cut[-1]["summary"]["ever_seen"] == 12
     assert cut[-1]["summary"]["learned_from"] == 5
@@ -157,7 +157,7 @@ def test_features_are_encoded_once(tmp_path: Path, photos: Path, encoder: NamedC
     Pillow.new("RGB", (9, 9), (255, 9, 9)).save(photos / "00-red.png")
     after = rows(run(*options))
     assert encoder.calls == 13
-    assert [row["score"] for row in before[1:-1]] != []
+    assert [row["margin"] for row in before[1:-1]] != []
     assert [row["name"] for row in after[1:-1]] == [row["name"] for row in before[1:-1]]
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.streams import space, stream, unit
-from unseen.detectors import Default, default
-from unseen.detectors.default import (
+from unseen.detectors import PooledEvidence
+from unseen.detectors.pooled import detector as module
+from unseen.detectors.pooled.detector import (
     Record,
     Say,
     Spread,
@@ -56,7 +57,7 @@ def test_a_block_is_the_filter_sample_by_sample(count, dim, seed, spread, panel)
     f = 10 * torch.randn(count, generator=generator, dtype=torch.float64)
     weight = torch.randn(dim + 1, generator=generator, dtype=torch.float64)
     cov = torch.eye(dim + 1, dtype=torch.float64) * spread
-    with mock.patch.object(default, "PANEL", panel):
+    with mock.patch.object(module, "PANEL", panel):
         lesson, got_weight, got_cov = one_by_one(x, f, weight, cov)
     predicted, leverage, end, left = kalman(x, f, weight, cov)
     close = {"rtol": 1e-6, "atol": 1e-7 * (1 + spread)}
@@ -68,7 +69,7 @@ def test_a_block_is_the_filter_sample_by_sample(count, dim, seed, spread, panel)
 
 
 def test_the_pool_after_a_stream_is_ridge_regression(labels):
-    detector, z = Default(labels), stream(labels, 300)
+    detector, z = PooledEvidence(labels), stream(labels, 300)
     _, state = detector.observe(detector.start(), z)
     x, f = with_level(z), evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     precision = torch.full((labels.dim + 1,), detector.ridge, dtype=torch.float64)
@@ -114,7 +115,7 @@ def test_moving_all_negatives_changes_nothing_when_the_lean_is_whole():
 @pytest.mark.parametrize(("known", "negative"), [(1, 1), (1, 5), (2, 1)])
 def test_evidence_of_very_few_words_is_finite(known, negative):
     labels = space(known, negative, 6)
-    detector = Default(labels)
+    detector = PooledEvidence(labels)
     reading, state = detector.observe(detector.start(), stream(labels, 40))
     assert bool(reading.score.isfinite().all())
     assert bool(detector.score(state, stream(labels, 5)).score.isfinite().all())
@@ -124,13 +125,13 @@ def test_one_cloud_of_words_does_not_lean_and_two_clouds_do():
     words, apart = unit(300, 256, seed=0), unit(1, 256, seed=1)
     one = LabelSpace(names("n", 60), names("f", 240), words[:60], words[60:])
     two = LabelSpace(names("n", 60), names("f", 240), words[:60], normalize(words[60:] + 0.8 * apart, dim=1))
-    assert Default(one).lean < 0.2  # what chance alone shows, give or take
-    assert Default(two).lean > 0.9
+    assert PooledEvidence(one).lean < 0.2  # what chance alone shows, give or take
+    assert PooledEvidence(two).lean > 0.9
 
 
 def test_a_single_name_does_not_lean_for_its_distance_may_be_its_meaning():
     words = normalize(unit(21, 8, seed=3) + torch.eye(21, 8)[:, :1].double(), dim=1)
-    assert Default(LabelSpace(("one",), names("f", 20), words[:1], words[1:])).lean == 0.0
+    assert PooledEvidence(LabelSpace(("one",), names("f", 20), words[:1], words[1:])).lean == 0.0
 
 
 def names(stem: str, count: int) -> tuple[str, ...]:
@@ -139,7 +140,7 @@ def names(stem: str, count: int) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("order", ["observe", "score"])
 def test_without_a_share_the_score_is_the_frozen_evidence(labels, order):
-    detector, z = Default(labels, share=0.0), stream(labels, 100)
+    detector, z = PooledEvidence(labels, share=0.0), stream(labels, 100)
     expected = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     reading, state = detector.observe(detector.start(), z)
     got = reading if order == "observe" else detector.score(state, z)
@@ -147,7 +148,7 @@ def test_without_a_share_the_score_is_the_frozen_evidence(labels, order):
 
 
 def test_the_say_of_the_pool_is_earned():
-    detector, seen = Default(space(dim=16)), torch.tensor(100_000)
+    detector, seen = PooledEvidence(space(dim=16)), torch.tensor(100_000)
 
     def say(f: Tensor, u: Tensor) -> Say:
         errors = torch.stack([(f - f.mean()).square().sum(), (f - u).square().sum()])
@@ -171,7 +172,7 @@ def test_the_say_of_the_pool_is_earned():
 
 
 def test_a_new_stream_has_earned_nothing(labels):
-    detector, z = Default(labels), stream(labels, 30)
+    detector, z = PooledEvidence(labels), stream(labels, 30)
     own = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     torch.testing.assert_close(detector.score(detector.start(), z).score, own)
     reading, _ = detector.observe(detector.start(), z[:1])
@@ -194,7 +195,7 @@ def test_two_sidedness_starts_from_a_normal():
 
 
 def test_the_record_is_what_came_before_each_sample(labels):
-    detector, z = Default(labels), stream(labels, 50)
+    detector, z = PooledEvidence(labels), stream(labels, 50)
     f = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known
     _, state = detector.observe(detector.start(), z)
     lesson, _, _ = one_by_one(with_level(z), f, detector.start().weight, detector.start().cov)
@@ -211,13 +212,13 @@ def test_the_guard_keeps_its_own_evidence_where_the_pool_would_extrapolate():
     centre = unit(1, 32, seed=7)
     near = normalize(centre + 0.02 * torch.randn(600, 32, generator=torch.Generator().manual_seed(0)).double(), dim=1)
     far = normalize(-centre + 0.1 * unit(5, 32, seed=8), dim=1)
-    detector = Default(labels)
+    detector = PooledEvidence(labels)
     _, state = detector.observe(detector.start(), near)
     own = [evidence(text_logits(labels, z, tau=detector.tau), detector.lean).known for z in (near[:50], far)]
     moved = [(detector.score(state, z).score - f).abs() for z, f in zip((near[:50], far), own, strict=True)]
     assert float(moved[0].mean()) > 0.1
     assert float(moved[1].max()) < 1e-6
-    unguarded = Default(labels, reach=1e6).score(state, far).score
+    unguarded = PooledEvidence(labels, reach=1e6).score(state, far).score
     assert float((unguarded - own[1]).abs().min()) > 0.1
 
 
@@ -245,7 +246,7 @@ def test_even_is_the_typical_evidence_of_logits_that_are_two_normals(
     generator = torch.Generator().manual_seed(0)
     near = shift + known_deviation * torch.randn(400, known, generator=generator, dtype=torch.float64)
     far = far_deviation * torch.randn(400, negative, generator=generator, dtype=torch.float64)
-    detector = Default(space(known, negative, 2))
+    detector = PooledEvidence(space(known, negative, 2))
     found = evidence(TextLogits(near, far), detector.lean)
     even = detector._even(Spread(*(part.mean() for part in found.spread)))
     # second order: the log of a sum of few draws is lower than that of its mean, the square of a maximum higher
@@ -261,28 +262,28 @@ def test_the_energy_of_draws_is_typical_on_both_sides_of_the_freezing():
 
 
 def test_even_follows_the_mean_spread_of_the_stream_so_far(labels):
-    detector, z = Default(labels, share=0.0), stream(labels, 60)
+    detector, z = PooledEvidence(labels, share=0.0), stream(labels, 60)
     spread = evidence(text_logits(labels, z, tau=detector.tau), detector.lean).spread
     reading, state = detector.observe(detector.start(), z)
     running = Spread(*(part.cumsum(0) / torch.arange(1, 61) for part in spread))
-    torch.testing.assert_close(reading.even, detector._even(running))
+    torch.testing.assert_close(reading.baseline, detector._even(running))
     again = Spread(*((part.sum() + part) / 61 for part in spread))
-    torch.testing.assert_close(detector.score(state, z).even, detector._even(again))
+    torch.testing.assert_close(detector.score(state, z).baseline, detector._even(again))
 
 
 def test_the_level_of_the_stream_does_not_move_the_line():
     # the pool is never believed, so that scores are half the level: a margin must be half a sample's own
     labels = space(6, 30, 24)
-    detector, z = Default(labels, enough=1e6, reach=1e6), stream(labels, 200)
+    detector, z = PooledEvidence(labels, enough=1e6, reach=1e6), stream(labels, 200)
     reading, state = detector.observe(detector.start(), z)
-    own = Default(labels, share=0.0).observe(detector.start(), z)[0]
+    own = PooledEvidence(labels, share=0.0).observe(detector.start(), z)[0]
     seen = torch.arange(200)
     kept = 1 - 0.5 * seen / (seen + detector.ridge)
-    torch.testing.assert_close(reading.score - reading.even, kept * (own.score - own.even))
+    torch.testing.assert_close(reading.score - reading.baseline, kept * (own.score - own.baseline))
     later = detector.score(state, z[:5])
-    plain = Default(labels, share=0.0).score(state, z[:5])
+    plain = PooledEvidence(labels, share=0.0).score(state, z[:5])
     torch.testing.assert_close(
-        later.score - later.even, (1 - 0.5 * 200 / (200 + detector.ridge)) * (plain.score - plain.even)
+        later.score - later.baseline, (1 - 0.5 * 200 / (200 + detector.ridge)) * (plain.score - plain.baseline)
     )
 
 
@@ -296,20 +297,20 @@ def test_a_vote_needs_more_than_half_of_the_posterior():
 def test_a_popular_name_must_stand_out_more():
     labels = space(3, 20, 16)
     popular = normalize(labels.id_anchors[:1] + 0.01 * unit(400, 16, seed=5), dim=1)
-    detector = Default(labels)
+    detector = PooledEvidence(labels)
     _, state = detector.observe(detector.start(), popular)
     assert float(state.votes[0]) > 390
     assert state.votes[1:].abs().max() < 1e-6
     text = text_logits(labels, z := stream(labels, 50), tau=detector.tau)
     expected = (text.known - torch.log1p(state.votes / 5) / 4).argmax(1)
     assert torch.equal(detector.score(state, z).label, expected)
-    plain = Default(labels, balance=0.0)
+    plain = PooledEvidence(labels, balance=0.0)
     assert torch.equal(plain.score(state, z).label, text.known.argmax(1))
 
 
 def test_cutting_a_long_stream_changes_nothing():
     labels = space(4, 20, 8)
-    detector, z = Default(labels), stream(labels, 12_000)
+    detector, z = PooledEvidence(labels), stream(labels, 12_000)
     whole, end = detector.observe(detector.start(), z)
     state, parts = detector.start(), []
     for piece in z.split([1, 6, 500, 513, 2000, 8980]):
@@ -321,7 +322,7 @@ def test_cutting_a_long_stream_changes_nothing():
 
 def test_the_covariance_stays_positive_and_symmetric_over_a_very_long_stream():
     labels = space(3, 6, 8, dtype=torch.float32)
-    detector, z = Default(labels), stream(labels, 2000).float()
+    detector, z = PooledEvidence(labels), stream(labels, 2000).float()
     state = detector.start()
     for _ in range(50):
         reading, state = detector.observe(state, z)
@@ -333,7 +334,7 @@ def test_the_covariance_stays_positive_and_symmetric_over_a_very_long_stream():
 
 def test_the_state_is_the_square_of_the_width_and_one_number_a_name():
     labels = space(7, 30, 12)
-    detector = Default(labels)
+    detector = PooledEvidence(labels)
     _, state = detector.observe(detector.start(), stream(labels, 50))
     assert sum(part.numel() for part in state) == 13 * 13 + 13 + 7 + 15
 
@@ -348,7 +349,7 @@ def test_it_pools_where_it_pays():
     z = normalize(centre + 0.14 * torch.randn(3000, 48, generator=generator, dtype=torch.float64), dim=1)
     rank = {}
     for share in (0.0, 0.5):
-        detector = Default(labels, share=share)
+        detector = PooledEvidence(labels, share=share)
         score = detector.observe(detector.start(), z)[0].score[1000:]
         wins = score[is_id[1000:]][:, None] > score[~is_id[1000:]][None]
         rank[share] = float(wins.double().mean())
@@ -360,9 +361,9 @@ def test_it_pools_where_it_pays():
 )
 def test_settings_out_of_range_are_refused(labels, options):
     with pytest.raises(SettingError, match=f"expected {next(iter(options))}"):
-        Default(labels, **options)
+        PooledEvidence(labels, **options)
 
 
 def test_it_needs_negatives():
-    with pytest.raises(LabelError, match="expected a label space with negatives for 'default'"):
-        Default(space(3, 0))
+    with pytest.raises(LabelError, match="expected a label space with negatives for 'pooled'"):
+        PooledEvidence(space(3, 0))

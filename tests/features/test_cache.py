@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from helpers.tiny_models import ColourEncoder
 from unseen.errors import DataError, EncoderError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.images import find_images
+
+VERSION_0_1 = Path(__file__).parents[1] / "data/v0.1"
 
 
 @pytest.fixture
@@ -127,3 +130,10 @@ def test_labels_become_numbers(photos, tmp_path, labels, numbers, classes):
     features = load_features(tmp_path / "f")
     assert features.labels.tolist() == numbers
     assert features.classes == classes
+
+
+def test_a_feature_folder_of_version_0_1_is_read():
+    features = load_features(VERSION_0_1 / "features")
+    assert features.keys == ("photos/0.png", "photos/1.png", "photos/2.png")
+    expected = torch.tensor([[11.0, 101.0, 51.0], [31.0, 101.0, 51.0], [51.0, 101.0, 51.0]])
+    torch.testing.assert_close(features.z, torch.nn.functional.normalize(expected, dim=-1))

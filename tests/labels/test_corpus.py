@@ -6,8 +6,8 @@ import pytest
 
 from unseen.errors import LabelError
 from unseen.labels import word_list, wordnet
-from unseen.labels.corpus import distinct
-from unseen.labels.mining import CSP_UNMINED, UNMINED
+from unseen.labels.corpus import distinct_words
+from unseen.labels.miners import CSP_EXCLUDED, EXCLUDED
 
 
 def test_wordnet_has_its_twenty_nine_lists_and_keeps_them_in_order() -> None:
@@ -24,8 +24,8 @@ def test_the_corpus_is_the_published_one() -> None:
 
 
 def test_neglabel_reads_twenty_seven_lists_and_csp_fewer() -> None:
-    assert len(wordnet().without(UNMINED).lists) == 27
-    assert len(wordnet().without(CSP_UNMINED).lists) == 23
+    assert len(wordnet().without(EXCLUDED).lists) == 27
+    assert len(wordnet().without(CSP_EXCLUDED).lists) == 23
 
 
 def test_leaving_out_a_list_changes_the_fingerprint_and_an_unknown_list_is_refused() -> None:
@@ -45,7 +45,7 @@ def test_the_licence_travels_with_the_words() -> None:
 
 
 def test_spellings_of_one_word_count_once_and_known_names_never() -> None:
-    assert distinct(["Cat", "cat", "ice-cream", "ice cream", "dog"], set(), {"dog"}) == [0, 2]
+    assert distinct_words(["Cat", "cat", "ice-cream", "ice cream", "dog"], {"dog"}) == [0, 2]
 
 
 def test_an_own_list_is_a_corpus_of_nouns(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from torch import Tensor
 from helpers.tiny_text import HashEncoder, TableEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
-from unseen.labels import MINERS, Corpus, Learned, vectors
-from unseen.labels.mining import NO_CORPUS, Recipe, by_density, quantile, quantile_far_first, sorted_cosine
+from unseen.labels import MINERS, Corpus, LearnedPrompts, MiningSpec, vectors
+from unseen.labels.miners import by_density, quantile, quantile_duplicates_last, sorted_cosine
+from unseen.labels.mining import NO_CORPUS
 from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
-from unseen.labels.vectors import Block
+from unseen.labels.vectors import Candidates
 
 WORDS = Corpus(
     "small",
@@ -58,10 +59,10 @@ def test_mining_equals_brute_force_over_all_words_at_once(
     kept = [len([n for n in space.negatives if n.startswith("adjective")])]
     kept.append(count - kept[0])
     nouns = [*WORDS.lists["noun.act"], *WORDS.lists["noun.plant"]]
-    for words, wording, number in zip(
-        (WORDS.lists["adj.all"], nouns), (rule.adjectives, rule.prompt), kept, strict=True
+    for words, prompt, number in zip(
+        (WORDS.lists["adj.all"], nouns), (rule.adjective_prompt, rule.prompt), kept, strict=True
     ):
-        rows = torch.nn.functional.normalize(wording.encode(words, encoder).half().double(), dim=-1)
+        rows = torch.nn.functional.normalize(prompt.encode(words, encoder).half().double(), dim=-1)
         ranks = criterion((rows @ anchors.T).numpy())
         expected |= {words[i] for i in np.argsort(ranks, kind="stable")[:number]}
     assert set(space.negatives) == expected
@@ -91,12 +92,12 @@ def test_csp_puts_a_twin_of_a_name_last_even_if_it_is_far_from_the_others() -> N
     twin, plain = [-1.0] * 30 + [0.99], [0.5] * 31
     cosines = torch.tensor([twin, plain])
     assert quantile(cosines)[0] < quantile(cosines)[1]
-    assert quantile_far_first(cosines)[0] > quantile_far_first(cosines)[1]
+    assert quantile_duplicates_last(cosines)[0] > quantile_duplicates_last(cosines)[1]
 
 
 def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
     rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(130)])
-    found = by_density([Block(("",) * 130, False, lambda: rows)], rows[:1])
+    found = by_density([Candidates(("",) * 130, False, lambda: rows)], rows[:1])
     exact = rows.half().double()
     distance = torch.cdist(exact, exact).fill_diagonal_(torch.inf)
     expected = distance.sort(1).values[:, :100].log().mean(1)
@@ -104,12 +105,12 @@ def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
 
 
 def test_dnm_of_one_block_equals_dnm_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unseen.labels import mining
+    from unseen.labels import miners
 
     rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(300)])
-    whole = by_density([Block(("",) * 300, False, lambda: rows)], rows[:1])
-    monkeypatch.setattr(mining, "TILE", 7)
-    parts = [Block(("",) * 100, False, lambda i=i: rows[i : i + 100]) for i in (0, 100, 200)]
+    whole = by_density([Candidates(("",) * 300, False, lambda: rows)], rows[:1])
+    monkeypatch.setattr(miners, "TILE", 7)
+    parts = [Candidates(("",) * 100, False, lambda i=i: rows[i : i + 100]) for i in (0, 100, 200)]
     torch.testing.assert_close(by_density(parts, rows[:1]), whole)
 
 
@@ -147,8 +148,8 @@ def test_shares_counts_and_proportions(tmp_path: Path) -> None:
 
 
 def test_where_no_negatives_are_wanted_no_corpus_is_read() -> None:
-    recipe = Recipe.of("neglabel", negatives=0, prompt=None, corpus=None, excluded=("noun.plant",))
-    assert recipe.pool is NO_CORPUS
+    spec = MiningSpec.of("neglabel", negatives=0, prompt=None, corpus=None, excluded=("noun.plant",))
+    assert spec.corpus is NO_CORPUS
 
 
 def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path) -> None:
@@ -174,9 +175,9 @@ def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
 
 def test_blocks_are_small_and_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build(tmp_path / "a")
-    monkeypatch.setattr(vectors, "BLOCK", 7)
+    monkeypatch.setattr(vectors, "CHUNK", 7)
     seen: list[tuple[int, int]] = []
-    parts = build(tmp_path / "b", report=lambda done, total: seen.append((done, total)))
+    parts = build(tmp_path / "b", progress=lambda done, total: seen.append((done, total)))
     assert parts.fingerprint == whole.fingerprint
     assert seen[-1] == (100, 100)
     assert len(seen) == 3 + 5 + 8
@@ -184,7 +185,7 @@ def test_blocks_are_small_and_progress_is_reported(tmp_path: Path, monkeypatch: 
 
 def test_learned_vectors_stand_for_the_names_only(tmp_path: Path) -> None:
     rows = HashEncoder(fingerprint="learned").texts(NAMES)
-    prompt = Learned(dict(zip(NAMES, rows, strict=True)), "lapt")
+    prompt = LearnedPrompts(dict(zip(NAMES, rows, strict=True)), "lapt")
     space = build(tmp_path, prompt=prompt)
     torch.testing.assert_close(space.id_anchors, rows)
     assert space.prompt.startswith("learned: lapt")

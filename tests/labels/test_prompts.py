@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from helpers.tiny_text import HashEncoder
 from unseen.errors import LabelError
-from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, PROMPTS, Learned, Prompt, as_wording
+from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, PROMPTS, LearnedPrompts, PromptTemplates, as_prompt
 
 
 def test_the_paper_prompt_is_one_template_and_underscores_are_spaces() -> None:
@@ -20,7 +20,7 @@ def test_the_paper_prompt_is_one_template_and_underscores_are_spaces() -> None:
 def test_an_ensemble_is_averaged_before_it_is_normalised() -> None:
     encoder, templates = HashEncoder(), ("{}", "the {}", "a photo of a {}.")
     rows = encoder.texts([template.replace("{}", "cat") for template in templates])
-    torch.testing.assert_close(Prompt(templates).encode(["cat"], encoder)[0], normalize(rows.mean(0), dim=0))
+    torch.testing.assert_close(PromptTemplates(templates).encode(["cat"], encoder)[0], normalize(rows.mean(0), dim=0))
 
 
 def test_csp_words_names_eight_ways_and_joins_adjectives_to_a_fixed_noun() -> None:
@@ -31,17 +31,17 @@ def test_csp_words_names_eight_ways_and_joins_adjectives_to_a_fixed_noun() -> No
     torch.testing.assert_close(alone[0], among)
 
 
-def test_a_wording_is_a_known_name_a_template_several_or_itself() -> None:
-    assert as_wording("csp") is PROMPTS["csp"]
-    assert as_wording("my {}") == Prompt(("my {}",))
-    assert as_wording(["a {}", "b {}"]) == Prompt(("a {}", "b {}"))
-    assert as_wording(NICE) is NICE
+def test_a_prompt_is_a_known_name_a_template_several_or_itself() -> None:
+    assert as_prompt("csp") is PROMPTS["csp"]
+    assert as_prompt("my {}") == PromptTemplates(("my {}",))
+    assert as_prompt(["a {}", "b {}"]) == PromptTemplates(("a {}", "b {}"))
+    assert as_prompt(NICE) is NICE
 
 
 @pytest.mark.parametrize("template", ["", "no place", "{} and {}", "{name}", "{{}}"])
 def test_templates_that_lose_the_name_are_refused(template: str) -> None:
     with pytest.raises(LabelError, match="template with one"):
-        as_wording(template)
+        as_prompt(template)
 
 
 def learned(path: Path, rows: int = 2, dim: int = 8) -> Path:
@@ -51,19 +51,19 @@ def learned(path: Path, rows: int = 2, dim: int = 8) -> Path:
 
 def test_learned_vectors_replace_the_encoder(tmp_path: Path) -> None:
     encoder = HashEncoder()
-    vectors = Learned.load(learned(tmp_path / "l.safetensors")).encode(["dog"], encoder)
+    vectors = LearnedPrompts.load(learned(tmp_path / "l.safetensors")).encode(["dog"], encoder)
     torch.testing.assert_close(vectors, torch.full((1, 8), 8**-0.5))
     assert encoder.encoded == 0
 
 
 def test_learned_vectors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    good = Learned.load(learned(tmp_path / "l.safetensors"))
+    good = LearnedPrompts.load(learned(tmp_path / "l.safetensors"))
     with pytest.raises(LabelError, match="'fox'"):
         good.encode(["fox"], HashEncoder())
     with pytest.raises(LabelError, match="width 16"):
         good.encode(["cat"], HashEncoder(dim=16))
     with pytest.raises(LabelError, match="one vector per name"):
-        Learned.load(learned(tmp_path / "m.safetensors", rows=3))
+        LearnedPrompts.load(learned(tmp_path / "m.safetensors", rows=3))
     (tmp_path / "broken").write_bytes(b"no")
     with pytest.raises(LabelError, match="expected learned prompts"):
-        Learned.load(tmp_path / "broken")
+        LearnedPrompts.load(tmp_path / "broken")

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from helpers.streams import space, unit
 from unseen import LabelSpace
 from unseen.errors import LabelError, StateError
+
+VERSION_0_1 = Path(__file__).parents[1] / "data/v0.1"
 
 
 def build(**changes: object) -> LabelSpace:
@@ -85,3 +89,9 @@ def test_fewer_negatives_and_none():
     assert len(labels.with_negatives(4).negatives) == 4
     assert labels.with_negatives(0).ood_anchors.shape == (0, labels.dim)
     assert "6 names + 30 negatives, d=16" in repr(labels)
+
+
+def test_a_label_space_of_version_0_1_is_read():
+    labels = LabelSpace.load(VERSION_0_1 / "space.safetensors")
+    assert (len(labels.names), len(labels.negatives), labels.dim) == (6, 30, 16)
+    assert labels.fingerprint == "103479868c9a2e56c7f7e5b3dbbdca8876a76126c8456b9e60a134b6537cb932"

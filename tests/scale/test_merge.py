@@ -16,14 +16,14 @@ from helpers.inline_ray import InlineRay
 from helpers.streams import space, stream, unit
 from unseen import Session
 from unseen.cli import app
-from unseen.detectors import REGISTRY, Default, Online, OnlineID, Reading, make
+from unseen.detectors import REGISTRY, Online, OnlineID, PooledEvidence, Reading, make
 from unseen.detectors.merging import merged_bank
 from unseen.errors import SettingError
 from unseen.scale.merge import Actors, Here, Sharded, actors
 
 MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.needs_patches)
-LEARNING = ["default", "online", "online-id", "framework"]
-COUNTS = {"default": ["votes", "seen", "known_deviation", "far_deviation", "shift"], "online": ["id_seen", "ood_seen"]}
+LEARNING = ["pooled", "online", "online-id", "framework"]
+COUNTS = {"pooled": ["votes", "seen", "known_deviation", "far_deviation", "shift"], "online": ["id_seen", "ood_seen"]}
 
 
 def equal(one: Reading, other: Reading) -> bool:
@@ -53,7 +53,7 @@ def test_one_observer_is_the_sequential_result(name: str, every: int) -> None:
 @pytest.mark.parametrize("deal", ["turns", "runs"])
 @pytest.mark.parametrize("shards", [2, 3, 8])
 def test_the_regression_and_the_sums_of_the_default_are_those_of_one_observer(shards: int, deal: str) -> None:
-    detector = Default(space())
+    detector = PooledEvidence(space())
     z = stream(detector.labels, 100)
     _, alone = detector.observe(detector.start(), z)
     _, state = Sharded.of(detector, shards=shards, every=30, deal=deal).observe(detector.start(), z)
@@ -108,7 +108,7 @@ def test_every_observer_starts_a_round_with_the_merged_state_and_sees_its_own_pa
 
 
 def test_merging_more_often_brings_the_default_closer_to_the_sequential_scores() -> None:
-    detector = Default(space())
+    detector = PooledEvidence(space())
     z = stream(detector.labels, 400)
     alone, _ = detector.observe(detector.start(), z)
     errors = []
@@ -175,10 +175,10 @@ def scored(*options: str) -> str:
 def test_the_command_shares_a_stream_and_keeps_a_state_anyone_can_go_on_from(tmp_path: Path) -> None:
     asked = files(tmp_path)
     rows = [json.loads(line) for line in scored(*asked, "--shards", "3", "--merge-every", "40").splitlines()]
-    detector = Default(space(dtype=torch.float32))
+    detector = PooledEvidence(space(dtype=torch.float32))
     z = load_file(tmp_path / "features.safetensors")["features"]
     expected = Session(Sharded.of(detector, shards=3, every=40)).observe(z)
-    assert [row["score"] for row in rows[:-1]] == pytest.approx([verdict.score for verdict in expected], rel=1e-4)
+    assert [row["margin"] for row in rows[:-1]] == pytest.approx([verdict.margin for verdict in expected], rel=1e-4)
     state = ("--state", str(tmp_path / "state.safetensors"))
     scored(*asked, *state, "--shards", "2", "--merge-every", "40")
     assert json.loads(scored(*asked, *state).splitlines()[-1])["summary"]["seen"] == 200

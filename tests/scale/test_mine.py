@@ -17,8 +17,7 @@ from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.cli import mine as command
 from unseen.errors import EncoderError
-from unseen.labels import Corpus, vectors
-from unseen.labels.mining import MINERS, Recipe
+from unseen.labels import MINERS, Corpus, MiningSpec, vectors
 from unseen.scale import cluster
 from unseen.scale import mine as scaled
 
@@ -37,7 +36,7 @@ SPACES = {"pets": ["cat", "dog"], "plants": ["plant 3", "Act_7", "tree"], "one":
 def inline(monkeypatch: pytest.MonkeyPatch) -> InlineRay:
     ray = InlineRay()
     monkeypatch.setattr(cluster, "module", lambda: ray)
-    monkeypatch.setattr(vectors, "BLOCK", 7)
+    monkeypatch.setattr(vectors, "CHUNK", 7)
     return ray
 
 
@@ -56,25 +55,25 @@ def same_as_local(made: dict[str, LabelSpace], cache: Path, miner: str) -> None:
 
 @pytest.mark.parametrize("miner", MINERS)
 def test_map_and_reduce_give_the_fingerprint_of_the_local_miner(inline: InlineRay, tmp_path: Path, miner: str) -> None:
-    recipe = Recipe.of(**options(miner))
+    spec = MiningSpec.of(**options(miner))
     seen: list[tuple[int, int]] = []
-    report = lambda *at: seen.append(at)  # noqa: E731
-    made = dict(scaled.mine(inline, SPACES, HashEncoder, recipe, workers=3, cache=tmp_path / "ray", report=report))
+    progress = lambda *at: seen.append(at)  # noqa: E731
+    made = dict(scaled.mine(inline, SPACES, HashEncoder, spec, workers=3, cache=tmp_path / "ray", progress=progress))
     same_as_local(made, tmp_path / "local", miner)
-    assert (seen[0], seen[-1]) == ((0, len(recipe.pool)), (len(recipe.pool), len(recipe.pool)))
+    assert (seen[0], seen[-1]) == ((0, len(spec.corpus)), (len(spec.corpus), len(spec.corpus)))
     assert inline.started == inline.killed == 3
 
 
 def test_what_a_cluster_encoded_the_local_miner_reads_and_the_other_way_round(
     inline: InlineRay, tmp_path: Path
 ) -> None:
-    recipe = Recipe.of(**options("neglabel"))
-    list(scaled.mine(inline, SPACES, HashEncoder, recipe, cache=tmp_path))
+    spec = MiningSpec.of(**options("neglabel"))
+    list(scaled.mine(inline, SPACES, HashEncoder, spec, cache=tmp_path))
     encoder = HashEncoder()
     LabelSpace.build(["cat"], encoder, cache=tmp_path, **options("neglabel"))
     assert encoder.encoded == 1  # the name alone
     seen: list[tuple[int, int]] = []
-    list(scaled.mine(inline, SPACES, HashEncoder, recipe, cache=tmp_path, report=lambda *at: seen.append(at)))
+    list(scaled.mine(inline, SPACES, HashEncoder, spec, cache=tmp_path, progress=lambda *at: seen.append(at)))
     assert seen == [(150, 150)]
 
 
@@ -83,7 +82,7 @@ def test_nodes_with_different_models_are_refused_and_actors_stopped(inline: Inli
     load = lambda: HashEncoder(fingerprint=next(prints))  # noqa: E731
     inline.seen = lambda argument: argument  # type: ignore[method-assign]
     with pytest.raises(EncoderError, match="same model files"):
-        list(scaled.mine(inline, SPACES, load, Recipe.of(**options("neglabel")), cache=tmp_path))
+        list(scaled.mine(inline, SPACES, load, MiningSpec.of(**options("neglabel")), cache=tmp_path))
     assert inline.killed == 2
 
 
@@ -113,9 +112,9 @@ def shipped(ray: Any) -> Any:
 def test_an_encoder_that_dies_loses_and_doubles_nothing(
     shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors, "BLOCK", 7)
+    monkeypatch.setattr(vectors, "CHUNK", 7)
     load = partial(Dies, tmp_path / "died")
-    made = dict(scaled.mine(shipped, SPACES, load, Recipe.of(**options("csp")), workers=2, cache=tmp_path / "ray"))
+    made = dict(scaled.mine(shipped, SPACES, load, MiningSpec.of(**options("csp")), workers=2, cache=tmp_path / "ray"))
     assert (tmp_path / "died").exists()
     same_as_local(made, tmp_path / "local", "csp")
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from helpers import suite_files
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
-from unseen import keyed, suites
+from unseen import SessionSpec, keyed, suites
 from unseen.bench import ResultFolder, list_runs, run_all
 from unseen.cli import app
 from unseen.encoders import load_encoder
@@ -198,30 +198,34 @@ def streams():
     return labels, z, keys
 
 
+def columns(result: keyed.StreamResult) -> list[torch.Tensor]:
+    return [*result.verdicts.reading, *result.verdicts.decisions]
+
+
 @pytest.mark.parametrize("detector", ["default", "online"])
 def test_keyed_scores_are_those_of_one_machine_to_the_last_bit(ray, streams, detector):
     labels, z, keys = streams
-    recipe = keyed.Recipe(labels, detector, keep=True)
+    recipe = keyed.StreamJob(SessionSpec(labels, detector), keep_state=True)
     parts = keyed.split(keys)
-    alone = {scan.key: scan for scan in keyed.in_turn(recipe, parts, z, {})}
+    alone = {scan.key: scan for scan in keyed.run_serially(recipe, parts, z, {})}
     for ahead in (1, 4):
         found = list(scaled_score.on(ray, ahead=ahead)(recipe, parts, z, {}))
         assert len(found) == len(alone)
         for scan in found:
             other = alone[scan.key]
-            assert all(map(torch.equal, scan.reading + scan.cuts, other.reading + other.cuts))
+            assert all(map(torch.equal, columns(scan), columns(other)))
             assert (scan.summary, _sum(scan.state)) == (other.summary, _sum(other.state))
 
 
 def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
     labels, z, keys = streams
     parts, z = keyed.split(keys * 30), z.repeat(30, 1)
-    recipe = keyed.Recipe(labels, "online", keep=True)
+    recipe = keyed.StreamJob(SessionSpec(labels, "online"), keep_state=True)
     stopped, victims = threading.Event(), []
 
     def strike():
         while not stopped.is_set() and not any(victims):
-            victims.append(_kill_one("_scan"))
+            victims.append(_kill_one("_run_stream"))
             time.sleep(0.001)
 
     killer = threading.Thread(target=strike)
@@ -230,7 +234,7 @@ def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
     stopped.set()
     killer.join()
     assert any(victims)
-    alone = {scan.key: _sum(scan.state) for scan in keyed.in_turn(recipe, parts, z, {})}
+    alone = {scan.key: _sum(scan.state) for scan in keyed.run_serially(recipe, parts, z, {})}
     assert len(found) == len(alone)
     assert {scan.key: _sum(scan.state) for scan in found} == alone
 
@@ -253,7 +257,7 @@ def test_score_with_ray_prints_what_score_prints(ray, streams, tmp_path):
 
 def test_an_error_in_a_worker_arrives_as_itself(ray, streams):
     labels, z, keys = streams
-    recipe = keyed.Recipe(labels.with_negatives(0), "neglabel")
+    recipe = keyed.StreamJob(SessionSpec(labels.with_negatives(0), "neglabel"))
     with pytest.raises(LabelError, match="expected a label space with negatives"):
         list(scaled_score.on(ray)(recipe, keyed.split(keys), z, {}))
 

@@ -11,7 +11,7 @@ from helpers.streams import space, stream
 from resident import Resident
 from unseen import Session
 from unseen import scan as dispatch
-from unseen.detectors import Default, Framework, Online, OnlineID
+from unseen.detectors import Framework, Online, OnlineID, PooledEvidence
 from unseen.gate import decaying_steps
 from unseen.odds import logit
 from unseen.scan import naive
@@ -89,7 +89,7 @@ def test_halves_on_the_gpu_are_those_of_the_definition(dim):
         assert torch.equal(blas.split_float16(x, left=left).cpu(), split_float16(x.cpu(), left=left))
 
 
-@pytest.mark.parametrize("kind", [Online, OnlineID, Framework, Default])
+@pytest.mark.parametrize("kind", [Online, OnlineID, Framework, PooledEvidence])
 def test_detectors_say_on_a_gpu_what_they_say_on_a_cpu(kind):
     labels = space(37, 1201, 64)
     z = stream(labels, 3000, noise=0.1)
@@ -104,7 +104,7 @@ def test_detectors_say_on_a_gpu_what_they_say_on_a_cpu(kind):
     )
 
 
-@pytest.mark.parametrize("kind", [Online, Default])
+@pytest.mark.parametrize("kind", [Online, PooledEvidence])
 def test_a_session_on_a_gpu_gives_the_verdicts_of_a_cpu(kind):
     labels = space(37, 1201, 64)
     z = stream(labels, 600, noise=0.1)
@@ -112,7 +112,7 @@ def test_a_session_on_a_gpu_gives_the_verdicts_of_a_cpu(kind):
     for part in z.split(250):
         assert list(there.observe(part.cuda()).known) == list(here.observe(part).known)
     assert there.score(z[:9].cuda())[3].name == here.score(z[:9])[3].name
-    assert there.line == pytest.approx(here.line, abs=1e-6)
+    assert there.threshold == pytest.approx(here.threshold, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

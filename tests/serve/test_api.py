@@ -68,7 +68,7 @@ def test_observe_says_what_a_session_says_and_numbers_it(server, remote, tmp_pat
     assert info["counts"]["seen"] == info["seq"] == 300
     assert info["coverage"] > 0.2
     assert info["moved"]["id_bank"] > 0
-    assert info["threshold"]["line"] == pytest.approx(session.line, abs=1e-4)
+    assert info["threshold"]["line"] == pytest.approx(session.threshold, abs=1e-4)
     assert remote.state(tmp_path / "state.safetensors") == 300
     resumed = Session.load(tmp_path / "state.safetensors", LABELS)
     assert same(flat(resumed), flat(session))

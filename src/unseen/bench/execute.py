@@ -76,7 +76,7 @@ def to_result(
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
-    columns = {"margin": reading.score - reading.even, "score": reading.score}
+    columns = {"margin": reading.margin, "score": reading.score}
     return RunResult(row, {name: _scattered(values, order, len(pool.z)) for name, values in columns.items()})
 
 

@@ -25,7 +25,7 @@ KINDS = {  # what a run gets to see besides features
 ORACLE = "oracle-online"
 ANY_ORDER = "any"  # the order of a method that reads every sample by itself
 COMPLETE_ORDERS = ("shuffled", "id_first", "ood_first", "temporal", "temporal-all")  # orders in which everyone arrives
-PREFERRED = ("default", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
+PREFERRED = ("pooled", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
 
 
 def default_detectors() -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in names
+        for name in map(detectors.resolved, names)
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import unseen
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.errors import UnseenError
 
-COMMANDS = ("demo", "detect", "encode", "mine", "score", "bench", "gap", "serve", "export")
+COMMANDS = ("demo", "detect", "encode", "mine", "gap", "serve", "export")  # unseen.cli.NAME holds the function NAME
+EXTENDED = {"score": (), "bench": ("compare",)}  # `unseen bench SUITE` and `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 
 app = typer.Typer(
@@ -32,10 +33,25 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
+def _find(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"unseen.cli.{module}"), name)
+
+
+def _extended(name: str, others: tuple[str, ...]) -> typer.Typer:
+    """Return a command that takes any words, and further commands under its name."""
+    group = options.default_group()
+    group.command(name)(_find(name, name))
+    for other in others:
+        group.command(other)(_find(f"{name}_{other}", other))
+    return group
+
+
 for name in COMMANDS:
-    app.command(name)(getattr(importlib.import_module(f"unseen.cli.{name}"), name))
+    app.command(name)(_find(name, name))
+for name, others in EXTENDED.items():
+    app.add_typer(_extended(name, others), name=name, help=_find(name, name).__doc__)
 for name in GROUPS:
-    app.add_typer(getattr(importlib.import_module(f"unseen.cli.{name}"), name), name=name)
+    app.add_typer(_find(name, name), name=name)
 
 
 def main() -> None:

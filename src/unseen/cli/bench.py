@@ -1,4 +1,4 @@
-"""unseen bench: run a suite, print its tables, write its report, compare detectors."""
+"""unseen bench: run a suite, print its tables, write its report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 
 from unseen import bench as harness
 from unseen import suites
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.errors import SettingError
 from unseen.report import page, tables
 from unseen.scale import bench as scaled
@@ -23,9 +23,7 @@ from unseen.storage.files import replacing
 
 
 def bench(
-    suite: Annotated[
-        str | None, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")
-    ] = None,
+    suite: Annotated[str, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")],
     features: Annotated[
         Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
     ] = None,
@@ -52,63 +50,62 @@ def bench(
     device: Annotated[
         str, typer.Option(help="cpu, or cuda: one process, all seeds of a set in one go where the detector can.")
     ] = "cpu",
-    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    ray: options.Ray = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
-    compare: Annotated[
-        tuple[str, str] | None, typer.Option(help="Two detectors of the results in -o, or two folders of results.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run instead of tables.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Stream every unknown set of a suite through every detector and judge the scores.
 
     Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
 
     Detectors see features only, in order, and a run whose early scores follow later samples is refused. What is
-    fitted on ID images or routed by the truth stands in tables of its own. `--compare online neglabel -o results/`
-    says which differences are larger than seeds and samples explain.
+    fitted on ID images or routed by the truth stands in tables of its own. `unseen bench compare online neglabel
+    -o results/` says which differences are larger than seeds and samples explain.
     """
-    if compare:
-        differ(compare, out, suite, as_json=as_json)
-        return
-    if suite is None:
-        raise SettingError(f"expected a suite out of {', '.join(suites.names())}, got none; name one")
     if (features is None) == (data is None):
         raise SettingError("expected --features or --data, got both or neither; a suite says which it reads")
-    if report and not out:
-        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
-    if report:
-        page.drawable()
-    complete = stock(suite, data) if data else True
+    _check_report(report, out)
+    complete = print_inventory(suite, data) if data else True
     if check:
         raise typer.Exit(terminal.DONE if complete else terminal.SKIPPED)
-    loaded = encoded(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
-    kinds = (orders or loaded.table.get("orders", "shuffled")).split(",")
-    runs = harness.list_runs(loaded, names=detectors.split(","), orders=kinds, seeds=seeds)
+    loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
+    arrivals = (orders or loaded.table.get("orders", "shuffled")).split(",")
+    runs = harness.list_runs(loaded, names=detectors.split(","), orders=arrivals, seeds=seeds)
     runs = harness.with_sweeps(runs, sweep or [])
     results = harness.ResultFolder(out, loaded.name) if out else None
-    with _executor(ray, usable(device)) as executor:
-        rows = follow(loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json)
+    with _executor(ray, device) as executor:
+        rows = run_with_progress(
+            loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json
+        )
     if results:
-        write(loaded, rows, results)
-        if report:
-            page.write(report, loaded, rows, results)
-            terminal.err.print(f"report written to {report}")
+        write_tables(loaded, rows, results)
+    if results and report:
+        page.write(report, loaded, rows, results)
+        terminal.err.print(f"report written to {report}")
     if not as_json:
-        show(loaded, rows)
+        print_tables(loaded, rows)
     if not complete:
         raise typer.Exit(terminal.SKIPPED)
 
 
-def usable(device: str) -> str:
+def _check_report(report: Path | None, out: Path | None) -> None:
+    """Refuse a report that could not be drawn, before anything runs."""
+    if report and not out:
+        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
+    if report:
+        page.drawable()
+
+
+def _check_device(device: str) -> None:
     """Refuse a device that is not here before anything is loaded onto it."""
     if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
         raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
-    return device
 
 
 @contextmanager
 def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]:
+    _check_device(device)
     if ray is None:
         yield None
         return
@@ -118,8 +115,8 @@ def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]
         yield scaled.on_ray(joined)
 
 
-def stock(suite: str, root: Path) -> bool:
-    """Say of every set what was found and what should be there; return whether nothing is missing."""
+def print_inventory(suite: str, root: Path) -> bool:
+    """Print what was found of every set and what should be there; return whether nothing is missing."""
     found = suites.inventory(suite, root)
     for one in found:
         expected = f" of {one.expected:,}" if one.expected else ""
@@ -130,7 +127,7 @@ def stock(suite: str, root: Path) -> bool:
     return all(one.complete for one in found)
 
 
-def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
+def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
     """Return a suite over images, with a bar while they are encoded."""
     with terminal.progress("images") as bar:
         tasks: dict[str, TaskID] = {}
@@ -143,14 +140,14 @@ def encoded(suite: str, root: Path, encoder: str | None) -> suites.Suite:
         return suites.load_images(suite, root, encoder=encoder, report=report)
 
 
-def follow(
+def run_with_progress(
     suite: suites.Suite,
     runs: list[harness.Run],
     results: harness.ResultFolder | None,
+    executor: harness.Executor | None,
     *,
     workers: int | None,
     device: str,
-    executor: harness.Executor | None,
     as_json: bool,
 ) -> list[harness.Row]:
     """Return the row of every run, with a bar that counts samples, because runs differ in length."""
@@ -169,7 +166,7 @@ def follow(
     return rows
 
 
-def write(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
+def write_tables(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
     """Write the tables as Markdown and as LaTeX beside the rows."""
     found = tables.tables(rows, suite)
     for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
@@ -179,7 +176,7 @@ def write(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultF
             temporary.write_text(text.lstrip("\n"))
 
 
-def show(suite: suites.Suite, rows: list[harness.Row]) -> None:
+def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     """Print one table per kind and order: what sees more than features never shares a column with what does not."""
     terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
     terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
@@ -193,12 +190,3 @@ def show(suite: suites.Suite, rows: list[harness.Row]) -> None:
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
         terminal.out.print(grid)
-
-
-def differ(names: tuple[str, str], out: Path | None, suite: str | None, *, as_json: bool) -> None:
-    """Print B less A with its interval, set by set, and say which of them is a difference."""
-    for found in harness.compare(*names, results=out or Path("results"), suite=suite):
-        if as_json:
-            terminal.emit(found.record())
-        else:
-            terminal.out.print(str(found), markup=False, soft_wrap=True)

@@ -18,7 +18,7 @@ from unseen.cli import terminal
 from unseen.cli.score import line
 from unseen.evaluate import Evaluation, judged, over_time
 from unseen.report import charts, stream
-from unseen.session import Verdicts
+from unseen.verdicts import Verdicts
 
 SHOWN = 6  # verdicts printed from either end of the stream
 SLICES = 12
@@ -27,7 +27,9 @@ METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
 def demo(
-    detector: Annotated[str, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))}.")] = "default",
+    detector: Annotated[
+        str, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))}.")
+    ] = detectors.DEFAULT,
     order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
     seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
@@ -52,8 +54,17 @@ def demo(
     stream.write(report, log, session, title="unseen demo", tables=[_truth_table(frozen, learning)])
     if as_json:
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_kept(verdicts, learning)}
-        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "cut": session.line}
-        terminal.emit({"detector": detector, "order": order, "seed": seed, **counts, **metrics, "report": str(report)})
+        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "threshold": session.threshold}
+        terminal.emit(
+            {
+                "detector": session.detector.name,
+                "order": order,
+                "seed": seed,
+                **counts,
+                **metrics,
+                "report": str(report),
+            }
+        )
         return
     _say(pack, session, verdicts)
     _judge(verdicts, frozen, learning)
@@ -74,7 +85,7 @@ def _say(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"line at {session.line:.2f} (adaptive, aims at 95 % of known)"
+        f"threshold {session.threshold:.2f} (adaptive, aims at 95 % of known)"
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
@@ -93,10 +104,10 @@ def _judge(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None
     )
     terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
     shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
-    cuts = [float(part[-1]) for part in verdicts.cuts.cut.chunk(SLICES)]
+    thresholds = [float(part[-1]) for part in verdicts.threshold.chunk(SLICES)]
     for what, values in {
         "called known": [100 * share for share in shares],
-        "line": cuts,
+        "threshold": thresholds,
         "AUROC, frozen": _aurocs(frozen),
         "AUROC, learning": _aurocs(learning),
     }.items():
@@ -124,7 +135,7 @@ def _compared(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, 
 
 def _kept(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     """Return how many of either side were called rightly once the line meant what it says."""
-    is_id, ready = report.trial.is_id, ~verdicts.cuts.warming
+    is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
     return {
         "known_accepted": float(accepted.double().mean()),

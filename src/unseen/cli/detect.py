@@ -24,7 +24,7 @@ from unseen.images.order import ORDERS, sort_entries
 from unseen.labels import wordnet
 from unseen.labels.nearest import near_duplicates
 from unseen.report import stream
-from unseen.session import Verdict
+from unseen.verdicts import Verdict
 
 WIDEST = 60  # columns for a file's name
 
@@ -157,7 +157,7 @@ class Run:
             "skipped": len(self.log.skipped),
             "learned_from": self.taught - self.taught_before,
             "ever_seen": int(self.session.snapshot.tally.seen),
-            "cut": self.session.line,
+            "threshold": self.session.threshold,
             "stopped": self.is_stopped,
         }
         if as_json:
@@ -169,7 +169,7 @@ class Run:
             f"unknown {self.seen - self.known:,}",
             f"skipped {len(self.log.skipped):,}",
             f"learned from {counts['learned_from']:,} ({counts['ever_seen']:,} ever seen)",
-            f"line at {self.session.line:.2f} ({_meaning(self.session.threshold)})",
+            f"threshold {self.session.threshold:.2f} ({_meaning(self.session.rule)})",
             f"{self.rate:.1f} images per second",
         ]
         told += [f"state saved to {self.state}"] if self.state else []
@@ -211,8 +211,8 @@ def _found_space(space: Path | None, state: Path | None, *, has_names: bool) -> 
 def _mined(names: list[str], model: Encoder, negatives: int, vocabulary: int) -> LabelSpace:
     corpus = wordnet().thinned(vocabulary)
     terminal.err.print(f"mining negatives from {corpus.name} (each word is encoded once and then kept)", soft_wrap=True)
-    with words_bar() as report:
-        space = LabelSpace.build(names, model, negatives=negatives, corpus=corpus, report=report)
+    with words_bar() as progress:
+        space = LabelSpace.build(names, model, negatives=negatives, corpus=corpus, progress=progress)
     warn(near_duplicates(space))
     return space
 
@@ -265,5 +265,5 @@ def _plain(width: int) -> Say:
     return say
 
 
-def _meaning(rule: threshold.Threshold[Any]) -> str:
+def _meaning(rule: threshold.ThresholdRule[Any]) -> str:
     return f"adaptive, aims at {100 * rule.recall:g} % of known" if isinstance(rule, threshold.Adaptive) else rule.name

@@ -14,11 +14,9 @@ import typer
 from unseen.cli import terminal
 from unseen.encoders.base import Encoder, load_encoder
 from unseen.errors import LabelError
-from unseen.labels import MINERS, PROMPTS, LabelSpace, Learned, read_names, word_list
-from unseen.labels.mining import Recipe
+from unseen.labels import MINERS, PROMPTS, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
 from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives
-from unseen.labels.prompts import Wording
-from unseen.labels.vectors import Report
+from unseen.progress import Progress
 from unseen.scale import cluster
 
 SHOWN = 20
@@ -66,16 +64,16 @@ def mine(
     options: dict[str, Any] = {
         "negatives": None if negatives == -1 else negatives,
         "miner": miner,
-        "prompt": _wording(prompt, learned),
+        "prompt": _prompt(prompt, learned),
         "corpus": word_list(words) if words else None,
         "excluded": exclude or None,
     }
-    with words_bar() as report:
+    with words_bar() as progress:
         if ray is None:
             model = load_encoder(encoder)
-            made = _here(wanted, model, options, report)
+            made = _here(wanted, model, options, progress)
         else:
-            made = _on_ray(ray, wanted, encoder, options, workers, gpus, report)
+            made = _on_ray(ray, wanted, encoder, options, workers, gpus, progress)
         spaces = {}
         for name, space in made:
             space.save(files[name])
@@ -85,10 +83,10 @@ def mine(
 
 
 def _here(
-    wanted: Mapping[str, Sequence[str]], encoder: Encoder, options: dict[str, Any], report: Report
+    wanted: Mapping[str, Sequence[str]], encoder: Encoder, options: dict[str, Any], progress: Progress
 ) -> Iterator[tuple[str, LabelSpace]]:
     for name, own in wanted.items():
-        yield name, LabelSpace.build(own, encoder, report=report, **options)
+        yield name, LabelSpace.build(own, encoder, progress=progress, **options)
 
 
 def _on_ray(
@@ -98,14 +96,14 @@ def _on_ray(
     options: dict[str, Any],
     workers: int | None,
     gpus: float,
-    report: Report,
+    progress: Progress,
 ) -> Iterator[tuple[str, LabelSpace]]:
     from unseen.scale import mine as scaled
 
-    recipe = Recipe.of(options.pop("miner"), **options)
+    spec = MiningSpec.of(options.pop("miner"), **options)
     with cluster.connect(address, workers=workers) as ray:
         load = partial(load_encoder, encoder)
-        yield from scaled.mine(ray, wanted, load, recipe, workers=workers, gpus=gpus, report=report)
+        yield from scaled.mine(ray, wanted, load, spec, workers=workers, gpus=gpus, progress=progress)
 
 
 def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, list[str]]:
@@ -153,24 +151,24 @@ def given_names(path: Path | None, given: list[str] | None) -> list[str]:
     return names
 
 
-def _wording(prompt: str | None, learned: Path | None) -> str | Wording | None:
+def _prompt(prompt: str | None, learned: Path | None) -> str | Prompt | None:
     if prompt and learned:
         raise LabelError("expected --prompt or --learned, got both; learned vectors need no template")
-    return Learned.load(learned) if learned else prompt
+    return LearnedPrompts.load(learned) if learned else prompt
 
 
 @contextmanager
-def words_bar() -> Iterator[Report]:
+def words_bar() -> Iterator[Progress]:
     """Show how many words of the corpus have been encoded; yield what to call with the count."""
     started = time.perf_counter()
     with terminal.progress("words") as bar:
         task = bar.add_task("corpus", total=None, rate="")
 
-        def report(done: int, total: int) -> None:
+        def progress(done: int, total: int) -> None:
             rate = done / max(time.perf_counter() - started, 1e-6)
             bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} per second")
 
-        yield report
+        yield progress
 
 
 def _show(space: LabelSpace) -> None:

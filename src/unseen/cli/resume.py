@@ -8,10 +8,10 @@ from typing import Any
 from unseen import LabelSpace, Session, detectors, threshold
 from unseen.errors import SettingError
 
-DETECTOR = "default"
+DETECTOR = detectors.DEFAULT
 
 
-def rule(recall: float | None, cut: float | None) -> threshold.Threshold[Any] | None:
+def rule(recall: float | None, cut: float | None) -> threshold.ThresholdRule[Any] | None:
     """Return the threshold that was asked for, or None where none was."""
     if recall is not None and cut is not None:
         raise SettingError("expected --recall or --cut, got both; a fixed line aims at no recall")
@@ -27,16 +27,16 @@ def usable(detector: str | None) -> None:
 
 
 def session(
-    space: LabelSpace, detector: str | None, asked: threshold.Threshold[Any] | None, state: Path | None
+    space: LabelSpace, detector: str | None, asked: threshold.ThresholdRule[Any] | None, state: Path | None
 ) -> Session:
     """Return a new session, or the one a state file was learned by; refuse options it was not learned with."""
     if state is None or not state.exists():
         return Session(detectors.make(detector or DETECTOR, space), asked)
     found = Session.load(state, space)
-    wanted = asked and asked.suited(anchored=found.detector.derives_even)
+    wanted = asked and asked.for_detector(derives_baseline=found.detector.derives_baseline)
     for option, given, kept in (
-        ("--detector", detector, found.detector.name),
-        ("--recall and --cut", wanted, found.threshold),
+        ("--detector", detector and detectors.find(detector).name, found.detector.name),
+        ("--recall and --cut", wanted, found.rule),
     ):
         if given not in (None, kept):
             raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")

@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from unseen import LabelSpace, Session, keyed, threshold
+from unseen import LabelSpace, Session, SessionSpec, keyed, threshold
 from unseen import detectors as registry
 from unseen.cli import resume, terminal
 from unseen.errors import SettingError
 from unseen.features import Features, load_features
 from unseen.scale import cluster, merge
 from unseen.scale import score as scaled
-from unseen.session import Verdict, Verdicts
+from unseen.verdicts import Verdict, Verdicts
 
 BATCH = 2048  # samples between two checkpoints
 
@@ -72,14 +72,15 @@ def score(
             "streams of a column run side by side by themselves, and nothing learned is nothing to merge"
         )
     if key is not None:
-        recipe = keyed.Recipe(
+        chosen = rule or threshold.Adaptive()
+        spec = SessionSpec(
             LabelSpace.load(space),
             detector or resume.DETECTOR,
-            rule or threshold.Adaptive(),
-            learn=learn,
-            keep=learn and state is not None,
+            threshold=chosen.name,
+            threshold_settings=chosen.settings,
         )
-        _streams(load_features(features), key, recipe, state, ray, as_json=as_json)
+        job = keyed.StreamJob(spec, learn=learn, keep_state=learn and state is not None)
+        _streams(load_features(features), key, job, state, ray, as_json=as_json)
         return
     session = resume.session(LabelSpace.load(space), detector, rule, state)
     if not learn and state is None:
@@ -88,7 +89,7 @@ def score(
     started, known = time.perf_counter(), 0
     # a call of observe ends with a merge
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)
-    with terminal.progress("samples") as bar, _shared(session, shards, merge_every, ray):
+    with terminal.progress("samples") as bar, _shared(session, shards, merge_every, ray) as session:
         task = bar.add_task(session.detector.name, total=len(samples), rate="")
         try:
             for start in range(0, len(samples), batch):
@@ -107,56 +108,55 @@ def score(
 
 
 def _streams(
-    samples: Features, column: str, recipe: keyed.Recipe, state: Path | None, ray: str | None, *, as_json: bool
+    samples: Features, column: str, job: keyed.StreamJob, state: Path | None, ray: str | None, *, as_json: bool
 ) -> None:
     """Score every stream of a column by itself; print verdicts in the order of the input."""
     words = samples.column(column)
     streams = keyed.split(words)
     states = keyed.read_states(state, streams) if state else {}
-    scans = []
+    results = []
     with terminal.progress("samples") as bar, _way(ray) as way:
         task = bar.add_task(f"{len(streams):,} streams", total=len(samples), rate="")
-        for scan in way(recipe, streams, samples.z, states):
-            if state and recipe.keep:
-                keyed.write_state(state, scan)
-            scans.append(scan)
-            bar.update(task, advance=scan.summary.samples, rate=scan.key)
-    verdicts = keyed.joined(recipe, streams, scans)
+        for result in way(job, streams, samples.z, states):
+            if state and job.keep_state:
+                keyed.write_state(state, result)
+            results.append(result)
+            bar.update(task, advance=result.summary.samples, rate=result.key)
+    verdicts = keyed.joined(streams, results)
     for sample, word, verdict in zip(samples.keys, words, verdicts, strict=True):
         if as_json:
             terminal.emit({"key": sample, "stream": word, **verdict._asdict()})
         else:
             print(line(sample, verdict))
-    _streams_summary(streams, {scan.key: scan.summary for scan in scans}, state, as_json=as_json)
+    _streams_summary(streams, {result.key: result.summary for result in results}, state, as_json=as_json)
 
 
 @contextmanager
-def _shared(session: Session, shards: int, every: int, ray: str | None) -> Iterator[None]:
-    """Let several observers share the session's stream, in this process or as actors."""
-    if shards == 1:
-        yield
-        return
+def _shared(session: Session, shards: int, every: int, ray: str | None) -> Iterator[Session]:
+    """Yield a session whose stream several observers share, in this process or as actors."""
     alone = session.detector
+    if shards == 1:
+        yield session
+        return
     if ray is None:
-        session.detector = merge.Sharded.of(alone, shards=shards, every=every)
-        yield
+        yield session.at(session.snapshot, detector=merge.Sharded.of(alone, shards=shards, every=every))
         return
     with cluster.connect(ray) as joined, merge.actors(joined, alone, shards) as team:
-        session.detector = merge.Sharded.of(alone, shards=shards, every=every, team=team)
-        yield
+        shared = merge.Sharded.of(alone, shards=shards, every=every, team=team)
+        yield session.at(session.snapshot, detector=shared)
 
 
 @contextmanager
-def _way(ray: str | None) -> Iterator[keyed.Scans]:
+def _way(ray: str | None) -> Iterator[keyed.StreamRunner]:
     if ray is None:
-        yield keyed.in_turn
+        yield keyed.run_serially
         return
     with cluster.connect(ray) as joined:
         yield scaled.on(joined)
 
 
 def _streams_summary(
-    streams: Sequence[keyed.Stream], found: dict[str, keyed.Summary], state: Path | None, *, as_json: bool
+    streams: Sequence[keyed.KeyedStream], found: dict[str, keyed.StreamSummary], state: Path | None, *, as_json: bool
 ) -> None:
     if as_json:
         for stream in streams:
@@ -193,7 +193,7 @@ def _summary(session: Session, count: int, known: int, state: Path | None, *, as
         "taught_known": int(tally.taught_known),
         "taught_unknown": int(tally.taught_unknown),
         "seen": int(tally.seen),
-        "cut": session.line,
+        "threshold": session.threshold,
     }
     if as_json:
         terminal.emit({"summary": summary, "state": str(state) if state else None})
@@ -201,5 +201,5 @@ def _summary(session: Session, count: int, known: int, state: Path | None, *, as
     terminal.err.print(
         f"known {known:,} · unknown {count - known:,} · learned from "
         f"{int(tally.taught_known + tally.taught_unknown):,} of {int(tally.seen):,} ever seen"
-        f" · line at {session.line:.2f} ({session.threshold.name})" + (f" · state saved to {state}" if state else "")
+        f" · threshold {session.threshold:.2f} ({session.rule.name})" + (f" · state saved to {state}" if state else "")
     )

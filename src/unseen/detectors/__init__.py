@@ -7,7 +7,6 @@ from typing import Any
 from unseen.detectors.adaneg import AdaNeg
 from unseen.detectors.base import Detector, Reading
 from unseen.detectors.csp import CSP
-from unseen.detectors.default import Default
 from unseen.detectors.dnm import DNM
 from unseen.detectors.energy import Energy
 from unseen.detectors.entropy import Entropy
@@ -19,6 +18,7 @@ from unseen.detectors.mcm import MCM
 from unseen.detectors.neglabel import NegLabel
 from unseen.detectors.online import Online
 from unseen.detectors.online_id import OnlineID
+from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
 from unseen.errors import SettingError
 from unseen.labels import LabelSpace
@@ -26,7 +26,7 @@ from unseen.labels import LabelSpace
 REGISTRY: dict[str, type[Detector[Any]]] = {
     kind.name: kind
     for kind in (
-        Default,
+        PooledEvidence,
         Online,
         OnlineID,
         Framework,
@@ -45,8 +45,17 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
 }
 
 
+DEFAULT = PooledEvidence.name  # the detector we recommend
+
+
+def resolved(name: str) -> str:
+    """Return the registered name that `name` stands for: the alias "default" is the recommended detector."""
+    return DEFAULT if name == "default" else name
+
+
 def find(name: str) -> type[Detector[Any]]:
-    """Return the class registered as `name`."""
+    """Return the class registered as `name`; "default" is the recommended one."""
+    name = resolved(name)
     if name not in REGISTRY:
         raise SettingError(
             f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
@@ -65,6 +74,7 @@ def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
 
 __all__ = [
     "CSP",
+    "DEFAULT",
     "DNM",
     "EOE",
     "GLMCM",
@@ -72,7 +82,6 @@ __all__ = [
     "REGISTRY",
     "TANL",
     "AdaNeg",
-    "Default",
     "Detector",
     "Energy",
     "Entropy",
@@ -81,7 +90,9 @@ __all__ = [
     "NegLabel",
     "Online",
     "OnlineID",
+    "PooledEvidence",
     "Reading",
     "find",
     "make",
+    "resolved",
 ]

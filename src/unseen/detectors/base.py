@@ -28,7 +28,12 @@ class Reading(NamedTuple):
     score: Float[Tensor, " T"]  # log-odds where the method has odds; higher = more likely one of the known names
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
-    even: Float[Tensor, " T"]  # the score of a sample of which nothing is known: 0 where scores are log-odds
+    baseline: Float[Tensor, " T"]  # the score of an image related to no name: 0 where scores are log-odds
+
+    @property
+    def margin(self) -> Float[Tensor, " T"]:
+        """Return score - baseline: comparable over the life of a stream."""
+        return self.score - self.baseline
 
     @classmethod
     def of(cls, score: Tensor, label: Tensor, route: Tensor) -> Reading:
@@ -36,10 +41,10 @@ class Reading(NamedTuple):
         return cls(score, label, route.to(torch.int8), torch.zeros_like(score))
 
     @classmethod
-    def frozen(cls, score: Tensor, label: Tensor, even: Tensor | None = None) -> Reading:
+    def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> Reading:
         """Return a reading of samples that taught nothing."""
-        even = torch.zeros_like(score) if even is None else even
-        return cls(score, label, torch.zeros_like(label, dtype=torch.int8), even)
+        baseline = torch.zeros_like(score) if baseline is None else baseline
+        return cls(score, label, torch.zeros_like(label, dtype=torch.int8), baseline)
 
     @classmethod
     def joined(cls, parts: list[Reading]) -> Reading:
@@ -56,7 +61,7 @@ class Detector(ABC, Generic[S]):
     """A published method over one label space. No method takes a label: a leak must be impossible to type.
 
     Subclasses write `start`, `read` and, if they learn, `learn`; both get checked unit features, a block at a time.
-    A state is None or a NamedTuple of tensors, never written to, so that a reader always holds a whole snapshot.
+    A state is None or a NamedTuple (of NamedTuples) of tensors, never written to: a reader holds a whole snapshot.
     """
 
     labels: LabelSpace
@@ -64,7 +69,7 @@ class Detector(ABC, Generic[S]):
     name: ClassVar[str]
     needs_names: ClassVar[int] = 1  # 2 where names compete: a softmax over one is always 1
     needs_negatives: ClassVar[bool] = False
-    derives_even: ClassVar[bool] = False  # `even` is where unknown images lie, not only where log-odds are 0
+    derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
     needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
     merges: ClassVar[bool] = False  # states learned side by side can become one
 
@@ -123,7 +128,7 @@ class Detector(ABC, Generic[S]):
         if not self.merges:
             raise SettingError(
                 f"expected a detector whose states can be merged, got {self.name!r}; "
-                "choose default, online or one that never learns, or do not shard the stream"
+                "choose pooled, online or one that never learns, or do not shard the stream"
             )
         return ends[0] if len(ends) == 1 else self._merged(start, ends, rule)
 

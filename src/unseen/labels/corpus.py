@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -48,23 +48,23 @@ class Corpus:
         return Corpus(f"{sum(map(len, lists.values())):,} words of {self.name}", lists)
 
     def __len__(self) -> int:
-        return len({key(word) for words in self.lists.values() for word in words})
+        return len({canonical_spelling(word) for words in self.lists.values() for word in words})
 
 
 def _spaced(words: tuple[str, ...], count: int) -> tuple[str, ...]:
     return tuple(words[i * len(words) // count] for i in range(count))
 
 
-def key(word: str) -> str:
-    """Return what makes two spellings the same word to a text encoder."""
+def canonical_spelling(word: str) -> str:
+    """Return one form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores."""
     return word.casefold().replace("_", " ").replace("-", " ").strip()
 
 
-def distinct(words: Iterable[str], taken: set[str], own: Collection[str]) -> list[int]:
-    """Return the positions of words that are neither taken nor one of the user's own names, and mark them taken."""
+def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
+    """Return the positions of words whose spelling is not taken yet, and mark them taken."""
     kept = []
     for position, word in enumerate(words):
-        if (spelling := key(word)) not in taken and spelling not in own:
+        if (spelling := canonical_spelling(word)) not in taken:
             taken.add(spelling)
             kept.append(position)
     return kept

@@ -1,14 +1,28 @@
-"""Read names from a text file: one per line, comments and blank lines left out, doubtful bytes refused."""
+"""Names from a text file, one per line, and the checks that every list of names passes."""
 
 from __future__ import annotations
 
 import codecs
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from unseen.errors import LabelError
 
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False) -> tuple[str, ...]:
+    """Return the names as they are, or say what is wrong with them."""
+    if isinstance(names, str):
+        raise LabelError(f"expected {which} as a list of strings, got one string; pass [{names!r}]")
+    if at_least_one and not names:
+        raise LabelError("expected at least one known name, got none; pass the classes you want to recognise")
+    if blank := [name for name in names if not name.strip()]:
+        raise LabelError(f"expected {which} without blanks, got {len(blank)} empty; remove them")
+    if doubled := [name for name, count in Counter(names).items() if count > 1]:
+        raise LabelError(f"expected distinct {which}, got {doubled[:3]} more than once; remove the duplicates")
+    return tuple(names)
 
 
 def read_names(path: str | Path) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""Look at a label space as a person would: which names and negatives lie close together."""
+"""Which names and negatives of a label space lie close together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unseen.labels.corpus import key
+from unseen.labels.corpus import canonical_spelling
 from unseen.labels.space import LabelSpace
 
 NEAR = 0.95
@@ -19,14 +19,12 @@ class Pair:
     cosine: float
 
 
-def nearest_negatives(space: LabelSpace, count: int = 3) -> dict[str, list[Pair]]:
-    """Return for each known name its closest negatives, closest first."""
-    if not space.negatives:
-        return {name: [] for name in space.names}
-    top = (space.id_anchors @ space.ood_anchors.T).topk(min(count, len(space.negatives)))
+def nearest_negatives(space: LabelSpace, count: int = 3, *, part: slice = slice(None)) -> dict[str, list[Pair]]:
+    """Return for each known name, or each of a part of them, its closest negatives, closest first."""
+    top = (space.id_anchors[part] @ space.ood_anchors.T).topk(min(count, len(space.negatives)))
     return {
         name: [Pair(name, space.negatives[i], round(c, 4)) for i, c in zip(places, cosines, strict=True)]
-        for name, places, cosines in zip(space.names, top.indices.tolist(), top.values.tolist(), strict=True)
+        for name, places, cosines in zip(space.names[part], top.indices.tolist(), top.values.tolist(), strict=True)
     }
 
 
@@ -47,4 +45,4 @@ def near_duplicates(space: LabelSpace, above: float = NEAR) -> list[Pair]:
 
 
 def _stem(word: str) -> str:
-    return key(word).removesuffix("s")
+    return canonical_spelling(word).removesuffix("s")

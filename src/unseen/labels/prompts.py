@@ -41,24 +41,24 @@ class TextEncoder(TextIdentity, Protocol):
         """Return one unit vector per text."""
 
 
-def text_identity(encoder: TextIdentity) -> str:
+def text_fingerprint(encoder: TextIdentity) -> str:
     """Return a hash that changes when the encoder's text vectors do, even where its image space stays the same."""
     return str(getattr(encoder, "text_fingerprint", encoder.fingerprint))
 
 
-class Wording(Protocol):
-    """A way to word names: a Prompt, or Learned vectors."""
+class Prompt(Protocol):
+    """A way to turn names into text vectors."""
 
     @property
-    def label(self) -> str:
-        """Return what manifests call it; two wordings that differ have different labels."""
+    def description(self) -> str:
+        """Return what manifests call it; two prompts that differ have different descriptions."""
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return one unit vector per name."""
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptTemplates:
     """One or more templates with one `{}` each; vectors are averaged over templates, then normalised."""
 
     templates: tuple[str, ...]
@@ -72,7 +72,7 @@ class Prompt:
                 )
 
     @property
-    def label(self) -> str:
+    def description(self) -> str:
         """Return the templates, joined."""
         return " | ".join(self.templates)
 
@@ -86,20 +86,20 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """CSP's wording of adjectives: each is joined to one of several nouns, then put into templates."""
+class AdjectiveNounTemplates:
+    """CSP's prompts for adjectives: each is joined to one of several nouns, then put into templates."""
 
     nouns: tuple[str, ...]
-    prompt: Prompt
+    templates: PromptTemplates
 
     @property
-    def label(self) -> str:
+    def description(self) -> str:
         """Return nouns and templates, joined."""
-        return f"{self.prompt.label} with {' '.join(self.nouns)}"
+        return f"{self.templates.description} with {' '.join(self.nouns)}"
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return the vector of '<adjective> <noun>' for each adjective."""
-        return self.prompt.encode([f"{name} {self._noun(name)}" for name in names], encoder)
+        return self.templates.encode([f"{name} {self._noun(name)}" for name in names], encoder)
 
     def _noun(self, name: str) -> str:
         # a hash, not a random stream: the choice for a word must not depend on which words came before it
@@ -107,14 +107,14 @@ class Paired:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class LearnedPrompts:
     """Vectors that prompt learning (LAPT and its like) gave for certain names; other names are refused."""
 
     vectors: Mapping[str, Float[Tensor, " d"]]
     source: str
 
     @property
-    def label(self) -> str:
+    def description(self) -> str:
         """Return where the vectors came from, with a hash of them."""
         digest = hashlib.sha256()
         for name in sorted(self.vectors):
@@ -122,7 +122,7 @@ class Learned:
         return f"learned: {self.source} {digest.hexdigest()[:16]}"
 
     @classmethod
-    def load(cls, path: str | Path) -> Learned:
+    def load(cls, path: str | Path) -> LearnedPrompts:
         """Read a safetensors file with `features` [n, d] and a JSON list `names` in its metadata."""
         path = Path(path)
         try:
@@ -156,10 +156,10 @@ class Learned:
         return rows
 
 
-NICE = Prompt(("The nice {}.",))
-NICE_ADJECTIVE = Prompt(("This is a {} photo.",))
-PHOTO = Prompt(("a photo of a {}.",))
-CSP = Prompt(
+NICE = PromptTemplates(("The nice {}.",))
+NICE_ADJECTIVE = PromptTemplates(("This is a {} photo.",))
+PHOTO = PromptTemplates(("a photo of a {}.",))
+CSP = PromptTemplates(
     (
         "a close-up photo of the nice {}.",
         "a photo with the nice {}.",
@@ -172,19 +172,19 @@ CSP = Prompt(
     )
 )
 SUPERCLASSES = "environment space object scene place item area view thing pattern structure landscape vista creature"
-CSP_ADJECTIVES = Paired(
+CSP_ADJECTIVES = AdjectiveNounTemplates(
     tuple(SUPERCLASSES.split()),
-    Prompt(("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")),
+    PromptTemplates(("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")),
 )
-PROMPTS: dict[str, Wording] = {"nice": NICE, "photo": PHOTO, "csp": CSP}
+PROMPTS: dict[str, Prompt] = {"nice": NICE, "photo": PHOTO, "csp": CSP}
 
 
-def as_wording(prompt: str | Sequence[str] | Wording) -> Wording:
-    """Return a wording from a name in PROMPTS, a template, several templates, or a wording."""
+def as_prompt(prompt: str | Sequence[str] | Prompt) -> Prompt:
+    """Return a prompt from a name in PROMPTS, a template, several templates, or a prompt."""
     if isinstance(prompt, str):
-        return PROMPTS.get(prompt) or Prompt((prompt,))
+        return PROMPTS.get(prompt) or PromptTemplates((prompt,))
     if isinstance(prompt, Sequence):
-        return Prompt(tuple(prompt))
+        return PromptTemplates(tuple(prompt))
     return prompt
 
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import LabelError
+from unseen.labels.names import check_names
 from unseen.storage.files import load_tensors, save_tensors
 
 if TYPE_CHECKING:
-    from unseen.labels.corpus import Corpus
-    from unseen.labels.prompts import TextEncoder, Wording
+    from unseen.labels.prompts import TextEncoder
 
-NO_NAMES = "expected at least one known name, got none; pass the classes you want to recognise"
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 
 
@@ -40,10 +38,8 @@ class LabelSpace:
 
     def __post_init__(self) -> None:
         """Check everything once and keep exactly unit rows, so that no detector has to."""
-        object.__setattr__(self, "names", _checked_names("names", self.names))
-        object.__setattr__(self, "negatives", _checked_names("negatives", self.negatives))
-        if not self.names:
-            raise LabelError(NO_NAMES)
+        object.__setattr__(self, "names", check_names("names", self.names, at_least_one=True))
+        object.__setattr__(self, "negatives", check_names("negatives", self.negatives))
         if shared := set(self.names) & set(self.negatives):
             raise LabelError(
                 f"expected negatives that are not known names, got {sorted(shared)[:3]} on both sides; "
@@ -53,33 +49,12 @@ class LabelSpace:
         object.__setattr__(self, "id_anchors", _unit_rows("id_anchors", self.id_anchors, len(self.names), width))
         object.__setattr__(self, "ood_anchors", _unit_rows("ood_anchors", self.ood_anchors, len(self.negatives), width))
 
-    @classmethod
-    def build(
-        cls,
-        names: Sequence[str],
-        encoder: TextEncoder,
-        *,
-        negatives: int | None = 10_000,
-        miner: str = "neglabel",
-        prompt: str | Sequence[str] | Wording | None = None,
-        corpus: Corpus | None = None,
-        excluded: Iterable[str] | None = None,
-        cache: Path | None = None,
-        report: Callable[[int, int], None] = lambda done, total: None,
-    ) -> LabelSpace:
-        """Return `names` with at most `negatives` negatives mined from `corpus` (WordNet), deterministically.
+    @staticmethod
+    def build(names: Sequence[str], encoder: TextEncoder, **options: Any) -> LabelSpace:
+        """Return `names` with negatives mined from a corpus; `unseen.labels.build` explains the options."""
+        from unseen.labels.mining import build  # late: it makes label spaces
 
-        `negatives=None` keeps the share the miner's paper keeps; `prompt` and `excluded` (lists of the corpus) default
-        to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds;
-        `report(done, total)` is called while words are encoded.
-        """
-        from unseen.labels.mining import mine  # it makes LabelSpaces, so it imports this module
-
-        names = _checked_names("names", names)
-        if not names:
-            raise LabelError(NO_NAMES)
-        options = {"prompt": prompt, "corpus": corpus, "excluded": excluded, "cache": cache, "report": report}
-        return mine(names, encoder, negatives=negatives, miner=miner, **options)  # type: ignore[arg-type]
+        return build(names, encoder, **options)
 
     @property
     def dim(self) -> int:
@@ -131,18 +106,6 @@ class LabelSpace:
             f"LabelSpace({len(self.names)} names + {len(self.negatives)} negatives, d={self.dim}, "
             f"fingerprint {self.fingerprint[:8]})"
         )
-
-
-def _checked_names(which: str, names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise LabelError(f"expected {which} as a list of strings, got one string; pass [{names!r}]")
-    blank = [name for name in names if not name.strip()]
-    if blank:
-        raise LabelError(f"expected {which} without blanks, got {len(blank)} empty; remove them")
-    doubled = [name for name, count in Counter(names).items() if count > 1]
-    if doubled:
-        raise LabelError(f"expected distinct {which}, got {doubled[:3]} more than once; remove the duplicates")
-    return tuple(names)
 
 
 def _unit_rows(which: str, anchors: Tensor, rows: int, width: int) -> Tensor:

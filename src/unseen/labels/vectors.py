@@ -1,12 +1,13 @@
-"""Text vectors of a corpus in blocks, each computed once per encoder and wording and kept on disk."""
+"""Text vectors of a corpus, each computed once per encoder and prompt and kept on disk."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float16
@@ -14,18 +15,25 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.errors import StateError
-from unseen.labels.corpus import Corpus, distinct
-from unseen.labels.prompts import TextEncoder, TextIdentity, Wording, text_identity
+from unseen.labels.corpus import Corpus, canonical_spelling, distinct_words
+from unseen.labels.prompts import Prompt, TextEncoder, TextIdentity, text_fingerprint
+from unseen.progress import Progress, no_progress
 from unseen.storage.caches import cache_dir
 from unseen.storage.files import load_tensors, save_tensors
 
-BLOCK = 4096
-Report = Callable[[int, int], None]  # words so far, words in all
+CHUNK = 4096  # words per file
+
+
+class CorpusPrompts(NamedTuple):
+    """How the words of a corpus are worded."""
+
+    nouns: Prompt
+    adjectives: Prompt
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some words of one list with their vectors, which stay on disk until asked for."""
+class Candidates:
+    """Words that may become negatives, with vectors that stay on disk until asked for."""
 
     words: tuple[str, ...]
     is_adjective: bool
@@ -33,18 +41,18 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Lot:
+class WordChunk:
     """Words that are encoded together, and the file their vectors are kept in."""
 
     words: Sequence[str]
     is_adjective: bool
-    wording: Wording
+    prompt: Prompt
     path: Path
     header: str
 
     @property
-    def is_kept(self) -> bool:
-        """Say whether an earlier run has encoded these words."""
+    def is_cached(self) -> bool:
+        """Tell whether an earlier run has encoded these words."""
         try:
             self.read()
         except StateError:  # absent or torn: it is only a cache
@@ -53,10 +61,10 @@ class Lot:
 
     def encode(self, encoder: TextEncoder) -> Float16[Tensor, "n d"]:
         """Return one vector per word, in half precision: a fresh run and one from the cache see the same numbers."""
-        return self.wording.encode(self.words, encoder).half().cpu().contiguous()
+        return self.prompt.encode(self.words, encoder).half().cpu().contiguous()
 
-    def keep(self, vectors: Float16[Tensor, "n d"]) -> None:
-        """Write the vectors of these words."""
+    def write(self, vectors: Float16[Tensor, "n d"]) -> None:
+        """Keep the vectors of these words."""
         save_tensors(self.path, {"vectors": vectors}, kind="text-vectors", header=self.header)
 
     def read(self) -> Float16[Tensor, "n d"]:
@@ -67,53 +75,54 @@ class Lot:
 def encode_corpus(
     corpus: Corpus,
     encoder: TextEncoder,
-    wordings: dict[bool, Wording],
+    prompts: CorpusPrompts,
     *,
-    own: Collection[str] = (),
+    names: Iterable[str] = (),
     cache: Path | None = None,
-    report: Report = lambda done, total: None,
-) -> list[Block]:
-    """Return the corpus in blocks, each word once; what an earlier run encoded is read, not encoded again."""
-    found = lots(corpus, encoder, wordings, cache=cache)
+    progress: Progress = no_progress,
+) -> list[Candidates]:
+    """Return the words of a corpus less the known names; what an earlier run encoded is read, not encoded again."""
+    chunks = chunk_corpus(corpus, encoder, prompts, cache=cache)
     total, done = sum(map(len, corpus.lists.values())), 0
-    for lot in found:
-        if not lot.is_kept:
-            lot.keep(lot.encode(encoder))
-        report(done := done + len(lot.words), total)
-    return blocks(found, Lot.read, own)
+    for chunk in chunks:
+        if not chunk.is_cached:
+            chunk.write(chunk.encode(encoder))
+        progress(done := done + len(chunk.words), total)
+    return candidates(chunks, WordChunk.read, names)
 
 
-def lots(
-    corpus: Corpus, encoder: TextIdentity, wordings: dict[bool, Wording], *, cache: Path | None = None
-) -> list[Lot]:
+def chunk_corpus(
+    corpus: Corpus, encoder: TextIdentity, prompts: CorpusPrompts, *, cache: Path | None = None
+) -> list[WordChunk]:
     """Return the corpus cut into what is encoded together, always alike."""
-    folder = (cache or cache_dir()) / "texts" / text_identity(encoder)[:32]
-    found = []
-    for is_adjective, words in _chunks(corpus):
-        wording = wordings[is_adjective]
-        header = json.dumps([encoder.name, text_identity(encoder), wording.label, list(words)], ensure_ascii=False)
+    identity = text_fingerprint(encoder)
+    folder = (cache or cache_dir()) / "texts" / identity[:32]
+    chunks = []
+    for is_adjective, words in _cut(corpus):
+        prompt = prompts.adjectives if is_adjective else prompts.nouns
+        header = json.dumps([encoder.name, identity, prompt.description, list(words)], ensure_ascii=False)
         path = folder / f"{hashlib.sha256(header.encode()).hexdigest()[:32]}.safetensors"
-        found.append(Lot(words, is_adjective, wording, path, header))
-    return found
+        chunks.append(WordChunk(words, is_adjective, prompt, path, header))
+    return chunks
 
 
-def blocks(
-    found: Iterable[Lot], read: Callable[[Lot], Float16[Tensor, "n d"]], own: Collection[str] = ()
-) -> list[Block]:
-    """Return each word once, less the user's own names, with vectors that `read` gets when they are asked for."""
-    taken: set[str] = set()
-    return [_block(lot, distinct(lot.words, taken, own), read) for lot in found]
+def candidates(
+    chunks: Iterable[WordChunk], read: Callable[[WordChunk], Float16[Tensor, "n d"]], names: Iterable[str] = ()
+) -> list[Candidates]:
+    """Return each word once, less the known names, with vectors that `read` gets when they are asked for."""
+    taken = set(map(canonical_spelling, names))
+    return [_candidates(chunk, distinct_words(chunk.words, taken), read) for chunk in chunks]
 
 
-def _chunks(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
+def _cut(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
     # chunks never span lists, so leaving out a list leaves the cached vectors of the others in use
     for name, words in corpus.lists.items():
-        for start in range(0, len(words), BLOCK):
-            yield name.startswith("adj."), words[start : start + BLOCK]
+        for start in range(0, len(words), CHUNK):
+            yield name.startswith("adj."), words[start : start + CHUNK]
 
 
-def _block(lot: Lot, kept: list[int], read: Callable[[Lot], Float16[Tensor, "n d"]]) -> Block:
+def _candidates(chunk: WordChunk, kept: list[int], read: Callable[[WordChunk], Float16[Tensor, "n d"]]) -> Candidates:
     def load() -> Float[Tensor, "n d"]:
-        return normalize(read(lot)[torch.tensor(kept, dtype=torch.long)].float(), dim=-1)
+        return normalize(read(chunk)[torch.tensor(kept, dtype=torch.long)].float(), dim=-1)
 
-    return Block(tuple(lot.words[i] for i in kept), lot.is_adjective, load)
+    return Candidates(tuple(chunk.words[i] for i in kept), chunk.is_adjective, load)

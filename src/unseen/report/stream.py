@@ -17,8 +17,9 @@ from torch import Tensor
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts
-from unseen.session import Session, Verdicts
+from unseen.session import Session
 from unseen.storage.files import replacing
+from unseen.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -65,7 +66,7 @@ class Columns(NamedTuple):
 
     margin: Float[Tensor, " T"]
     known: Bool[Tensor, " T"]
-    cut: Float[Tensor, " T"]
+    threshold: Float[Tensor, " T"]
     label: Int[Tensor, " T"]
 
 
@@ -80,7 +81,7 @@ class Log:
 
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
         """Keep what was said of consecutive samples."""
-        columns = Columns(verdicts.margin, verdicts.known, verdicts.cuts.cut, verdicts.reading.label)
+        columns = Columns(verdicts.margin, verdicts.known, verdicts.threshold, verdicts.label)
         self.parts.append(Columns(*(column.cpu() for column in columns)))
         for key, verdict, margin, jpeg in zip(keys, verdicts, verdicts.margin.tolist(), jpegs, strict=True):
             side = self.accepted if verdict.known else self.rejected
@@ -176,15 +177,15 @@ def _stream(log: Log, session: Session) -> str:
         "unknown": f"{len(columns.known) - known:,}",
         "skipped": f"{len(log.skipped):,}",
         "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
-        f"line, {session.threshold.name}": f"{session.line:.2f}",
+        f"threshold, {session.rule.name}": f"{session.threshold:.2f}",
     }
     parts = [
         f'<div class="tiles">{"".join(_tile(what, value) for what, value in tiles.items())}</div>',
         "<h2>Scores</h2><p>Log-odds above even: at the line or right of it an image is called known.</p>",
         keys("known", "unknown", "cut"),
-        charts.histogram(columns.margin, columns.known, session.line),
+        charts.histogram(columns.margin, columns.known, session.threshold),
         "<h2>Over time</h2><p>Every image in order of arrival, and the line as each of them met it.</p>",
-        charts.track(columns.margin, columns.known, columns.cut),
+        charts.track(columns.margin, columns.known, columns.threshold),
     ]
     return "".join(parts)
 

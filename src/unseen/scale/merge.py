@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unseen.detectors import Detector, Reading
 from unseen.detectors.merging import RULES, Rule
+from unseen.detectors.state import map_state
 from unseen.errors import SettingError
 from unseen.scale.cluster import fetched
 
@@ -78,7 +79,7 @@ class Sharded(Detector[Any]):
             if value not in known:
                 raise SettingError(f"expected a {what} out of {', '.join(known)}, got {value!r}; check the spelling")
         self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge
-        for name in ("name", "derives_even", "needs_patches", "merges"):
+        for name in ("name", "derives_baseline", "needs_patches", "merges"):
             object.__setattr__(self, name, getattr(self.detector, name))
 
     @property
@@ -137,9 +138,7 @@ class Observer:
     def observe(self, state: Any, part: Float[Tensor, "n d"]) -> tuple[Reading, Any]:
         """Return the readings of a part and the state after it."""
         # cloned, because what comes out of the object store is aligned otherwise, and rounding follows
-        if state is not None:
-            state = type(state)(*(column.clone() for column in state))
-        return self.detector.observe(state, part.clone())
+        return self.detector.observe(map_state(torch.clone, state), part.clone())
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Mining as map and reduce: actors that load the encoder once turn lots of words into vectors, tasks choose negatives.
+"""Mining as map and reduce: actors that load the encoder once turn words into vectors, tasks choose negatives.
 
-Lots are cut as the local miner cuts them and the choice is the local miner's own code, so manifest and fingerprint are
-the same to the last bit. Vectors are kept in the same cache, on the machine that asks: words once encoded, here or on
-a cluster, are not encoded again.
+Words are cut into chunks as the local miner cuts them and the choice is the local miner's own code, so manifest and
+fingerprint are the same to the last bit. Vectors are kept in the same cache, on the machine that asks: words once
+encoded, here or on a cluster, are not encoded again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from jaxtyping import Float, Float16
 from torch import Tensor
 
 from unseen.errors import EncoderError
-from unseen.labels import LabelSpace
-from unseen.labels.mining import Recipe, spelled
-from unseen.labels.prompts import TextEncoder, Wording, text_identity
-from unseen.labels.vectors import Lot, Report, blocks, lots
+from unseen.labels import LabelSpace, MiningSpec, Prompt
+from unseen.labels.prompts import TextEncoder, text_fingerprint
+from unseen.labels.vectors import WordChunk, candidates, chunk_corpus
+from unseen.progress import Progress, no_progress
 from unseen.scale import cluster
 
-AHEAD = 2  # lots that wait at an actor, so that it never waits for us
+AHEAD = 2  # chunks that wait at an actor, so that it never waits for us
 
 
 class Identity(NamedTuple):
@@ -44,27 +44,27 @@ class Texts:
 
     def identity(self) -> Identity:
         """Return which encoder this is."""
-        return Identity(self.encoder.name, self.encoder.fingerprint, text_identity(self.encoder))
+        return Identity(self.encoder.name, self.encoder.fingerprint, text_fingerprint(self.encoder))
 
-    def lot(self, lot: Lot) -> Float16[Tensor, "n d"]:
+    def vectors(self, chunk: WordChunk) -> Float16[Tensor, "n d"]:
         """Return one vector per word."""
-        return lot.encode(self.encoder)
+        return chunk.encode(self.encoder)
 
-    def names(self, wording: Wording, names: Sequence[str]) -> Float[Tensor, "K d"]:
+    def names(self, prompt: Prompt, names: Sequence[str]) -> Float[Tensor, "K d"]:
         """Return one vector per known name."""
-        return wording.encode(names, self.encoder).cpu()
+        return prompt.encode(names, self.encoder).cpu()
 
 
 def mine(
     ray: Any,
     spaces: Mapping[str, Sequence[str]],
     load: Callable[[], TextEncoder],
-    recipe: Recipe,
+    spec: MiningSpec,
     *,
     workers: int | None = None,
     gpus: float = 0,
     cache: Path | None = None,
-    report: Report = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Iterator[tuple[str, LabelSpace]]:
     """Yield one label space for each entry of `spaces` (what to call it, and its names), in that order."""
     slots = cluster_slots(ray)
@@ -73,16 +73,14 @@ def mine(
     actors = [kind.remote(load, torch.get_num_threads()) for _ in range(count)]
     try:
         identity = _agreed(cluster.fetched(ray, [actor.identity.remote() for actor in actors]))
-        found = lots(recipe.pool, identity, recipe.wordings, cache=cache)
-        _encode_missing(ray, actors, found, report)
-        anchors = [
-            actors[i % count].names.remote(recipe.wording, list(names)) for i, names in enumerate(spaces.values())
-        ]
+        chunks = chunk_corpus(spec.corpus, identity, spec.corpus_prompts, cache=cache)
+        _encode_missing(ray, actors, chunks, progress)
+        anchors = [actors[i % count].names.remote(spec.prompt, list(names)) for i, names in enumerate(spaces.values())]
         ray.wait(anchors, num_returns=len(anchors))
     finally:
         for actor in actors:
             ray.kill(actor)
-    yield from _reduced(ray, spaces, anchors, found, recipe, identity)
+    yield from _reduced(ray, spaces, anchors, chunks, spec, identity)
 
 
 def cluster_slots(ray: Any) -> float:
@@ -99,35 +97,35 @@ def _agreed(found: Sequence[Identity]) -> Identity:
     return found[0]
 
 
-def _encode_missing(ray: Any, actors: Sequence[Any], found: Sequence[Lot], report: Report) -> None:
-    """Encode what no earlier run has, a few lots at a time on every actor, and keep it."""
-    waiting = [lot for lot in found if not lot.is_kept]
-    total = sum(len(lot.words) for lot in found)
-    done = total - sum(len(lot.words) for lot in waiting)
-    report(done, total)
-    free, running = list(actors) * AHEAD, dict[Any, tuple[Any, Lot]]()
+def _encode_missing(ray: Any, actors: Sequence[Any], chunks: Sequence[WordChunk], progress: Progress) -> None:
+    """Encode what no earlier run has, a few chunks at a time on every actor, and keep it."""
+    waiting = [chunk for chunk in chunks if not chunk.is_cached]
+    total = sum(len(chunk.words) for chunk in chunks)
+    done = total - sum(len(chunk.words) for chunk in waiting)
+    progress(done, total)
+    free, running = list(actors) * AHEAD, dict[Any, tuple[Any, WordChunk]]()
     while waiting or running:
         while waiting and free:
-            actor, lot = free.pop(), waiting.pop()
-            running[actor.lot.remote(lot)] = (actor, lot)
+            actor, chunk = free.pop(), waiting.pop()
+            running[actor.vectors.remote(chunk)] = (actor, chunk)
         for ref in ray.wait(list(running))[0]:
-            actor, lot = running.pop(ref)
-            lot.keep(cluster.fetched(ray, ref))
+            actor, chunk = running.pop(ref)
+            chunk.write(cluster.fetched(ray, ref))
             free.append(actor)
-            report(done := done + len(lot.words), total)
+            progress(done := done + len(chunk.words), total)
 
 
 def _reduced(
     ray: Any,
     spaces: Mapping[str, Sequence[str]],
     anchors: Sequence[Any],
-    found: Sequence[Lot],
-    recipe: Recipe,
+    chunks: Sequence[WordChunk],
+    spec: MiningSpec,
     identity: Identity,
 ) -> Iterator[tuple[str, LabelSpace]]:
     task = ray.remote(num_cpus=1, max_retries=-1)(choose)
-    vectors = {lot.path: ray.put(lot.read()) for lot in found}
-    shared = ray.put((list(found), vectors, recipe, identity, torch.get_num_threads()))
+    vectors = {chunk.path: ray.put(chunk.read()) for chunk in chunks}
+    shared = ray.put((list(chunks), vectors, spec, identity, torch.get_num_threads()))
     chosen = [task.remote(list(names), own, shared) for names, own in zip(spaces.values(), anchors, strict=True)]
     for name, space in zip(spaces, chosen, strict=True):
         yield name, cluster.fetched(ray, space)
@@ -136,14 +134,14 @@ def _reduced(
 def choose(
     names: Sequence[str],
     anchors: Float[Tensor, "K d"],
-    shared: tuple[Iterable[Lot], Mapping[Path, Any], Recipe, Identity, int],
+    shared: tuple[Iterable[WordChunk], Mapping[Path, Any], MiningSpec, Identity, int],
 ) -> LabelSpace:
     """Return the names with their negatives; runs in a task, where vectors come out of the object store."""
-    found, vectors, recipe, identity, threads = shared
+    chunks, vectors, spec, identity, threads = shared
     torch.set_num_threads(threads)
-    words = blocks(found, partial(_vectors, vectors), spelled(names))
-    return recipe.space(names, anchors.clone(), words, identity)
+    words = candidates(chunks, partial(_vectors, vectors), names)
+    return spec.label_space(names, anchors.clone(), words, identity)
 
 
-def _vectors(vectors: Mapping[Path, Any], lot: Lot) -> Float16[Tensor, "n d"]:
-    return cluster.module().get(vectors[lot.path])
+def _vectors(vectors: Mapping[Path, Any], chunk: WordChunk) -> Float16[Tensor, "n d"]:
+    return cluster.module().get(vectors[chunk.path])

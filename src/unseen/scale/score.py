@@ -9,21 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.keyed import Recipe, Scan, Scans, Stream
+from unseen.detectors import Reading
+from unseen.keyed import KeyedStream, StreamJob, StreamResult, StreamRunner
 from unseen.scale.cluster import fetched
+from unseen.threshold import Decisions
+from unseen.verdicts import Verdicts
 
 AHEAD = 2  # streams sent out per core: enough to keep it busy, not so many that all features lie in the object store
 
 
-def on(ray: Any, *, ahead: int = AHEAD) -> Scans:
-    """Return what scores streams on Ray and yields each scan when it is done.
+def on(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
+    """Return what scores streams on Ray and yields each result when it is done.
 
     A task is pure: it gets a stream and its state and returns both. One whose worker dies is run again and gives the
     same, to the last bit, as on one machine; the states are the driver's to keep.
     """
 
-    def scans(recipe: Recipe, streams: Sequence[Stream], z: Tensor, states: Mapping[str, bytes]) -> Iterator[Scan]:
-        task, shared = ray.remote(max_retries=5)(_scan), ray.put(recipe)
+    def run(
+        job: StreamJob, streams: Sequence[KeyedStream], z: Tensor, states: Mapping[str, bytes]
+    ) -> Iterator[StreamResult]:
+        task, shared = ray.remote(max_retries=5)(_run_stream), ray.put(job)
         limit = max(2, ahead * int(ray.cluster_resources().get("CPU", 1)))
         # the longest first: else the last worker may be left with the longest stream
         waiting = deque(sorted(streams, key=lambda stream: -len(stream.rows)))
@@ -33,19 +38,19 @@ def on(ray: Any, *, ahead: int = AHEAD) -> Scans:
                 stream = waiting.popleft()
                 running.append(task.remote(shared, stream.key, z[stream.rows].numpy(), states.get(stream.key)))
             done, running = ray.wait(running)
-            yield from (_tensors(*part) for part in fetched(ray, done))
+            yield from (_result(job.spec.labels.names, *part) for part in fetched(ray, done))
 
-    return scans
-
-
-def _scan(recipe: Recipe, key: str, z: Any, before: bytes | None) -> Any:
-    scan = recipe.scan(key, torch.from_numpy(z.copy()), before)  # copied: what Ray shares is read-only
-    # a tensor would travel as a pickle of its own, an array travels as its bytes
-    reading, cuts = (tuple(part.numpy() for part in side) for side in (scan.reading, scan.cuts))
-    return (scan.key, reading, cuts, scan.summary, scan.state)
+    return run
 
 
-def _tensors(key: str, *sides: Any) -> Scan:
-    *arrays, summary, state = sides
-    reading, cuts = (tuple(torch.from_numpy(part.copy()) for part in side) for side in arrays)
-    return Scan(key, reading, cuts, summary, state)
+def _run_stream(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:
+    """Return a result without its names, and with arrays: a tensor would travel as a pickle of its own."""
+    result = job.run(key, torch.from_numpy(z.copy()), before)  # copied: what Ray shares is read-only
+    columns = (*result.verdicts.reading, *result.verdicts.decisions)
+    return key, [column.numpy() for column in columns], result.summary, result.state
+
+
+def _result(names: tuple[str, ...], key: str, arrays: Any, summary: Any, state: bytes) -> StreamResult:
+    columns = [torch.from_numpy(array.copy()) for array in arrays]
+    reading, decisions = columns[: len(Reading._fields)], columns[len(Reading._fields) :]
+    return StreamResult(key, Verdicts(names, Reading(*reading), Decisions(*decisions)), summary, state)

@@ -7,21 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-Records = np.ndarray[tuple[int], np.dtype[np.void]]
+from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
-# What is said of one sample, as it is kept and answered
-RECORD = np.dtype(
-    [
-        ("score", "<f8"),
-        ("margin", "<f8"),
-        ("confidence", "<f8"),
-        ("cut", "<f8"),
-        ("label", "<i4"),
-        ("route", "i1"),
-        ("known", "?"),
-        ("warming", "?"),
-    ]
-)
 RECENT = 2048  # samples in the histogram
 POINTS = 400  # steps of the curves: when full, every other is dropped and the stride doubles
 STRIDE = 16
@@ -34,7 +21,7 @@ class Point(NamedTuple):
     seq: int
     known: float
     taught: float
-    cut: float
+    threshold: float
 
 
 class History:
@@ -43,10 +30,10 @@ class History:
     def __init__(self) -> None:
         self.points: list[Point] = []
         self._stride = STRIDE
-        self._recent = np.empty(0, RECORD)
-        self._open = np.empty(0, RECORD)
+        self._recent = np.empty(0, VERDICT_DTYPE)
+        self._open = np.empty(0, VERDICT_DTYPE)
 
-    def add(self, first: int, records: Records) -> None:
+    def add(self, first: int, records: VerdictArray) -> None:
         """Remember the verdicts of consecutive samples, the first of them numbered `first`."""
         self._recent = np.concatenate([self._recent, records])[-RECENT:]
         self._open = np.concatenate([self._open, records])
@@ -54,18 +41,18 @@ class History:
             return
         part, self._open = self._open, self._open[:0]
         shares = float(part["known"].mean()), float((part["route"] != 0).mean())
-        self.points.append(Point(first + len(records), *shares, float(part["cut"][-1])))
+        self.points.append(Point(first + len(records), *shares, float(part["threshold"][-1])))
         if len(self.points) > POINTS:
             self.points, self._stride = self.points[1::2], 2 * self._stride
 
     @property
-    def latest(self) -> Records:
+    def latest(self) -> VerdictArray:
         """Return what was said of the most recent samples, newest last."""
         return self._recent
 
     @property
     def margins(self) -> list[float]:
-        """Return how far the latest scores were above even odds, in order."""
+        """Return how far the latest scores were above the baseline, in order."""
         return [float(margin) for margin in self._recent["margin"] if math.isfinite(margin)]
 
     @property

@@ -173,7 +173,7 @@ def verdicts(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
         if answer.first >= 0:
             row.update(seq=number, taught=route)
         rows.append(row)
-    return {"verdicts": rows, "line": finite(float(answer.records["cut"][-1])), "repeated": answer.repeated}
+    return {"verdicts": rows, "line": finite(float(answer.records["threshold"][-1])), "repeated": answer.repeated}
 
 
 def finite(number: float) -> float | None:

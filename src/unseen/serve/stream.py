@@ -17,13 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen import LabelSpace, Session, checkpoint, detectors, threshold
+from unseen import LabelSpace, Session, SessionSpec, checkpoint, detectors
 from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError, ServiceError, SettingError, StateError, UnseenError
-from unseen.serve.history import RECORD, History, Records
+from unseen.serve.history import History
 from unseen.serve.journal import OBSERVE, RESET, RESTORE, Entry, Forget, Journal, Position, Receipt, Volatile
-from unseen.session import Snapshot, Verdicts
+from unseen.session import Snapshot
 from unseen.storage.files import replacing
+from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 AUTO, KEPT, RESTORED, DAMAGED = "auto", "kept", "restored", "damaged"
 AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
@@ -57,15 +58,7 @@ class Config:
 
     def session(self, labels: LabelSpace) -> Session:
         """Return a session at its start."""
-        if self.threshold not in threshold.REGISTRY:
-            raise SettingError(
-                f"expected a threshold out of {sorted(threshold.REGISTRY)}, got {self.threshold!r}; check the spelling"
-            )
-        try:
-            line = threshold.REGISTRY[self.threshold](**self.threshold_settings)
-        except TypeError as error:
-            raise SettingError(f"expected settings of {self.threshold!r}, got {error}; see its class") from error
-        return Session(detectors.make(self.detector, labels, **self.settings), line)
+        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings).build()
 
     def check(self, labels: LabelSpace) -> None:
         """Refuse settings that a service cannot work with, or that do not survive one sample."""
@@ -99,7 +92,7 @@ class Answer(NamedTuple):
     """Verdicts of consecutive samples, numbered from `first`; `repeated` when a retry is told what was said before."""
 
     first: int
-    records: Records
+    records: VerdictArray
     repeated: bool = False
 
 
@@ -147,7 +140,7 @@ class Stream:
 
     def score(self, parts: Sequence[Part]) -> list[Answer | Exception]:
         """Return verdicts for a block without learning anything."""
-        verdicts = _records(self.readers.score(torch.cat([part.z for part in parts])))
+        verdicts = self.readers.score(torch.cat([part.z for part in parts])).structured()
         return [Answer(-1, own) for own in _split(verdicts, parts)]
 
     def observe(self, parts: Sequence[Part]) -> list[Answer | Exception]:
@@ -262,11 +255,11 @@ class Stream:
             return ServiceError(
                 422, "expected the features this idempotency key came with first, got others; use a new key"
             )
-        return Answer(found.first, np.frombuffer(found.answer, RECORD), repeated=True)
+        return Answer(found.first, np.frombuffer(found.answer, VERDICT_DTYPE), repeated=True)
 
     def _learn(self, parts: Sequence[Part]) -> list[Answer]:
         z, first = torch.cat([part.z for part in parts]), self.at.seq
-        records = _records(self.writer.observe(z))
+        records = self.writer.observe(z).structured()
         answers: list[Answer] = []
         receipts = []
         for part, own in zip(parts, _split(records, parts), strict=True):
@@ -276,7 +269,7 @@ class Stream:
             first += len(own)
         self._append(Entry(OBSERVE, len(z), _raw(z)), receipts)
         self.history.add(self.at.seq - len(z), records)
-        self.readers.snapshot = self.writer.snapshot
+        self.readers = self.writer.at(self.writer.snapshot)
         return answers
 
     def _append(self, entry: Entry, receipts: Sequence[Receipt] = ()) -> None:
@@ -309,7 +302,7 @@ class Stream:
             self._again(entry, at)
             self.at = at
             self.replayed += entry.count
-        self.readers.snapshot = self.writer.snapshot
+        self.readers = self.writer.at(self.writer.snapshot)
         self._compare_arithmetic()
         if ahead := [saved.path.name for saved in self.saved(AUTO, KEPT, DAMAGED) if saved.entry > self.at.entry]:
             raise StateError(
@@ -351,7 +344,7 @@ class Stream:
                 raise StateError(f"expected the restored state {path.name} as it was, got another; restore a backup")
             self._begin(self._load(path)[0])
         else:
-            records = _records(self.writer.observe(self._features(entry)))
+            records = self.writer.observe(self._features(entry)).structured()
             self.history.add(at.seq - entry.count, records)
 
     def _features(self, entry: Entry) -> Tensor:
@@ -364,14 +357,11 @@ class Stream:
 
     def _begin(self, state: Snapshot) -> None:
         self.history = History()
-        self.writer, self.readers = (self.config.session(self.labels) for _ in range(2))
-        self.writer.snapshot = self.readers.snapshot = state
+        self.writer, self.readers = (self.config.session(self.labels).at(state) for _ in range(2))
 
     def _load(self, path: Path) -> tuple[Snapshot, dict[str, Any]]:
-        states, identity = checkpoint.load(path)
-        session = self.config.session(self.labels)
-        session.resume(states, identity)
-        return session.snapshot, identity
+        found = checkpoint.load(path)
+        return self.config.session(self.labels).resumed(found).snapshot, found.identity
 
     def _save(self, path: Path, state: Snapshot, at: Position) -> None:
         checkpoint.save(path, state._asdict(), {**self.readers.identity, "position": list(at)})
@@ -418,22 +408,7 @@ def _position(identity: dict[str, Any], entry: int) -> Position:
     return Position(number, seq, chain)
 
 
-def _records(verdicts: Verdicts) -> Records:
-    records = np.empty(len(verdicts), RECORD)
-    reading, cuts = verdicts.reading, verdicts.cuts
-    columns = {"score": reading.score, "cut": cuts.cut, "label": reading.label, "route": reading.route}
-    columns |= {
-        "margin": verdicts.margin,
-        "known": verdicts.known,
-        "warming": cuts.warming,
-        "confidence": verdicts.confidence,
-    }
-    for name, column in columns.items():
-        records[name] = column.cpu().numpy()
-    return records
-
-
-def _split(records: Records, parts: Sequence[Part]) -> list[Records]:
+def _split(records: VerdictArray, parts: Sequence[Part]) -> list[VerdictArray]:
     return np.split(records, np.cumsum([len(part) for part in parts])[:-1])
 
 

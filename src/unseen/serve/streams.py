@@ -32,7 +32,7 @@ from unseen.serve.stream import AUTO, Answer, Config, Durability, Part, Stream, 
 from unseen.serve.turns import Turns, threads
 from unseen.storage.files import sync_folder
 
-DEFAULT = "default" if "default" in detectors.REGISTRY else "online"
+DEFAULT = detectors.DEFAULT
 READY, OPENING, BROKEN = "ready", "opening", "damaged"
 
 log = logging.getLogger("unseen.serve")

@@ -37,10 +37,10 @@ def described(slot: Slot) -> dict[str, Any]:
         **brief(slot),
         "settings": session.detector.settings,
         "threshold": {
-            "kind": session.threshold.name,
-            "settings": session.threshold.settings,
-            "line": payload.finite(session.line),
-            "warming": session.threshold.warming(session.snapshot.threshold),
+            "kind": session.rule.name,
+            "settings": session.rule.settings,
+            "line": payload.finite(session.threshold),
+            "warming": session.is_warming,
         },
         "labels": {
             "names": len(labels.names),

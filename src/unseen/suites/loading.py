@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unseen.encoders.base import load_encoder
 from unseen.errors import DataError, SettingError
-from unseen.labels import LabelSpace, Learned, word_list
-from unseen.labels.prompts import TextEncoder, text_identity
+from unseen.labels import LabelSpace, LearnedPrompts, word_list
+from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.caches import cache_dir
 from unseen.suites import images, stored, tables
 from unseen.suites.base import KNOWN, Samples, Source, Suite
@@ -82,7 +82,7 @@ def _built(
     learned, words = (folder / options[key] if key in options else None for key in ("learned", "words"))
     wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt")}
     own = [path.read_bytes().hex() if path else None for path in (learned, words)]
-    key = json.dumps([list(names), wanted, own, text_identity(model)])
+    key = json.dumps([list(names), wanted, own, text_fingerprint(model)])
     path = cache_dir("spaces") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
         return LabelSpace.load(path)
@@ -91,7 +91,7 @@ def _built(
         model,
         negatives=options.get("negatives", 10_000),
         miner=options.get("miner", "neglabel"),
-        prompt=Learned.load(learned) if learned else options.get("prompt"),
+        prompt=LearnedPrompts.load(learned) if learned else options.get("prompt"),
         corpus=word_list(words) if words else None,
     )
     space.save(path)

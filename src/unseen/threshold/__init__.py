@@ -1,5 +1,28 @@
 """Turn margins into verdicts: fixed, calibrated on known images, or adaptive from the unlabelled stream."""
 
-from unseen.threshold.rules import REGISTRY, Adaptive, Cuts, Fixed, Threshold, calibrated
+from __future__ import annotations
 
-__all__ = ["REGISTRY", "Adaptive", "Cuts", "Fixed", "Threshold", "calibrated"]
+from typing import Any
+
+from unseen.errors import SettingError
+from unseen.threshold.adaptive import Adaptive
+from unseen.threshold.base import Decisions, ThresholdRule
+from unseen.threshold.calibrated import calibrated
+from unseen.threshold.fixed import Fixed
+
+REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive)}
+
+
+def make(name: str, **settings: Any) -> ThresholdRule[Any]:
+    """Return the rule registered as `name`."""
+    if name not in REGISTRY:
+        raise SettingError(
+            f"expected a threshold out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
+        )
+    try:
+        return REGISTRY[name](**settings)
+    except TypeError as error:
+        raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
+
+
+__all__ = ["REGISTRY", "Adaptive", "Decisions", "Fixed", "ThresholdRule", "calibrated", "make"]

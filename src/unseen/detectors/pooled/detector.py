@@ -85,7 +85,7 @@ class Lesson(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Default(Detector[Pool]):
+class PooledEvidence(Detector[Pool]):
     """Score by a sample's own evidence and that of its likes, learned online by Bayesian linear regression.
 
     Nothing is routed, so there is no gate to set wrong: a stream that holds one kind only, or begins so, is no special
@@ -99,9 +99,9 @@ class Default(Detector[Pool]):
     reach: float = 2.5  # standard deviations of leverage within which the pool may speak
     balance: float = 0.25  # how much of a name's popularity is divided out when naming
 
-    name: ClassVar[str] = "default"
+    name: ClassVar[str] = "pooled"
     needs_negatives: ClassVar[bool] = True
-    derives_even: ClassVar[bool] = True
+    derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -1,0 +1,114 @@
+"""The published rules that rank candidate words: each is one row of MINERS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.errors import SettingError
+from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, NICE_ADJECTIVE, Prompt
+from unseen.labels.vectors import Candidates
+
+QUANTILE = 0.95
+DUPLICATE = 0.95  # CSP: a candidate this close to a known name is another word for it
+NEIGHBOURS = 100  # DNM
+TILE = 1024
+FLOOR = 1e-6  # two spellings can share a vector, and log(0) would outrank everything
+
+Rank = Callable[[Sequence[Candidates], Float[Tensor, "K d"]], Float[Tensor, " n"]]
+
+
+def order_statistic(cosines: Float[Tensor, "n K"], position: float) -> Float[Tensor, " n"]:
+    """Return each row's value at a fractional place of its ascending order, interpolated linearly."""
+    below = int(position)
+    top = cosines.topk(cosines.shape[1] - below, dim=1).values  # sorting the rest would be wasted
+    above = top[:, max(top.shape[1] - 2, 0)]
+    return torch.lerp(top[:, -1], above, position - below)
+
+
+def quantile(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
+    """Return the .95 quantile of each candidate's cosines to the known names (NegLabel)."""
+    return order_statistic(cosines, QUANTILE * (cosines.shape[1] - 1))
+
+
+def sorted_cosine(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
+    """Return each candidate's cosine at index int(.95 K) of the ascending order (AdaNeg)."""
+    known = cosines.shape[1]
+    return order_statistic(cosines, min(int(QUANTILE * known), known - 1))
+
+
+def quantile_duplicates_last(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
+    """Return NegLabel's quantile, with candidates that all but equal a known name put last (CSP)."""
+    is_duplicate = cosines.amax(1) > DUPLICATE
+    return quantile(cosines) + 4.0 * is_duplicate  # cosines span 2
+
+
+def by_cosine(criterion: Callable[[Tensor], Tensor]) -> Rank:
+    """Return a ranking that looks at one part of the candidates at a time."""
+
+    def rank(parts: Sequence[Candidates], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
+        return torch.cat([criterion(part.load() @ anchors.T) for part in parts])
+
+    return rank
+
+
+def by_density(parts: Sequence[Candidates], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
+    """Return each candidate's mean log distance to its 100 nearest other candidates (DNM); the names play no part."""
+    words = torch.cat([part.load().half() for part in parts])
+    return torch.cat([_log_distance(words, start) for start in range(0, len(words), TILE)])
+
+
+def _log_distance(words: Float[Tensor, "n d"], start: int) -> Float[Tensor, " t"]:
+    rows = words[start : start + TILE].float()
+    nearest = torch.empty(len(rows), 0)
+    for left in range(0, len(words), 16 * TILE):
+        cosines = rows @ words[left : left + 16 * TILE].float().T
+        if left <= start < left + 16 * TILE:
+            cosines.diagonal(offset=start - left).fill_(-torch.inf)  # a word is not its own neighbour
+        nearest = torch.cat([nearest, cosines], 1)
+        nearest = nearest.topk(min(NEIGHBOURS, nearest.shape[1])).values
+    others = nearest[:, : max(min(NEIGHBOURS, len(words) - 1), 1)]
+    return (2 - 2 * others).clamp(min=FLOOR).sqrt().log().mean(1)
+
+
+@dataclass(frozen=True)
+class Miner:
+    """One published rule: which lists it reads, how it words them, how it ranks (low = negative), how much it keeps."""
+
+    rule: str
+    rank: Rank
+    excluded: tuple[str, ...]
+    noun_share: float
+    adjective_share: float
+    count: int | None = None
+    prompt: Prompt = NICE
+    adjective_prompt: Prompt = NICE_ADJECTIVE
+
+
+EXCLUDED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
+CSP_EXCLUDED = (*EXCLUDED, "noun.person", "noun.quantity", "noun.group", "adj.pert")
+MINERS: dict[str, Miner] = {
+    "neglabel": Miner("lowest .95 quantile of cosines to the names", by_cosine(quantile), EXCLUDED, 0.15, 0.15),
+    "adaneg": Miner("lowest sorted cosine at int(.95 K)", by_cosine(sorted_cosine), EXCLUDED, 0.15, 0.15, count=10_000),
+    "csp": Miner(
+        "lowest .95 quantile of cosines to the names, cosine above .95 to any name last",
+        by_cosine(quantile_duplicates_last),
+        CSP_EXCLUDED,
+        0.15,
+        0.15,
+        prompt=CSP,
+        adjective_prompt=CSP_ADJECTIVES,
+    ),
+    "dnm": Miner("lowest mean log distance to the 100 nearest words", by_density, EXCLUDED, 0.23, 0.13),
+}
+
+
+def find_miner(name: str) -> Miner:
+    """Return the rule called `name`."""
+    if name not in MINERS:
+        raise SettingError(f"expected one of the miners {', '.join(MINERS)}, got {name!r}; choose one of them")
+    return MINERS[name]

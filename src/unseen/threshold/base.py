@@ -1,0 +1,82 @@
+"""What a threshold rule is: a state, the threshold that follows from it, and a decision for each margin."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unseen.errors import SettingError
+
+S = TypeVar("S")
+
+
+class Decisions(NamedTuple):
+    """What a rule decides about each sample."""
+
+    threshold: Float[Tensor, " T"]  # a sample with this margin or more is called known
+    confidence: Float[Tensor, " T"]  # probability that the sample is known
+    warming: Bool[Tensor, " T"]  # True while too few margins have been seen for the threshold to be reliable
+
+    @classmethod
+    def joined(cls, parts: Iterable[Decisions]) -> Decisions:
+        """Return the decisions about consecutive samples as one."""
+        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class ThresholdRule(ABC, Generic[S]):
+    """A rule that sets the threshold between known and unknown from margins alone.
+
+    A state is None or a NamedTuple of tensors, never written to. Rules see no label and no score.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def start(self) -> S:
+        """Return the state before the first margin."""
+
+    @abstractmethod
+    def threshold_of(self, state: S) -> float:
+        """Return the margin from which a sample is now called known."""
+
+    def is_warming(self, state: S) -> bool:
+        """Return whether too few margins have been seen for the threshold to be reliable."""
+        return False
+
+    def confidence(self, state: S, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Return the probability that each sample is known: the sigmoid of its margin, which is log-odds."""
+        return torch.sigmoid(margin)
+
+    def read(self, state: S, margin: Float[Tensor, " T"]) -> Decisions:
+        """Return the decisions about samples under the threshold as it is."""
+        return Decisions(
+            torch.full_like(margin, self.threshold_of(state)),
+            self.confidence(state, margin),
+            torch.full_like(margin, self.is_warming(state), dtype=torch.bool),
+        )
+
+    def learn(self, state: S, margin: Float[Tensor, " T"]) -> tuple[Decisions, S]:
+        """Return the decisions about samples in arrival order, and the state after the last."""
+        return self.read(state, margin), state
+
+    def for_detector(self, *, derives_baseline: bool) -> Self:
+        """Return the rule as it works best for a detector that derives its baseline, or does not."""
+        return self
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return every option by name: what a checkpoint must agree on."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def check_recall(recall: float) -> None:
+    """Refuse a recall that is not a share."""
+    if not 0 < recall < 1:
+        raise SettingError(f"expected a recall between 0 and 1, got {recall!r}; 0.95 is customary")

@@ -1,0 +1,25 @@
+"""A threshold that never moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from unseen.threshold.base import ThresholdRule
+
+
+@dataclass(frozen=True)
+class Fixed(ThresholdRule[None]):
+    """Call a sample known from one margin on; 0 is even odds."""
+
+    threshold: float = 0.0
+
+    name: ClassVar[str] = "fixed"
+
+    def start(self) -> None:
+        """Return no state."""
+        return
+
+    def threshold_of(self, state: None) -> float:
+        """Return the margin that was fixed."""
+        return self.threshold

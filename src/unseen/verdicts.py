@@ -1,0 +1,191 @@
+"""One table of verdicts: rows, columns, JSON lines, CSV, Arrow, pandas. Python, files and HTTP use the same words."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TextIO, overload
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unseen.detectors import Reading
+from unseen.errors import MissingExtra
+from unseen.threshold import Decisions
+
+VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]
+
+# The numbers of one verdict, as the service keeps them in memory and in its journal
+VERDICT_DTYPE = np.dtype(
+    [
+        ("score", "<f8"),
+        ("margin", "<f8"),
+        ("confidence", "<f8"),
+        ("threshold", "<f8"),
+        ("label", "<i4"),
+        ("route", "i1"),
+        ("known", "?"),
+        ("warming", "?"),
+    ]
+)
+FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "confidence", "warming")  # of one record
+
+
+class Verdict(NamedTuple):
+    """What is decided about one image."""
+
+    name: str | None  # the known name, None for an unknown image
+    known: bool
+    margin: float  # score - baseline, in nats
+    confidence: float  # probability that the image is known
+    nearest: str  # the most likely known name, also of an unknown image
+    threshold: float  # the margin from which an image is called known
+    warming: bool = False  # True while too few images have been seen for the threshold to be reliable
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts(Sequence[Verdict]):
+    """Verdicts of consecutive samples, kept as columns; indexing gives one."""
+
+    names: tuple[str, ...]
+    reading: Reading
+    decisions: Decisions
+
+    @classmethod
+    def joined(cls, parts: Sequence[Verdicts]) -> Verdicts:
+        """Return consecutive verdicts over the same names as one table."""
+        reading = Reading.joined([part.reading for part in parts])
+        return cls(parts[0].names, reading, Decisions.joined(part.decisions for part in parts))
+
+    @property
+    def score(self) -> Float[Tensor, " T"]:
+        """Return what the detector returned."""
+        return self.reading.score
+
+    @cached_property
+    def margin(self) -> Float[Tensor, " T"]:
+        """Return score - baseline."""
+        return self.reading.margin
+
+    @property
+    def label(self) -> Int[Tensor, " T"]:
+        """Return the index of the most likely known name."""
+        return self.reading.label
+
+    @property
+    def threshold(self) -> Float[Tensor, " T"]:
+        """Return the threshold that each sample met."""
+        return self.decisions.threshold
+
+    @property
+    def confidence(self) -> Float[Tensor, " T"]:
+        """Return the probability that each sample is known."""
+        return self.decisions.confidence
+
+    @property
+    def warming(self) -> Bool[Tensor, " T"]:
+        """Return which samples met a threshold that was not reliable yet."""
+        return self.decisions.warming
+
+    @cached_property
+    def known(self) -> Bool[Tensor, " T"]:
+        """Return which samples have a margin at or above their threshold."""
+        return self.margin >= self.threshold
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    @overload
+    def __getitem__(self, index: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Verdict]: ...
+    def __getitem__(self, index: int | slice) -> Verdict | list[Verdict]:
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self._rows)
+
+    @cached_property
+    def _rows(self) -> list[Verdict]:
+        # once: a column per verdict would make reading them all quadratic
+        known, nearest = self.known.tolist(), [self.names[label] for label in self.label.tolist()]
+        names = [name if is_known else None for name, is_known in zip(nearest, known, strict=True)]
+        margin, confidence, threshold, warming = (
+            column.tolist() for column in (self.margin, self.confidence, self.threshold, self.warming)
+        )
+        return list(map(Verdict, names, known, margin, confidence, nearest, threshold, warming))
+
+    def __repr__(self) -> str:
+        return f"Verdicts({int(self.known.sum())} known, {int((~self.known).sum())} unknown)"
+
+    def structured(self) -> VerdictArray:
+        """Return the numbers as one numpy structured array."""
+        table = np.empty(len(self), VERDICT_DTYPE)
+        for field in VERDICT_DTYPE.names or ():
+            column = self.reading.route if field == "route" else getattr(self, field)
+            table[field] = column.cpu().numpy()
+        return table
+
+    def columns(self, keys: Sequence[str]) -> dict[str, list[Any]]:
+        """Return the columns of FIELDS, one entry per sample; NaN and infinity become None."""
+        return columns(self.structured(), self.names, keys)
+
+    def records(self, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield one dict of FIELDS per sample; NaN and infinity become None."""
+        return records(self.structured(), self.names, keys)
+
+    def json_lines(self, keys: Sequence[str]) -> Iterator[str]:
+        """Yield one line of JSON per sample."""
+        return (json.dumps(record, ensure_ascii=False, allow_nan=False) for record in self.records(keys))
+
+    def csv(self, file: TextIO, keys: Sequence[str]) -> None:
+        """Write a header and one row per sample; None is an empty cell."""
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(self.records(keys))
+
+    def arrow(self, keys: Sequence[str]) -> Any:
+        """Return a `pyarrow.Table`."""
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise MissingExtra("pyarrow", "ray") from error
+        kinds = dict.fromkeys(FIELDS, pyarrow.string())
+        kinds |= dict.fromkeys(("margin", "threshold", "confidence"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
+        return pyarrow.table(self.columns(keys), schema=pyarrow.schema(kinds))
+
+    def pandas(self, keys: Sequence[str]) -> Any:
+        """Return a `pandas.DataFrame`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra("pandas", "ray") from error
+        return pandas.DataFrame(self.columns(keys))
+
+
+def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the columns of FIELDS for the numbers in `table`."""
+    known, nearest = table["known"].tolist(), [names[label] for label in table["label"].tolist()]
+    found: dict[str, list[Any]] = {
+        "key": list(keys),
+        "verdict": ["known" if is_known else "unknown" for is_known in known],
+        "name": [name if is_known else None for name, is_known in zip(nearest, known, strict=True)],
+        "nearest": nearest,
+    }
+    found |= {field: list(map(finite, table[field].tolist())) for field in ("margin", "threshold", "confidence")}
+    return found | {"warming": table["warming"].tolist()}
+
+
+def records(table: VerdictArray, names: Sequence[str], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield one dict of FIELDS for each row of `table`."""
+    return (dict(zip(FIELDS, row, strict=True)) for row in zip(*columns(table, names, keys).values(), strict=True))
+
+
+def finite(number: float) -> float | None:
+    """Return a number that JSON can hold: None for NaN and infinity."""
+    return number if math.isfinite(number) else None
