@@ -26,7 +26,7 @@ from unseen.bench.jsonl import Row
 from unseen.bench.timing import alternating_seconds, median_seconds
 from unseen.encoders import preprocess
 from unseen.encoders.offline import encoder as offline
-from unseen.encoders.vit import VisionTower
+from unseen.encoders.offline.tower import VisionTower
 from unseen.images import Image
 from unseen.images.decode import decode
 
@@ -80,7 +80,7 @@ def preparation_seconds(files: list[bytes]) -> dict[str, float]:
 
 
 def candidates(device: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    weights = offline.read_weights(offline.TOWER.ready())
+    weights = offline.read_weights(offline.TOWER.verified_path())
     config = CLIPVisionConfig(patch_size=16, hidden_act="quick_gelu", projection_dim=512)
     plain = CLIPVisionModelWithProjection(config).eval()
     plain.load_state_dict(weights)

@@ -22,7 +22,7 @@ from gpu import Parts, device_seconds, gpu_parser, measured_ceilings, run_parts
 from unseen.bench.command import Arguments
 from unseen.bench.jsonl import Row
 from unseen.bench.timing import median_seconds
-from unseen.encoders.vit import VisionTower
+from unseen.encoders.offline.tower import VisionTower
 
 
 def main() -> None:

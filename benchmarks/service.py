@@ -6,7 +6,7 @@
 Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
 one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
 
-Every answer is checked: each sample is answered once, under a number of its own, and the scores of the first samples
+Every answer is checked: each sample is answered once, under a number of its own, and the margins of the first samples
 are those of a session that observes them in that order.
 """
 
@@ -35,7 +35,6 @@ from starlette.concurrency import run_in_threadpool
 
 from speed import label_space, stream
 from unseen import LabelSpace, Session, detectors
-from unseen.serve.streams import DEFAULT
 
 FORKS = multiprocessing.get_context("spawn")
 VERIFIED = 1024  # samples whose scores are computed again
@@ -81,7 +80,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--known", type=int, default=1_000)
     parser.add_argument("--negatives", type=int, default=10_000)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--detector", default=DEFAULT)
+    parser.add_argument("--detector", default=detectors.DEFAULT)
     parser.add_argument("--clients", type=int, default=8, help="callers that send batches")
     parser.add_argument("--batch", type=int, default=64, help="samples in their requests")
     parser.add_argument("--concurrency", type=int, default=32, help="callers that send one sample at a time")
@@ -139,10 +138,9 @@ def cpu(pid: int | None) -> float:
 
 
 def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
-    from unseen.serve.app import Settings
     from unseen.serve.client import Client
     from unseen.serve.run import run
-    from unseen.serve.stream import Durability
+    from unseen.serve.settings import Durability, Settings
 
     def announce(text: str) -> None:
         threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()
@@ -159,7 +157,7 @@ def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str,
 
 def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
     """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
-    from unseen.serve.run import bound
+    from unseen.serve.run import listening_socket
 
     session = Session(detectors.make(detector, LabelSpace.load(space)))
     lock = threading.Lock()
@@ -175,7 +173,7 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, t
     async def route(request: Request) -> list[dict[str, object]]:
         return await run_in_threadpool(observe, await request.body())
 
-    listener = bound("127.0.0.1", 0)
+    listener = listening_socket("127.0.0.1", 0)
     pipe.send((f"127.0.0.1:{listener.getsockname()[1]}", "/observe"))
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
@@ -245,22 +243,22 @@ class Load:
 
 
 def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor, detector: str, batch: int) -> None:
-    """Stop the benchmark if a sample was lost, answered twice, or scored otherwise than a session scores it."""
+    """Stop the benchmark if a sample was lost, answered twice, or judged otherwise than a session judges it."""
     said: dict[int, tuple[int, float]] = {}
     for number, body in answers:
         rows = json.loads(body)["verdicts"]
         if len(rows) != batch:
             sys.exit(f"{len(rows)} verdicts for {batch} samples")
-        said |= {row["seq"]: (number * batch + place, row["score"]) for place, row in enumerate(rows)}
+        said |= {row["seq"]: (number * batch + place, row["margin"]) for place, row in enumerate(rows)}
     if sorted(said) != list(range(len(answers) * batch)):
         sys.exit("samples were lost or answered twice")
     first = min(VERIFIED, len(said))
-    places, scores = zip(*(said[seq] for seq in range(first)), strict=True)
+    places, margins = zip(*(said[seq] for seq in range(first)), strict=True)
     session = Session(detectors.make(detector, labels))
-    expected = session.observe(z[torch.tensor(places)]).reading.score
-    if not torch.allclose(torch.tensor(scores), expected, rtol=1e-3, atol=1e-2):
-        gap = float((torch.tensor(scores) - expected).abs().max())
-        sys.exit(f"scores differ by up to {gap} from those of a session")
+    expected = session.observe(z[torch.tensor(places)]).margin
+    if not torch.allclose(torch.tensor(margins), expected, rtol=1e-3, atol=1e-2):
+        gap = float((torch.tensor(margins) - expected).abs().max())
+        sys.exit(f"margins differ by up to {gap} from those of a session")
 
 
 def show(rows: list[Row]) -> None:

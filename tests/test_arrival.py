@@ -51,7 +51,7 @@ def test_sides_come_one_after_the_other():
 
 def test_temporal_takes_every_order_of_the_sets_and_spreads_the_id_samples():
     is_id, source = population()
-    shifts = stream.shifts(is_id, source)
+    shifts = stream.set_orders(is_id, source)
     assert len(set(shifts)) == 6
     for sets in shifts:
         indices = stream.order(is_id, source, kind="temporal", sets=sets)

@@ -204,7 +204,7 @@ class LearnsFromNothing(Honest):
 BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (TakesLabels, checks.check_no_label_parameter, r"evaluate\(\) without a parameter for the truth, got \['labels'\]"),
     (NotFinite, checks.check_finite_scores, "expected finite scores, got NaN or infinity"),
-    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels, routes and even scores, got shapes"),
+    (TooFewScores, checks.check_finite_scores, "expected 60 scores, labels, routes and baselines, got shapes"),
     (NoSuchName, checks.check_finite_scores, "expected labels from 0 to 7"),
     (OddRoute, checks.check_finite_scores, "expected routes -1, 0 and 1"),
     (LongRoute, checks.check_finite_scores, "expected routes as int8, got torch.int64"),
@@ -213,7 +213,7 @@ BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (ScoreTeaches, checks.check_score_is_pure, r"expected score\(\) to teach nothing"),
     (ScoreDisturbsLearning, checks.check_score_is_pure, r"with and without a score\(\) before it"),
     (ScoreByPlace, checks.check_score_order_free, "in reverse order to agree"),
-    (ScoresBatchByItsMean, checks.check_causal, "the past of two futures to agree"),
+    (ScoresBatchByItsMean, checks.check_causal, "earlier readings of streams that differ later to agree"),
     (ScoresBatchByItsMean, checks.check_blocking, r"in calls of \[1\] samples to agree"),
     (CountsCalls, checks.check_blocking, r"calls of \[1\]"),
     (RoutesFirstOfCall, checks.check_blocking, "other routes"),

@@ -7,7 +7,7 @@ import torch
 from helpers.streams import space, stream
 from unseen import detectors
 from unseen.detectors import MCM, NegLabel, Online, Reading
-from unseen.evaluate import evaluate, gate, judged, oracle, over_time
+from unseen.evaluate import evaluate, gate_metrics, judge, oracle, over_time
 from unseen.metrics import auroc, summary
 from unseen.trial import Trial
 
@@ -95,13 +95,13 @@ def test_gate_by_hand():
     route = torch.tensor([1, 1, -1, 0, -1, 0, 0, 1], dtype=torch.int8)
     is_id = torch.tensor([True, False, False, True, True, True, False, True])
     reading = Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
-    assert gate(reading, is_id) == {
+    assert gate_metrics(reading, is_id) == {
         "coverage_known": 3 / 8,
         "coverage_unknown": 2 / 8,
         "purity_known": 2 / 3,
         "purity_unknown": 1 / 2,
     }
-    silent = gate(Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id)
+    silent = gate_metrics(Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id)
     assert math.isnan(silent["purity_known"])  # nobody was routed, so nobody was right
 
 
@@ -109,7 +109,7 @@ def test_over_time_cuts_the_stream_into_slices_that_cover_it(labels, trial):
     report = evaluate(Online(labels), trial)
     slices = over_time(report, points=5)
     assert [part["samples"] for part in slices] == [24, 48, 72, 96, 120]
-    first = judged(Online(labels), Reading(*(column[:24] for column in report.reading)), trial[torch.arange(24)])
+    first = judge(Online(labels), Reading(*(column[:24] for column in report.reading)), trial[torch.arange(24)])
     assert slices[0]["auroc"] == first.metrics["auroc"]
     assert slices[0]["coverage_unknown"] == first.metrics["coverage_unknown"]
     mean = sum(part["coverage_known"] for part in slices) / 5

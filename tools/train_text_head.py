@@ -21,14 +21,21 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.offline.text import HEAD, Head, TextTower, bare, fetch_text_tower, load_sentences
+from unseen.encoders.offline.text import (
+    HEAD,
+    TextHead,
+    TextTower,
+    fetch_text_tower,
+    load_sentence_encoder,
+    strip_template,
+)
 
 VIEWS = ("a photo of a {}.",)
 WIDTH, RIDGE, FOLDS = 0.5, 0.03, 5
 IMAGE_SETS = ("cifar10", "cifar100", "intel_scenes", "textures10", "flowers102")
 FLOWERS = Path(__file__).with_name("flowers102.txt")
 
-Fit = Callable[[Int[Tensor, " m"]], Head]
+Fit = Callable[[Int[Tensor, " m"]], TextHead]
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -58,7 +65,7 @@ def read_images(folder: Path, stem: str) -> tuple[Float[Tensor, "n d"], Int[Tens
     return normalize(tensors["features"].float(), dim=-1), tensors["labels"].long(), classes
 
 
-def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> Head:
+def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> TextHead:
     """Return the head that solves the ridge problem in float64 on all the given pairs."""
     centre, mean = sentence.mean(0), target.mean(0)
     support = normalize(sentence - centre, dim=-1)
@@ -66,7 +73,7 @@ def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> Head:
     kernel = torch.exp((support.double() @ support.double().T - 1) / WIDTH)
     coef = torch.linalg.solve(kernel + RIDGE * torch.eye(len(kernel)), residual)
     radius = float(residual.norm(dim=-1).mean())
-    return Head(support, coef.float(), centre, mean, WIDTH, radius, VIEWS)
+    return TextHead(support, coef.float(), centre, mean, WIDTH, radius, VIEWS)
 
 
 def accuracy(z: Float[Tensor, "n d"], labels: Int[Tensor, " n"], anchors: Float[Tensor, "K d"]) -> float:
@@ -104,7 +111,7 @@ def judge(folder: Path, tower: TextTower, names: list[str], sentence: Tensor, ta
     for stem in IMAGE_SETS:
         z, labels, classes = read_images(folder, stem)
         kept = without(names, classes)
-        query = tower.sentence([bare(name) for name in classes])
+        query = tower.sentence_vectors([strip_template(name) for name in classes])
         blind = accuracy(z, labels, fit(sentence[kept], target[kept])(query))
         shipped = accuracy(z, labels, fit(sentence, target)(query))
         print(f"{stem:14s} {len(classes):4d} names, none fitted {blind:5.1f} %   as shipped {shipped:5.1f} %")
@@ -121,7 +128,7 @@ def _within(z: Tensor, labels: Tensor, anchors: Tensor, held: Tensor) -> float:
     return accuracy(z[mine], rank[labels[mine]], anchors[held])
 
 
-def save(head: Head, path: Path) -> None:
+def save(head: TextHead, path: Path) -> None:
     """Write the head in half precision; the settings travel in the metadata."""
     tensors = {name: getattr(head, name).half().contiguous() for name in ("support", "coef", "centre", "mean")}
     settings = {"width": head.width, "radius": head.radius, "views": head.views}
@@ -140,8 +147,8 @@ def main() -> None:
     fetch_text_tower()
     names, target, imagenet = read_texts(args.features)
     empty = torch.empty(0)
-    tower = TextTower(load_sentences(), Head(empty, empty, empty, empty, WIDTH, 0.0, VIEWS))
-    sentence = tower.sentence([bare(name) for name in names])
+    tower = TextTower(load_sentence_encoder(), TextHead(empty, empty, empty, empty, WIDTH, 0.0, VIEWS))
+    sentence = tower.sentence_vectors([strip_template(name) for name in names])
     judge(args.features, tower, names, sentence, target, imagenet)
     if not args.judge:
         save(replace(fit(sentence, target)), args.output)

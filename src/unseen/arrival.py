@@ -1,9 +1,9 @@
-"""Who arrives when: pure index orders of a test set, the same for the same seed.
+"""Arrival orders: permutations of the samples of a test set, the same for the same seed.
 
     order(is_id, source, kind="temporal", seed=3) -> int64 indices into the samples
 
-`source` says where each sample comes from: its class if it is ID, its data set if it is OOD. An order may leave samples
-out (a mixture, a long tail) and never repeats one. ORDERS names them all.
+`source` is the class of a known (ID) sample and the data set of an unknown (OOD) one. An order may leave samples out
+(a mixture, a long tail) and never repeats one. ORDERS names them all; id_first and ood_first are the field's names.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def temporal(
     present = _distinct(source[~is_id])
     sets = present if sets is None else list(sets)
     if sorted(sets) != present:
-        raise SettingError(f"expected every OOD set once out of {present}, got {sets}; see stream.shifts")
+        raise SettingError(f"expected every OOD set once out of {present}, got {sets}; see arrival.set_orders")
     generator = _generator(seed)
     known = _shuffle(is_id.nonzero().squeeze(1), generator)
     blocks = [_shuffle((~is_id & (source == block)).nonzero().squeeze(1), generator) for block in sets]
     return _interleaved(known, torch.cat([*blocks, known[:0]]))
 
 
-def shifts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"]) -> list[tuple[int, ...]]:
+def set_orders(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"]) -> list[tuple[int, ...]]:
     """Return every order in which the OOD sets can follow one another: what `temporal` takes as `sets`."""
     return list(permutations(_distinct(source[~is_id])))
 

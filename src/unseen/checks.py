@@ -1,4 +1,4 @@
-"""What every detector must satisfy; run it on your own: `check_detector(MyDetector(labels))`.
+"""What every detector must satisfy. For a detector of your own: `check_detector(MyDetector(labels))`.
 
 Each check takes a detector and a stream of features and raises AssertionError with what went wrong. A claim about
 numbers allows half of the dtype's digits, because a matrix product rounds differently in another shape.
@@ -20,7 +20,7 @@ from unseen import checkpoint
 from unseen.detectors import Detector, Reading
 from unseen.errors import FeatureError
 
-LEAKS = {"y", "y_true", "label", "labels", "target", "targets", "is_id", "is_ood", "truth", "ground_truth"}
+TRUTH_PARAMETERS = {"y", "y_true", "label", "labels", "target", "targets", "is_id", "is_ood", "truth", "ground_truth"}
 PATCHES = 3
 
 Check = Callable[[Detector[Any], Tensor], None]
@@ -53,8 +53,8 @@ def check_no_label_parameter(detector: Detector[Any], z: Tensor) -> None:
     for name, method in inspect.getmembers(type(detector), callable):
         if name.startswith("_"):
             continue
-        leaks = LEAKS & set(inspect.signature(method).parameters)
-        _claim(not leaks, f"{name}() without a parameter for the truth", f"{sorted(leaks)}")
+        leaks = TRUTH_PARAMETERS & set(inspect.signature(method).parameters)
+        _require(not leaks, f"{name}() without a parameter for the truth", f"{sorted(leaks)}")
 
 
 def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
@@ -62,15 +62,15 @@ def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
     learned, state = detector.observe(detector.start(), z)
     for reading in (learned, detector.score(state, z)):
         shapes = [tuple(part.shape) for part in reading]
-        _claim(
-            shapes == [(len(z),)] * len(reading), f"{len(z)} scores, labels, routes and even scores", f"shapes {shapes}"
+        _require(
+            shapes == [(len(z),)] * len(reading), f"{len(z)} scores, labels, routes and baselines", f"shapes {shapes}"
         )
-        _claim(reading.score.is_floating_point(), "floating-point scores", str(reading.score.dtype))
-        _claim(bool(reading.score.isfinite().all()), "finite scores", "NaN or infinity")
+        _require(reading.score.is_floating_point(), "floating-point scores", str(reading.score.dtype))
+        _require(bool(reading.score.isfinite().all()), "finite scores", "NaN or infinity")
         known = (reading.label >= 0) & (reading.label < len(detector.labels.names))
-        _claim(bool(known.all()), f"labels from 0 to {len(detector.labels.names) - 1}", str(reading.label.tolist()))
-        _claim(reading.route.dtype == torch.int8, "routes as int8", str(reading.route.dtype))
-        _claim(bool((reading.route.abs() <= 1).all()), "routes -1, 0 and 1", str(reading.route.unique().tolist()))
+        _require(bool(known.all()), f"labels from 0 to {len(detector.labels.names) - 1}", str(reading.label.tolist()))
+        _require(reading.route.dtype == torch.int8, "routes as int8", str(reading.route.dtype))
+        _require(bool((reading.route.abs() <= 1).all()), "routes -1, 0 and 1", str(reading.route.unique().tolist()))
 
 
 def check_score_is_pure(detector: Detector[Any], z: Tensor) -> None:
@@ -78,9 +78,9 @@ def check_score_is_pure(detector: Detector[Any], z: Tensor) -> None:
     _, state = detector.observe(detector.start(), z)
     learned, _ = detector.observe(state, z)
     first, second = detector.score(state, z), detector.score(state, z)
-    _same(first, second, "score() of the same state and features", exact=True)
-    _claim(not bool(first.route.any()), "score() to teach nothing", "a route that is not 0")
-    _same(learned, detector.observe(state, z)[0], "observe() with and without a score() before it", exact=True)
+    _require_same(first, second, "score() of the same state and features", exact=True)
+    _require(not bool(first.route.any()), "score() to teach nothing", "a route that is not 0")
+    _require_same(learned, detector.observe(state, z)[0], "observe() with and without a score() before it", exact=True)
 
 
 def check_score_order_free(detector: Detector[Any], z: Tensor) -> None:
@@ -88,7 +88,7 @@ def check_score_order_free(detector: Detector[Any], z: Tensor) -> None:
     _, state = detector.observe(detector.start(), z)
     order = torch.arange(len(z) - 1, -1, -1, device=z.device)
     straight, turned = detector.score(state, z), detector.score(state, z[order])
-    _same(Reading(*(part[order] for part in straight)), turned, "score() of samples in reverse order")
+    _require_same(Reading(*(part[order] for part in straight)), turned, "score() of samples in reverse order")
 
 
 def check_blocking(detector: Detector[Any], z: Tensor) -> None:
@@ -96,16 +96,19 @@ def check_blocking(detector: Detector[Any], z: Tensor) -> None:
     whole, end = detector.observe(detector.start(), z)
     for sizes in ([1] * len(z), [0, 1, len(z) // 3, 0, len(z) - 1 - len(z) // 3, 0]):
         cut, state = _observed(detector, z, sizes)
-        _same(whole, cut, f"observe() in calls of {sorted(set(sizes))} samples")
-        _same(detector.score(end, z), detector.score(state, z), f"the state after calls of {sorted(set(sizes))}")
+        _require_same(whole, cut, f"observe() in calls of {sorted(set(sizes))} samples")
+        _require_same(
+            detector.score(end, z), detector.score(state, z), f"the state after calls of {sorted(set(sizes))}"
+        )
 
 
 def check_causal(detector: Detector[Any], z: Tensor) -> None:
     """What comes later changes no earlier reading."""
     half = len(z) // 2
     other = torch.cat([z[:half], -z[half:].flip(0)])
-    one, two = (detector.observe(detector.start(), stream)[0] for stream in (z, other))
-    _same(Reading(*(part[:half] for part in one)), Reading(*(part[:half] for part in two)), "the past of two futures")
+    both = (detector.observe(detector.start(), stream)[0] for stream in (z, other))
+    first, second = (Reading(*(part[:half] for part in reading)) for reading in both)
+    _require_same(first, second, "earlier readings of streams that differ later")
 
 
 def check_state_survives_checkpoint(detector: Detector[Any], z: Tensor) -> None:
@@ -114,14 +117,14 @@ def check_state_survives_checkpoint(detector: Detector[Any], z: Tensor) -> None:
     _, state = detector.observe(detector.start(), z[:half])
     fields = [] if state is None else getattr(state, "_fields", None)
     plain = fields is not None and all(isinstance(getattr(state, field), Tensor) for field in fields)
-    _claim(plain, "a state that is None or a NamedTuple of tensors", type(state).__name__)
+    _require(plain, "a state that is None or a NamedTuple of tensors", type(state).__name__)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         checkpoint.save(path, {"detector": state}, {})
         states, _ = checkpoint.load(path)
     back = checkpoint.restored(detector.start(), states.get("detector", {}))
     expected, got = detector.observe(state, z[half:])[0], detector.observe(back, z[half:])[0]
-    _same(expected, got, "observe() after a checkpoint")
+    _require_same(expected, got, "observe() after a checkpoint")
 
 
 def check_inputs_may_be_overwritten(detector: Detector[Any], z: Tensor) -> None:
@@ -131,10 +134,10 @@ def check_inputs_may_be_overwritten(detector: Detector[Any], z: Tensor) -> None:
     expected = detector.score(state, z[half:])
     mine = z[:half].clone()
     past, state = detector.observe(detector.start(), mine)
-    _claim(torch.equal(mine, z[:half]), "observe() to leave its input alone", "other values in it")
+    _require(torch.equal(mine, z[:half]), "observe() to leave its input alone", "other values in it")
     mine.fill_(torch.nan)
-    _same(expected_past, past, "readings after their input was overwritten", exact=True)
-    _same(expected, detector.score(state, z[half:]), "a state after its input was overwritten", exact=True)
+    _require_same(expected_past, past, "readings after their input was overwritten", exact=True)
+    _require_same(expected, detector.score(state, z[half:]), "a state after its input was overwritten", exact=True)
 
 
 def check_does_not_write_state(detector: Detector[Any], z: Tensor) -> None:
@@ -148,7 +151,7 @@ def check_does_not_write_state(detector: Detector[Any], z: Tensor) -> None:
         fields = {} if state is None else state._asdict()
         after = {**fields, "id_anchors": labels.id_anchors, "ood_anchors": labels.ood_anchors}
         written = sorted(name for name, tensor in after.items() if not torch.equal(tensor, before[name]))
-        _claim(not written, "a state that stays as it was", f"other values in {written}")
+        _require(not written, "a state that stays as it was", f"other values in {written}")
 
 
 def check_memory_is_bounded(detector: Detector[Any], z: Tensor) -> None:
@@ -157,7 +160,7 @@ def check_memory_is_bounded(detector: Detector[Any], z: Tensor) -> None:
     once = _bytes(state)
     for _ in range(3):
         _, state = detector.observe(state, z)
-    _claim(_bytes(state) == once, f"a state of {once} bytes after four times the stream", f"{_bytes(state)}")
+    _require(_bytes(state) == once, f"a state of {once} bytes after four times the stream", f"{_bytes(state)}")
 
 
 def check_bad_input(detector: Detector[Any], z: Tensor) -> None:
@@ -173,11 +176,11 @@ def check_bad_input(detector: Detector[Any], z: Tensor) -> None:
     }
     for what, features in bad.items():
         for verb in (detector.score, detector.observe):
-            _claim(_refused(verb, state, features), f"FeatureError from {verb.__name__}() on {what}", "none")
+            _require(_refused(verb, state, features), f"FeatureError from {verb.__name__}() on {what}", "none")
     reading, after = detector.observe(state, z[:0])
     lengths = [len(part) for part in (*reading, *detector.score(state, z[:0]))]
-    _claim(not any(lengths), "empty readings of an empty batch", f"lengths {lengths}")
-    _same(detector.score(state, z), detector.score(after, z), "the state after an empty batch", exact=True)
+    _require(not any(lengths), "empty readings of an empty batch", f"lengths {lengths}")
+    _require_same(detector.score(state, z), detector.score(after, z), "the state after an empty batch", exact=True)
 
 
 ALL_CHECKS: tuple[Check, ...] = (
@@ -195,19 +198,19 @@ ALL_CHECKS: tuple[Check, ...] = (
 )
 
 
-def _claim(holds: bool, expected: str, got: str) -> None:
+def _require(holds: bool, expected: str, got: str) -> None:
     if not holds:
         raise AssertionError(f"expected {expected}, got {got}" if got else f"expected {expected}")
 
 
-def _same(expected: Reading, got: Reading, what: str, *, exact: bool = False) -> None:
+def _require_same(expected: Reading, got: Reading, what: str, *, exact: bool = False) -> None:
     tolerance = 0.0 if exact else tolerance_of(expected.score)
     shapes = expected.score.shape == got.score.shape
-    _claim(shapes, f"{what} to be as long", f"{list(got.score.shape)} for {list(expected.score.shape)}")
+    _require(shapes, f"{what} to be as long", f"{list(got.score.shape)} for {list(expected.score.shape)}")
     worst = float((expected.score - got.score).abs().nan_to_num(torch.inf).max()) if len(expected.score) else 0.0
-    _claim(worst <= tolerance, f"{what} to agree within {tolerance:.2g}", f"scores {worst:.2g} apart")
-    _claim(torch.equal(expected.route, got.route), f"{what} to agree", "other routes")
-    _claim(torch.equal(expected.label, got.label), f"{what} to agree", "other labels")
+    _require(worst <= tolerance, f"{what} to agree within {tolerance:.2g}", f"scores {worst:.2g} apart")
+    _require(torch.equal(expected.route, got.route), f"{what} to agree", "other routes")
+    _require(torch.equal(expected.label, got.label), f"{what} to agree", "other labels")
 
 
 def tolerance_of(score: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Where truth and scores meet, and the only place where they do."""
+"""Scores compared with the truth: the only module that sees both."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def evaluate(detector: Detector[Any], trial: Trial) -> Evaluation:
     The detector runs where its label space is; the truth stays on the host.
     """
     started = perf_counter()
-    reading, state = detector.observe(detector.start(), _beside(detector, trial.z))
-    return judged(detector, reading.cpu(), trial, cost=_cost(started, state))
+    reading, state = detector.observe(detector.start(), _to_device_of(detector, trial.z))
+    return judge(detector, reading.cpu(), trial, cost=_cost(started, state))
 
 
 def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
@@ -53,13 +53,13 @@ def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Ten
     started = perf_counter()
     observed = detector.observe_many(
         [detector.start()] * len(orders),
-        _beside(detector, pool.z),
+        _to_device_of(detector, pool.z),
         [order.to(detector.labels.id_anchors.device) for order in orders],
     )
     readings = [reading.cpu() for reading, _ in observed]
     costs = [_cost(started, state) for _, state in observed]
     return [
-        judged(detector, reading, pool[order], cost=cost._replace(seconds=cost.seconds / len(orders)))
+        judge(detector, reading, pool[order], cost=cost._replace(seconds=cost.seconds / len(orders)))
         for reading, order, cost in zip(readings, orders, costs, strict=True)
     ]
 
@@ -67,32 +67,32 @@ def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Ten
 def oracle(detector: Online, trial: Trial) -> Evaluation:
     """Run Algorithm 1 with routes taken from the truth: an upper bound for study, never a result of a detector."""
     started, state, readings = perf_counter(), detector.start(), []
-    z = unit(_beside(detector, trial.z), like=detector.labels.id_anchors)
+    z = unit(_to_device_of(detector, trial.z), like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
         text = text_logits(detector.labels, block, tau=detector.tau)
         reading, state = detector.learn_with_trust(state, block, text, trust)
         readings.append(reading)
     name = f"oracle-{detector.name}"
-    return judged(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
+    return judge(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
 
 
 OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
-NOTHING = Cost(0.0, 0)
+NO_COST = Cost(0.0, 0)
 
 
-def judged(
-    detector: Detector[Any], reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NOTHING
+def judge(
+    detector: Detector[Any], reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
     """Return every metric of scores that were made without the truth."""
     is_id = trial.is_id
     anchors = detector.labels.id_anchors
-    frozen = (unit(_beside(detector, trial.z[is_id]), like=anchors) @ anchors.T).argmax(1).cpu()
+    frozen = (unit(_to_device_of(detector, trial.z[is_id]), like=anchors) @ anchors.T).argmax(1).cpu()
     metrics = {
         **ranking(reading, is_id),
-        "accuracy": _share(reading.label[is_id] == trial.label[is_id]),
-        "accuracy_frozen": _share(frozen == trial.label[is_id]),
-        **gate(reading, is_id),
+        "accuracy": _fraction(reading.label[is_id] == trial.label[is_id]),
+        "accuracy_frozen": _fraction(frozen == trial.label[is_id]),
+        **gate_metrics(reading, is_id),
     }
     ood = trial.source[~is_id].unique().tolist()
     by_source = {trial.sources[s]: ranking(reading, is_id, ~is_id & (trial.source == s)) for s in ood}
@@ -112,19 +112,19 @@ def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, "
     )
 
 
-def gate(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
-    """Return how much of the stream taught each side, and how much of that was rightly routed."""
+def gate_metrics(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
+    """Return what share of the stream taught each side, and what share of that was routed rightly."""
     known, unknown = reading.route > 0, reading.route < 0
     return {
-        "coverage_known": _share(known),
-        "coverage_unknown": _share(unknown),
-        "purity_known": _share(is_id[known]),
-        "purity_unknown": _share(~is_id[unknown]),
+        "coverage_known": _fraction(known),
+        "coverage_unknown": _fraction(unknown),
+        "purity_known": _fraction(is_id[known]),
+        "purity_unknown": _fraction(~is_id[unknown]),
     }
 
 
 def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, float]]:
-    """Return the metrics of consecutive slices of the stream: does it get better with use?"""
+    """Return the metrics of consecutive slices of the stream."""
     slices = torch.arange(len(evaluation.trial.z)).chunk(points)
     return [{"samples": float(part[-1] + 1), **_slice(evaluation, part)} for part in slices]
 
@@ -132,7 +132,7 @@ def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, flo
 def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
     is_id, reading = evaluation.trial.is_id[part], Reading(*(column[part] for column in evaluation.reading))
     ranked = ranking(reading, is_id)
-    return {name: ranked[name] for name in OVER_TIME} | gate(reading, is_id)
+    return {name: ranked[name] for name in OVER_TIME} | gate_metrics(reading, is_id)
 
 
 def _cost(started: float, state: Any) -> Cost:
@@ -140,9 +140,9 @@ def _cost(started: float, state: Any) -> Cost:
     return Cost(seconds, sum(part.element_size() * part.nelement() for part in parts))
 
 
-def _beside(detector: Detector[Any], z: Tensor) -> Tensor:
+def _to_device_of(detector: Detector[Any], z: Tensor) -> Tensor:
     return z.to(detector.labels.id_anchors.device)
 
 
-def _share(claims: Bool[Tensor, " n"]) -> float:
-    return float(claims.double().mean())  # nan for nothing: no claim was made
+def _fraction(is_so: Bool[Tensor, " n"]) -> float:
+    return float(is_so.double().mean())  # nan of no samples

@@ -1,8 +1,8 @@
-"""How well scores part ID from OOD: pure functions of (id_scores, ood_scores), exact with ties, as fractions of one.
+"""How well scores separate ID from OOD: functions of (id_scores, ood_scores), exact with ties, as fractions of one.
 
-Higher scores mean more ID. Two conventions of FPR95 live in this field, so both are here by name. With nothing on one
+Higher scores mean more ID. The field has two conventions of FPR95; both are here by name. With nothing on one
 side every metric is undefined and comes back as nan, not as an error: a stream of one kind only is a legitimate
-experiment, and the rest of its report still has meaning. A NaN score has no rank and is refused.
+experiment, and its other figures are still defined. A NaN score has no rank and is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ranks(NamedTuple):
         return not (len(self.positive) and len(self.negative))
 
     def swapped(self) -> Ranks:
-        """Return the same question asked of the other side: who is negative, and lower is better."""
+        """Return the ranks of the opposite question: finding negatives by low scores."""
         return Ranks(-self.negative.flip(0), -self.positive.flip(0))
 
 
@@ -42,7 +42,7 @@ def auroc(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> fl
 def fpr_at_tpr(positive: Float[Tensor, " P"], negative: Float[Tensor, " N"], *, tpr: float = 0.95) -> float:
     """Return the share of `negative` at or above the highest threshold that accepts a share `tpr` of `positive`."""
     if not 0 < tpr <= 1:
-        raise SettingError(f"expected tpr in (0, 1], got {tpr!r}; 0.95 is the custom")
+        raise SettingError(f"expected tpr in (0, 1], got {tpr!r}; 0.95 is customary")
     return _fpr(_ranks(positive, negative), tpr)
 
 

@@ -1,4 +1,4 @@
-"""Samples in arrival order with the truth about them; only `evaluate` looks at the truth."""
+"""Samples in arrival order with the truth about them; only `evaluate` reads the truth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trial:
         return self.label >= 0
 
     def arrival(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
-        """Return who arrives when in the order named `kind` (see arrival.ORDERS)."""
+        """Return the indices of the samples in the arrival order named `kind` (see arrival.ORDERS)."""
         # a long tail is over known classes, a temporal shift over unknown sets
         source = torch.where(self.is_id, self.label, self.source)
         return arrivals.order(self.is_id, source, kind=kind, seed=seed, **options)

@@ -168,7 +168,7 @@ class Verdicts(Sequence[Verdict]):
         return pandas.DataFrame(self.columns(keys))
 
 
-def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str]) -> dict[str, list[Any]]:
+def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> dict[str, list[Any]]:
     """Return the columns of FIELDS for the numbers in `table`."""
     known, nearest = table["known"].tolist(), [names[label] for label in table["label"].tolist()]
     found: dict[str, list[Any]] = {
@@ -181,7 +181,7 @@ def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str]) -> d
     return found | {"warming": table["warming"].tolist()}
 
 
-def records(table: VerdictArray, names: Sequence[str], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+def records(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> Iterator[dict[str, Any]]:
     """Yield one dict of FIELDS for each row of `table`."""
     return (dict(zip(FIELDS, row, strict=True)) for row in zip(*columns(table, names, keys).values(), strict=True))
 

@@ -19,7 +19,7 @@ def images(count=80, seed=5, noise=0.5):
 
 
 def fit(name, **settings):
-    return posthoc.fitted(posthoc.REGISTRY[name](LABELS, **settings), *images())
+    return posthoc.fit(posthoc.REGISTRY[name](LABELS, **settings), *images())
 
 
 @pytest.mark.parametrize("name", posthoc.REGISTRY)
@@ -64,7 +64,7 @@ def test_distances_by_their_definition():
     z, fitted = images(seed=6)[0][:5], fit("fit-mahalanobis")
     means = torch.stack([fitted.images.z[fitted.images.label == c].mean(0) for c in range(4)])
     apart = z.unsqueeze(1) - means
-    squared = torch.einsum("tkd,de,tke->tk", apart, fitted.shared, apart)
+    squared = torch.einsum("tkd,de,tke->tk", apart, fitted.shared_precision, apart)
     torch.testing.assert_close(fitted.confidence(z), -squared.amin(1))
     nearest = (z @ fitted.images.z.T).sort(1, descending=True).values
     torch.testing.assert_close(fit("fit-knn", k=3).confidence(z), nearest[:, 2])
@@ -76,8 +76,8 @@ def test_distances_by_their_definition():
 
 def test_vim_measures_what_the_main_directions_leave_out():
     vim = fit("fit-vim")
-    assert vim.outside.shape == (24, 12)
-    inside = vim.origin + normalize(torch.linalg.svd(vim.outside.T).Vh[12:].sum(0), dim=0)
+    assert vim.residual_directions.shape == (24, 12)
+    inside = vim.origin + normalize(torch.linalg.svd(vim.residual_directions.T).Vh[12:].sum(0), dim=0)
     assert float(vim._residual(inside[None])[0]) < 1e-9
 
 
@@ -92,11 +92,11 @@ def test_shaping_leaves_features_alone_where_it_is_told_to():
 
 
 def test_what_is_not_fitted_or_lacks_a_class_is_refused():
-    with pytest.raises(StateError, match=r"expected 'fit-knn' to be fitted.*posthoc\.fitted"):
+    with pytest.raises(StateError, match=r"expected 'fit-knn' to be fitted.*posthoc\.fit"):
         posthoc.KNN(LABELS).score(None, images()[0])
     z, label = images()
     with pytest.raises(DataError, match="expected images of all 4 known names"):
-        posthoc.fitted(posthoc.MSP(LABELS), z[label < 3], label[label < 3])
+        posthoc.fit(posthoc.MSP(LABELS), z[label < 3], label[label < 3])
     with pytest.raises(SettingError, match="quantile"):
         posthoc.ReAct(LABELS, quantile=0.0)
 
@@ -115,9 +115,9 @@ class Theirs:
 
 def test_a_detector_of_pytorch_ood_runs_on_features_or_logits():
     z, label = images()
-    adapted = posthoc.fitted(PytorchOOD(LABELS, theirs=Theirs()), z, label)
+    adapted = posthoc.fit(PytorchOOD(LABELS, theirs=Theirs()), z, label)
     torch.testing.assert_close(adapted.score(None, z).score, -(z - z.mean(0)).norm(dim=1), atol=1e-6, rtol=1e-6)
-    logits = posthoc.fitted(PytorchOOD(LABELS, theirs=Theirs(), on="logits"), z, label)
+    logits = posthoc.fit(PytorchOOD(LABELS, theirs=Theirs(), on="logits"), z, label)
     assert logits.confidence(z).shape == (80,)
     assert logits.theirs.classes == 4
     with pytest.raises(SettingError, match="predict_features"):

@@ -18,7 +18,7 @@ from unseen.detectors import Energy, Entropy, MaxLogit, posthoc
 from unseen.detectors.mcm import MCM
 from unseen.detectors.posthoc import distance
 from unseen.detectors.posthoc.adapter import PytorchOOD
-from unseen.detectors.posthoc.base import Images, PostHoc
+from unseen.detectors.posthoc.base import LabelledImages, PostHoc
 
 pytest.importorskip("torchvision", exc_type=ImportError)
 theirs = pytest.importorskip("pytorch_ood.detector", exc_type=ImportError)
@@ -28,11 +28,11 @@ LABELS = space(CLASSES, 6, DIM, dtype=torch.float32)
 CLOSE: dict[str, Any] = {"atol": 1e-4, "rtol": 1e-4}  # pytorch-ood computes in float32
 
 
-def images() -> Images:
+def images() -> LabelledImages:
     """Return labelled images with positive features, as after a ReLU: there, magnitudes and values are the same."""
     label = torch.arange(120) % CLASSES
     z = normalize((unit(CLASSES, DIM, seed=3)[label] + 0.4 * unit(120, DIM, seed=4)).abs(), dim=1).float()
-    return Images(z, label, 3 * unit(CLASSES, DIM, seed=5).float(), 0.1 * unit(1, CLASSES, seed=6)[0].float())
+    return LabelledImages(z, label, 3 * unit(CLASSES, DIM, seed=5).float(), 0.1 * unit(1, CLASSES, seed=6)[0].float())
 
 
 IMAGES = images()

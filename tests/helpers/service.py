@@ -23,11 +23,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import Session
-from unseen.serve.app import Settings, create_app
 from unseen.serve.client import Client, Remote
-from unseen.serve.limits import Limits
-from unseen.serve.run import bound, run
-from unseen.serve.stream import Config, Durability
+from unseen.serve.http.app import create_app
+from unseen.serve.http.service import Service
+from unseen.serve.run import listening_socket, run
+from unseen.serve.settings import Durability, Limits, Settings
+from unseen.serve.stream.config import StreamConfig
 
 # a fork server finds what to import by this alone; without it every service would import torch again
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -110,9 +111,9 @@ def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
     return [torch.frombuffer(bytearray(row[0]), dtype=dtype).view(-1, dim).clone() for row in rows]
 
 
-def reference(config: Config, labels: Any, parts: list[Tensor]) -> Session:
+def reference(config: StreamConfig, labels: Any, parts: list[Tensor]) -> Session:
     """Return a fresh session that has observed `parts` in order."""
-    session = config.session(labels)
+    session = config.spec(labels).build()
     for part in parts:
         session.observe(part)
     return session
@@ -162,9 +163,9 @@ class Rounding:
 @contextmanager
 def serving(data: Path, encoder: Any) -> Iterator[str]:
     """Serve with an encoder of our own, from a thread of this process."""
-    app = create_app(Settings(data, encoder="ours"))
-    app.state.service.sight._encoder = encoder
-    listener = bound("127.0.0.1", 0)
+    app = create_app(Service(Settings(data, encoder="ours")))
+    app.state.service.encoder._encoder = encoder
+    listener = listening_socket("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

@@ -20,11 +20,13 @@ from starlette.testclient import TestClient
 from helpers.streams import space, stream
 from unseen.errors import ImageError
 from unseen.scale import cluster
-from unseen.scale import serve as scaled
-from unseen.serve.app import Settings
-from unseen.serve.keys import Keys
-from unseen.serve.limits import Limits
-from unseen.serve.sight import asked as hashed
+from unseen.scale.serve.directory import Directory
+from unseen.scale.serve.gateway import Gateway
+from unseen.scale.serve.placement import DIRECTORY, Placement
+from unseen.scale.serve.transport import EncodedUpload
+from unseen.serve.http.auth import ApiKeys
+from unseen.serve.settings import Limits, Settings
+from unseen.serve.work.encoding import content_digest
 
 LABELS = space(dtype=torch.float32)
 METHODS = ["GET", "POST", "DELETE"]
@@ -80,39 +82,39 @@ class Cluster:
 
     def kill(self, actor: Any) -> None:
         self.actors = {name: one for name, one in self.actors.items() if one is not actor}
-        actor.own = SimpleNamespace(answer=gone, facts=gone)
+        actor.own = SimpleNamespace(answer=gone, required_encoder=gone)
 
     def lose(self, key: str) -> None:
         """Let a writer's process die without a word: its files are closed, and who calls it is told so."""
         handle = self.actors.pop(f"unseen-{key}")
-        slot = handle.own.service.streams.slots[key]
-        slot.stream.journal.close()
-        handle.own.service.streams._lock.close()
+        store = handle.own.service.store
+        store.entries[key].stream.journal.close()
+        store.folder.close()
         self.kill(handle)
 
 
-class Eyes:
+class FakeEncoders:
     """Encoders that never give the same bits twice."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
-    async def images(self, files: list[bytes], facts: Any) -> Any:
-        self.asked += 1
+    async def encode(self, files: list[bytes], required: Any) -> Any:
+        self.calls += 1
         if b"torn" in files:
             raise ImageError("expected images that can be read, got image 0; leave it out")
         seeds = [int.from_bytes(hashlib.sha256(data).digest()[:4], "big") for data in files]
-        rows = np.stack([np.random.default_rng(seed).standard_normal(facts.dim) for seed in seeds])
-        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True) + 1e-6 * self.asked).astype(np.float32)
-        return scaled.Seen(rows, tuple(b"small " + data for data in files), hashed(files))
+        rows = np.stack([np.random.default_rng(seed).standard_normal(required.dim) for seed in seeds])
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True) + 1e-6 * self.calls).astype(np.float32)
+        return EncodedUpload(rows, tuple(b"small " + data for data in files), content_digest(files))
 
 
 class Running:
     def __init__(self, ray: Cluster, data: Path, **limits: Any) -> None:
-        self.ray, self.eyes = ray, Eyes()
-        self.placed = scaled.Placed(Settings(data, encoder=None, limits=Limits(**limits)))
-        self.roster = self.placed.actor(self.ray, "roster", scaled.Roster).remote(self.placed)
-        self.gateway = scaled.Gateway(self.placed, Handle(self.eyes))
+        self.ray, self.encoders = ray, FakeEncoders()
+        self.placement = Placement(Settings(data, encoder=None, limits=Limits(**limits)))
+        self.directory = self.placement.actor(self.ray, DIRECTORY, Directory).remote(self.placement)
+        self.gateway = Gateway(self.placement, Handle(self.encoders))
 
     def app(self) -> Starlette:
         async def answer(request: Request) -> Any:
@@ -132,7 +134,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
 def client(running: Running) -> Iterator[TestClient]:
     with TestClient(running.app(), base_url="http://127.0.0.1") as client:
         yield client
-    running.ray.get(running.roster.close.remote())
+    running.ray.get(running.directory.close.remote())
 
 
 @pytest.fixture
@@ -154,11 +156,11 @@ def images(*files: bytes) -> dict[str, Any]:
     return {"files": [("images", data) for data in files]}
 
 
-def test_a_stream_has_one_writer_and_everything_else_is_the_rosters(
+def test_a_stream_has_one_writer_and_the_directory_answers_the_rest(
     running: Running, client: TestClient, path: str
 ) -> None:
     key = path.rsplit("/", 1)[1]
-    assert running.ray.made == ["unseen-roster", f"unseen-{key}"]
+    assert running.ray.made == ["unseen-directory", f"unseen-{key}"]
     assert client.get("/v1/streams").json()["streams"][0]["id"] == key
     assert client.get("/healthz").json()["status"] == "ok"
     assert client.get("/").headers["content-type"].startswith("text/html")
@@ -184,14 +186,16 @@ def test_a_writer_that_is_gone_for_good_is_started_again_and_a_repetition_teache
 
 
 def test_the_gateway_gives_every_observation_a_key(running: Running, client: TestClient, path: str) -> None:
-    writer = running.placed.find(running.ray, path.rsplit("/", 1)[1]).own
+    writer = running.placement.find(running.ray, path.rsplit("/", 1)[1]).own
     kept = []
     answer = writer.answer
 
-    async def twice(asked: Any, seen: Any = None) -> Any:  # as Ray does when it cannot know whether a call was made
-        kept.append(dict(asked.headers).get(b"idempotency-key"))
-        await answer(asked, seen)
-        return await answer(asked, seen)
+    async def twice(
+        message: Any, encoded: Any = None
+    ) -> Any:  # as Ray does when it cannot know whether a call was made
+        kept.append(dict(message.headers).get(b"idempotency-key"))
+        await answer(message, encoded)
+        return await answer(message, encoded)
 
     writer.answer = twice
     for _ in range(2):
@@ -209,7 +213,7 @@ def test_images_are_seen_by_encoders_and_a_retry_is_known_by_its_images(
     header = {"idempotency-key": "photos"}
     first, again = (client.post(f"{path}/observe", **images(b"one", b"two"), headers=header) for _ in range(2))
     assert again.json()["verdicts"] == first.json()["verdicts"]
-    assert running.eyes.asked == 2
+    assert running.encoders.calls == 2
     assert client.get(f"{path}/pictures/1").content == b"small two"
     other = client.post(f"{path}/observe", **images(b"three"), headers=header)
     assert other.status_code == 422
@@ -224,18 +228,18 @@ def test_who_has_no_key_has_no_encoders_and_other_sites_are_refused(
     running: Running, client: TestClient, path: str
 ) -> None:
     assert client.post(f"{path}/observe", json=rows(1), headers={"origin": "http://evil.example"}).status_code == 403
-    reader = Keys(running.placed.settings.data / "keys.json").add("*", "read")
+    reader = ApiKeys(running.placement.settings.data / "keys.json").add("*", "read")
     running.ray.lose(path.rsplit("/", 1)[1])  # its successor reads that there are keys now
     assert client.post(f"{path}/observe", **images(b"one")).status_code == 401
     bearer = {"authorization": f"Bearer {reader}"}
     assert client.post(f"{path}/observe", **images(b"one"), headers=bearer).status_code == 403
-    assert running.eyes.asked == 0
+    assert running.encoders.calls == 0
     assert client.post(f"{path}/score", **images(b"one"), headers=bearer).status_code == 200
 
 
 def test_large_bodies_and_missing_encoders_are_refused(running: Running, client: TestClient, path: str) -> None:
     assert client.post(f"{path}/observe", content=b"0" * (1 << 21)).status_code == 413
-    running.gateway.eyes = None
+    running.gateway.encoders = None
     assert "without an encoder" in client.post(f"{path}/observe", **images(b"one")).json()["message"]
 
 
@@ -243,37 +247,39 @@ def test_deleting_ends_the_writer_first(running: Running, client: TestClient, pa
     key = path.rsplit("/", 1)[1]
     client.post(f"{path}/observe", json=rows(5))
     assert client.delete(path).json() == {"deleted": key}
-    assert list(running.ray.actors) == ["unseen-roster"]
-    assert not (running.placed.settings.data / "streams" / key).exists()
+    assert list(running.ray.actors) == ["unseen-directory"]
+    assert not (running.placement.settings.data / "streams" / key).exists()
     assert client.get(path).status_code == 404
 
 
-def test_a_new_roster_finds_the_streams_and_a_local_service_is_kept_out(
+def test_a_new_directory_finds_the_streams_and_a_local_service_is_kept_out(
     running: Running, client: TestClient, path: str
 ) -> None:
     from unseen.errors import StateError
-    from unseen.serve.streams import Streams
+    from unseen.serve.stream.folder import DataFolder
+    from unseen.serve.stream.local import LocalStreams
 
+    settings = running.placement.settings
     client.post(f"{path}/observe", json=rows(5))
     with pytest.raises(StateError, match="only service"):
-        Streams(running.placed.settings.data)
-    running.ray.get(running.roster.close.remote())
-    local = Streams(running.placed.settings.data)  # what Ray wrote, `unseen serve` reads
+        DataFolder(settings.data)
+    running.ray.get(running.directory.close.remote())
+    local = LocalStreams(DataFolder(settings.data), settings)  # what Ray wrote, `unseen serve` reads
     local.open_all()
-    assert local.slots[path.rsplit("/", 1)[1]].stream.at.seq == 5
+    assert local.entries[path.rsplit("/", 1)[1]].stream.at.seq == 5
     local.close()
     running.ray.actors.clear()
-    running.roster = running.placed.actor(running.ray, "roster", scaled.Roster).remote(running.placed)
-    running.gateway = scaled.Gateway(running.placed)
+    running.directory = running.placement.actor(running.ray, DIRECTORY, Directory).remote(running.placement)
+    running.gateway = Gateway(running.placement)
     assert client.get(path).json()["seq"] == 5
 
 
-def test_a_damaged_stream_is_told_by_the_roster(running: Running, client: TestClient, path: str) -> None:
+def test_the_directory_reports_a_damaged_stream(running: Running, client: TestClient, path: str) -> None:
     key = path.rsplit("/", 1)[1]
-    running.ray.get(running.roster.close.remote())
-    (running.placed.settings.data / "streams" / key / "stream.json").write_text("{}")
+    running.ray.get(running.directory.close.remote())
+    (running.placement.settings.data / "streams" / key / "stream.json").write_text("{}")
     running.ray.actors.clear()
-    running.roster = running.placed.actor(running.ray, "roster", scaled.Roster).remote(running.placed)
-    running.gateway = scaled.Gateway(running.placed)
+    running.directory = running.placement.actor(running.ray, DIRECTORY, Directory).remote(running.placement)
+    running.gateway = Gateway(running.placement)
     assert client.get("/v1/streams").json()["streams"][0]["status"] == "damaged"
     assert client.post(f"{path}/observe", json=rows(1)).status_code == 503

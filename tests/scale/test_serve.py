@@ -15,11 +15,12 @@ import torch
 from helpers.service import downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, SettingError
-from unseen.serve.app import Settings
+from unseen.scale.serve.placement import Placement
 from unseen.serve.client import Client, Remote
-from unseen.serve.stream import Config, Durability
+from unseen.serve.settings import Durability, Settings
+from unseen.serve.stream.config import StreamConfig
 
-scaled = pytest.importorskip("unseen.scale.serve")
+deploy = pytest.importorskip("unseen.scale.serve.deploy")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Serve warns of its own doings
 
 LABELS = space(dtype=torch.float32)
@@ -27,27 +28,27 @@ LABELS = space(dtype=torch.float32)
 
 class Running(NamedTuple):
     ray: Any
-    placed: Any
+    placement: Any
     client: Client
     remote: Remote
 
     def kill_writer(self) -> None:
-        os.kill(self.ray.get(self.placed.find(self.ray, self.remote.id).pid.remote()), signal.SIGKILL)
+        os.kill(self.ray.get(self.placement.find(self.ray, self.remote.id).pid.remote()), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def running(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("service")
     LABELS.save(folder / "space.safetensors")
-    placed = scaled.Placed(Settings(folder / "data", encoder=None, durability=Durability(every=100)))
-    port = scaled._free("127.0.0.1")
-    stop = scaled.deploy(ray, placed, port=port)
+    placement = Placement(Settings(folder / "data", encoder=None, durability=Durability(every=100)))
+    port = deploy.free_port("127.0.0.1")
+    stop = deploy.deploy(ray, placement, port=port)
     try:
         with Client(f"http://127.0.0.1:{port}", timeout=120) as client:
-            yield Running(ray, placed, client, client.create(folder / "space.safetensors", detector="online"))
+            yield Running(ray, placement, client, client.create(folder / "space.safetensors", detector="online"))
     finally:
         stop()
-        scaled.shutdown()
+        deploy.shutdown()
 
 
 def test_a_writer_that_is_killed_loses_nothing_and_learns_nothing_twice(running: Running, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_writer_that_is_killed_loses_nothing_and_learns_nothing_twice(running:
     running.kill_writer()
     assert remote.observe(parts[-1], key="part 4") == said[-8:]  # told again, not taught again
     learned = downloaded(remote, LABELS, tmp_path / "state.safetensors")
-    assert same(learned, flat(reference(Config("", "", "*", "online"), LABELS, parts)))
+    assert same(learned, flat(reference(StreamConfig("", "", "*", "online"), LABELS, parts)))
 
 
 def test_the_service_answers_as_the_local_one_does(running: Running) -> None:
@@ -86,11 +87,11 @@ def test_the_service_answers_as_the_local_one_does(running: Running) -> None:
     counted = client.http.get("/metrics", params={"stream": remote.id}).text
     assert f'unseen_samples_total{{stream="{remote.id}"' in counted
     remote.delete()
-    assert not (running.placed.settings.data / "streams" / remote.id).exists()
+    assert not (running.placement.settings.data / "streams" / remote.id).exists()
     with pytest.raises(ServiceError, match="expected the id of one of your streams"):
         remote.info()
 
 
 def test_an_address_others_can_reach_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="unseen keys add"):
-        scaled.deploy(None, scaled.Placed(Settings(tmp_path, "0.0.0.0")), port=1)
+        deploy.deploy(None, Placement(Settings(tmp_path, "0.0.0.0")), port=1)

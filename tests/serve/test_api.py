@@ -17,13 +17,13 @@ from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
-from unseen.serve.limits import Limits
-from unseen.serve.stream import Config
+from unseen.serve.settings import Limits
+from unseen.serve.stream.config import StreamConfig
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 400)
 SENT = Z  # the journal has what was sent
-CONFIG = Config("", "", "*", "online")
+CONFIG = StreamConfig("", "", "*", "online")
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +62,13 @@ def test_observe_says_what_a_session_says_and_numbers_it(server, remote, tmp_pat
         expected = session.observe(SENT[first : first + 100])
         assert [row["seq"] for row in said] == list(range(first, first + 100))
         assert [row["name"] for row in said] == [verdict.name for verdict in expected]
-        assert [row["score"] for row in said] == pytest.approx(expected.reading.score.tolist(), abs=1e-4)
+        assert [row["margin"] for row in said] == pytest.approx(expected.margin.tolist(), abs=1e-4)
         assert [row["confidence"] for row in said] == pytest.approx(expected.confidence.tolist(), abs=1e-5)
     info = remote.info()
     assert info["counts"]["seen"] == info["seq"] == 300
     assert info["coverage"] > 0.2
     assert info["moved"]["id_bank"] > 0
-    assert info["threshold"]["line"] == pytest.approx(session.threshold, abs=1e-4)
+    assert info["threshold"]["value"] == pytest.approx(session.threshold, abs=1e-4)
     assert remote.state(tmp_path / "state.safetensors") == 300
     resumed = Session.load(tmp_path / "state.safetensors", LABELS)
     assert same(flat(resumed), flat(session))
@@ -86,7 +86,7 @@ def test_score_is_pure(remote, server, tmp_path):
 def test_json_and_raw_features_mean_the_same(server, remote):
     raw = remote.score(Z[:3])
     said = post(server, remote, "score", json={"features": Z[:3].tolist()}).json()["verdicts"]
-    assert [row["score"] for row in said] == pytest.approx([row["score"] for row in raw], abs=1e-5)
+    assert [row["margin"] for row in said] == pytest.approx([row["margin"] for row in raw], abs=1e-5)
 
 
 def test_a_retried_observe_is_not_learned_twice(remote, tmp_path):
@@ -112,11 +112,11 @@ def test_one_key_from_many_callers_at_once_is_learned_once(remote):
 
 def test_concurrent_callers_get_every_number_once_and_readers_see_whole_states(server, remote, tmp_path):
     stop = threading.Event()
-    scores = []
+    margins = []
 
     def read():
         while not stop.is_set():
-            scores.append(remote.score(Z[:1])[0]["score"])
+            margins.append(remote.score(Z[:1])[0]["margin"])
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -125,7 +125,7 @@ def test_concurrent_callers_get_every_number_once_and_readers_see_whole_states(s
     stop.set()
     reader.join()
     assert sorted(seq for seq, _ in said) == list(range(200))
-    assert len(scores) > 3
+    assert len(margins) > 3
     in_order = torch.stack([z for _, z in sorted(said, key=lambda pair: pair[0])])
     expected = flat(reference(CONFIG, LABELS, [in_order]))
     for name, tensor in downloaded(remote, LABELS, tmp_path / "state").items():

@@ -15,10 +15,10 @@ from helpers.service import Server, blocks, different, downloaded, flat, referen
 from helpers.streams import space, stream
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
-from unseen.serve.stream import Config
+from unseen.serve.stream.config import StreamConfig
 
 LABELS = space(dtype=torch.float32)
-CONFIG = Config("", "", "*", "online")
+CONFIG = StreamConfig("", "", "*", "online")
 
 
 class Load:
@@ -86,7 +86,7 @@ def check(load: Load, config, remote, folder, path) -> None:
 
 def hammered(tmp_path, kills: int, *, seed: int, detector: str) -> Load:
     choice, load, data, remote = random.Random(seed), None, tmp_path / "data", None
-    config = Config("", "", "*", detector)
+    config = StreamConfig("", "", "*", detector)
     LABELS.save(tmp_path / "space")
     for _ in range(kills):
         server = Server(data, every=60, retain=10**9).ready()

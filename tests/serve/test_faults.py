@@ -17,15 +17,20 @@ from helpers.service import Server, downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
 from unseen.serve.client import Client
-from unseen.serve.journal import Entry, Journal, Position
-from unseen.serve.limits import Limits, Rate
-from unseen.serve.stream import AUTO, Config, Durability, Stream, write_config
-from unseen.serve.streams import Streams
+from unseen.serve.settings import Durability, Limits, Settings
+from unseen.serve.stream.batch import sample_batch
+from unseen.serve.stream.config import StreamConfig, write_config
+from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.journal import Entry, Position, SqliteJournal
+from unseen.serve.stream.local import LocalStreams
+from unseen.serve.stream.snapshots import AUTO
+from unseen.serve.stream.stream import Stream
+from unseen.serve.work.rate_limiter import RateLimiter
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 1000)
 SENT = Z
-CONFIG = Config("0" * 16, "", "*", "online")
+CONFIG = StreamConfig("0" * 16, "", "*", "online")
 
 
 @pytest.fixture
@@ -41,17 +46,21 @@ def opened(folder, **durability) -> Stream:
     return Stream(folder, CONFIG, Durability(**durability))
 
 
+def local_streams(data, **durability) -> LocalStreams:
+    return LocalStreams(DataFolder(data), Settings(data, durability=Durability(**durability)))
+
+
 def fed(stream: Stream, start: int, stop: int, *, size: int = 10) -> list[torch.Tensor]:
     parts = list(Z[start:stop].split(size))
     for part in parts:
-        stream.observe([stream.part(part)])
+        stream.observe([sample_batch(LABELS, part)])
     return parts
 
 
 def left_behind(stream: Stream) -> None:
     """Let go of the files as a kill does: nothing is checkpointed, no snapshot is taken."""
     copy = {path: path.read_bytes() for path in stream.folder.glob("journal.db*")}
-    stream.leave()
+    stream.abandon()
     for path, data in copy.items():
         if not path.name.endswith("-shm"):
             path.write_bytes(data)
@@ -75,7 +84,7 @@ def test_a_restart_replays_only_what_came_after_the_snapshot(snapshotted):
     stream = opened(folder)
     assert (stream.at.seq, stream.replayed) == (250, 50)
     assert same(flat(stream.readers), expected)
-    stream.leave()
+    stream.abandon()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -92,7 +101,7 @@ def test_any_cutting_into_blocks_is_replayed_to_the_bit(tmp_path, detector, seed
     z = stream(labels, 600, seed=seed)
     while len(z):
         sizes = [choice.choice((1, 2, 3, 7, 16, 33)) for _ in range(choice.randint(1, 6))]
-        stream_.observe([stream_.part(part) for part in z[: sum(sizes)].split(choice.choice(sizes))])
+        stream_.observe([sample_batch(labels, part) for part in z[: sum(sizes)].split(choice.choice(sizes))])
         z = z[sum(sizes) :]
         if choice.random() < 0.2:
             stream_.snapshot(AUTO)
@@ -100,7 +109,7 @@ def test_any_cutting_into_blocks_is_replayed_to_the_bit(tmp_path, detector, seed
     left_behind(stream_)
     again = Stream(tmp_path, config, Durability())
     assert same(flat(again.readers), learned)
-    again.leave()
+    again.abandon()
 
 
 def damaged_snapshot(folder, change):
@@ -124,7 +133,7 @@ def test_a_damaged_snapshot_is_set_aside_and_reported(snapshotted, change):
     assert same(flat(stream.readers), expected)
     assert "snapshot" in stream.faults[0] or "state file" in stream.faults[0]
     assert len(list((folder / "snapshots").glob("damaged-*"))) == 1
-    stream.leave()
+    stream.abandon()
 
 
 def test_without_any_good_snapshot_the_whole_journal_is_replayed(folder):
@@ -137,7 +146,7 @@ def test_without_any_good_snapshot_the_whole_journal_is_replayed(folder):
     stream = opened(folder)
     assert stream.replayed == 150
     assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, sent)))
-    stream.leave()
+    stream.abandon()
 
 
 def test_a_stream_that_cannot_be_rebuilt_is_refused_and_the_others_go_on(folder, tmp_path):
@@ -146,7 +155,7 @@ def test_a_stream_that_cannot_be_rebuilt_is_refused_and_the_others_go_on(folder,
         fed(stream, start, start + 100)
         stream.snapshot(AUTO)
     fed(stream, 300, 310)  # forgets what the older snapshot covers
-    stream.leave()
+    stream.abandon()
     for path in (folder / "snapshots").glob("auto-*"):
         path.write_bytes(b"?")
     LABELS.save(tmp_path / "space")
@@ -163,7 +172,7 @@ def test_a_stream_that_cannot_be_rebuilt_is_refused_and_the_others_go_on(folder,
 
 def test_an_altered_sample_in_the_journal_is_noticed(snapshotted):
     folder, _ = snapshotted
-    opened(folder).leave()  # the log is now in the database
+    opened(folder).abandon()  # the log is now in the database
     database = folder / "journal.db"
     data, sample = database.read_bytes(), SENT[220].numpy().tobytes()
     assert data.count(sample) == 1
@@ -176,7 +185,7 @@ def test_an_altered_sample_in_the_journal_is_noticed(snapshotted):
 @pytest.mark.parametrize("page", [0, 1, 2, 3])
 def test_a_corrupted_page_never_passes_for_the_truth(snapshotted, page):
     folder, expected = snapshotted
-    opened(folder).leave()
+    opened(folder).abandon()
     database = folder / "journal.db"
     data = bytearray(database.read_bytes())
     data[page * 16384 + 100 : page * 16384 + 8000] = bytes(7900)
@@ -184,7 +193,7 @@ def test_a_corrupted_page_never_passes_for_the_truth(snapshotted, page):
     with contextlib.suppress(StateError):
         stream = opened(folder)
         assert same(flat(stream.readers), expected)  # the page held nothing that this start needs
-        stream.leave()
+        stream.abandon()
 
 
 def test_a_hole_in_the_log_is_not_taken_for_its_end(folder):
@@ -208,12 +217,12 @@ def test_a_torn_last_block_was_never_acknowledged_and_is_dropped(folder):
     stream = opened(folder)
     assert stream.at.seq == 90
     assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, sent[:-1])))
-    stream.leave()
+    stream.abandon()
 
 
 def test_a_journal_that_ends_before_a_snapshot_has_lost_samples_and_is_refused(snapshotted):
     folder, _ = snapshotted
-    opened(folder).leave()
+    opened(folder).abandon()
     with sqlite3.connect(folder / "journal.db") as database:
         database.execute("DELETE FROM entries WHERE id >= 15")
     database.close()
@@ -223,7 +232,7 @@ def test_a_journal_that_ends_before_a_snapshot_has_lost_samples_and_is_refused(s
 
 def test_a_foreign_journal_is_refused(folder, tmp_path):
     start = Position.start("another stream")
-    other = Journal(folder / "journal.db", start)
+    other = SqliteJournal(folder / "journal.db", start)
     other.append(start, Entry("reset", 0, b""))
     other.close()
     with pytest.raises(StateError, match="missing or altered"):
@@ -234,7 +243,7 @@ def test_a_foreign_journal_is_refused(folder, tmp_path):
 def test_a_journal_of_another_format_is_refused_untouched(folder, found, remedy):
     stream = opened(folder)
     fed(stream, 0, 20)
-    stream.leave()
+    stream.abandon()
     with sqlite3.connect(folder / "journal.db") as database:
         database.execute(f"PRAGMA user_version = {found}")
     database.close()
@@ -247,27 +256,27 @@ def test_a_journal_of_another_format_is_refused_untouched(folder, found, remedy)
 
 def test_a_replay_with_other_arithmetic_says_so(snapshotted, monkeypatch):
     folder, _ = snapshotted
-    monkeypatch.setattr("unseen.serve.stream._arithmetic", lambda: "another machine")
+    monkeypatch.setattr("unseen.serve.stream.stream.arithmetic", lambda: "another machine")
     stream = opened(folder)
     assert "50 samples were learned with torch" in stream.faults[0]
     assert "replayed with another machine: equal to rounding" in stream.faults[0]
-    stream.leave()
+    stream.abandon()
     again = opened(folder)
     assert again.faults == []
-    again.leave()
+    again.abandon()
 
 
 def test_an_altered_receipt_is_noticed(folder):
     stream = opened(folder)
-    stream.observe([stream.part(Z[:2], "key")])
-    stream.leave()
+    stream.observe([sample_batch(LABELS, Z[:2], "key")])
+    stream.abandon()
     with sqlite3.connect(folder / "journal.db") as database:
         database.execute("UPDATE receipts SET first = first + 1")
     database.close()
     stream = opened(folder)
     with pytest.raises(StateError, match="receipt"):
-        stream.observe([stream.part(Z[:2], "key")])
-    stream.leave()
+        stream.observe([sample_batch(LABELS, Z[:2], "key")])
+    stream.abandon()
 
 
 def test_a_full_disk_refuses_learns_nothing_and_recovers(tmp_path):
@@ -301,49 +310,49 @@ def test_a_full_disk_refuses_learns_nothing_and_recovers(tmp_path):
 def test_a_write_whose_fate_is_unknown_is_settled_by_the_disk(folder, monkeypatch):
     stream = opened(folder)
     sent = fed(stream, 0, 50)
-    append = Journal.append
+    append = SqliteJournal.append
 
     def written_but_not_confirmed(self, *args, **options):
         append(self, *args, **options)
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(Journal, "append", written_but_not_confirmed)
+    monkeypatch.setattr(SqliteJournal, "append", written_but_not_confirmed)
     with pytest.raises(ServiceError, match="disk I/O error"):
-        stream.observe([stream.part(Z[50:60], "key")])
+        stream.observe([sample_batch(LABELS, Z[50:60], "key")])
     assert stream.readers.snapshot.tally.seen == 50
     monkeypatch.undo()
-    (answer,) = stream.observe([stream.part(Z[50:60], "key")])
+    (answer,) = stream.observe([sample_batch(LABELS, Z[50:60], "key")])
     assert (answer.first, answer.repeated) == (50, True)
     assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, [*sent, SENT[50:60]])))
-    stream.leave()
+    stream.abandon()
 
 
 def test_a_failed_snapshot_is_reported_and_costs_nothing(folder, tmp_path, monkeypatch):
-    streams = Streams(tmp_path / "data", durability=Durability(every=10))
+    streams = local_streams(tmp_path / "data", every=10)
     streams.open_all()
-    stream = streams.slots[CONFIG.id].stream
+    stream = streams.entries[CONFIG.id].stream
     fed(stream, 0, 50)
     monkeypatch.setattr("unseen.checkpoint.save", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    streams.snapshot_due(stream)
+    streams.snapshot_if_due(stream)
     streams.close()
     assert "No space left" in stream.faults[0]
     monkeypatch.undo()
     again = opened(folder)
     assert again.replayed == 50
-    again.leave()
+    again.abandon()
 
 
 def test_two_services_on_one_folder_are_refused(tmp_path):
-    first = Streams(tmp_path)
+    first = local_streams(tmp_path)
     with pytest.raises(StateError, match="only service"):
-        Streams(tmp_path)
+        local_streams(tmp_path)
     first.close()
 
 
 def test_half_made_and_half_deleted_streams_are_swept(tmp_path):
     for name in (".new-1", ".old-2"):
         (tmp_path / "streams" / name).mkdir(parents=True)
-    streams = Streams(tmp_path)
+    streams = local_streams(tmp_path)
     assert list((tmp_path / "streams").iterdir()) == []
     streams.close()
 
@@ -359,12 +368,12 @@ def test_a_jump_of_the_wall_clock_changes_nothing(folder, monkeypatch):
     left_behind(stream)
     again = opened(folder)
     assert same(flat(again.readers), flat(reference(CONFIG, LABELS, sent)))
-    again.leave()
+    again.abandon()
 
 
 def test_the_rate_is_per_owner_and_recovers():
     now = [0.0]
-    rate = Rate(10, clock=lambda: now[0])
+    rate = RateLimiter(10, clock=lambda: now[0])
     rate.take("a", 20)
     with pytest.raises(ServiceError, match="at most 10 samples a second"):
         rate.take("a", 1)
@@ -377,7 +386,7 @@ def test_the_rate_is_per_owner_and_recovers():
 def impatient(tmp_path_factory):
     data = tmp_path_factory.mktemp("impatient")
     LABELS.save(data / "space")
-    with Server(data / "data", limits=Limits(patience=0.5, body=200_000, listeners=2)) as server:
+    with Server(data / "data", limits=Limits(body_seconds=0.5, body=200_000, listeners=2)) as server:
         yield server, server.client.create(data / "space", detector="online")
 
 

@@ -1,4 +1,4 @@
-"""Images and names over the API, and owners who take turns: nobody's uploads or mining hold up another."""
+"""Images and names over the API, and work shared fairly between owners."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from unseen import LabelSpace, Session, load_encoder
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
-from unseen.serve.keys import Keys
-from unseen.serve.pictures import Pictures
-from unseen.serve.sight import CHUNK
-from unseen.serve.turns import Turns
+from unseen.serve.http.auth import ApiKeys
+from unseen.serve.stream.thumbnails import Thumbnails
+from unseen.serve.work.encoding import CHUNK
+from unseen.serve.work.fair_pool import FairThreadPool
 
 NAMES = ["cat", "dog", "nice photo"]
 LABELS = space(dtype=torch.float32)
@@ -62,13 +62,13 @@ def expected(clip):
     return session.score(encoder.images(IMAGES))
 
 
-def scores(rows) -> list[float]:
-    return [row["score"] for row in rows]
+def margins(rows) -> list[float]:
+    return [row["margin"] for row in rows]
 
 
 def test_uploaded_files_are_judged_as_a_session_judges_them(remote, expected):
     said = remote.observe_images(FILES)
-    assert scores(said) == pytest.approx(expected.reading.score.tolist(), abs=1e-4)
+    assert margins(said) == pytest.approx(expected.margin.tolist(), abs=1e-4)
     assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.reading.label]
 
 
@@ -77,7 +77,7 @@ def test_base64_and_data_urls_mean_the_same_as_files(server, remote, expected):
     texts[1] = f"data:image/png;base64,{texts[1]}"
     answer = server.client.http.post(f"/v1/streams/{remote.id}/score", json={"images": texts})
     assert answer.status_code == 200
-    assert scores(answer.json()["verdicts"]) == pytest.approx(expected.reading.score.tolist(), abs=1e-4)
+    assert margins(answer.json()["verdicts"]) == pytest.approx(expected.margin.tolist(), abs=1e-4)
 
 
 def test_features_in_base64_mean_the_same_as_numbers(server, remote):
@@ -85,7 +85,7 @@ def test_features_in_base64_mean_the_same_as_numbers(server, remote):
     path = f"/v1/streams/{remote.id}/score"
     text = base64.b64encode(z.numpy().astype("<f4").tobytes()).decode()
     packed, plain = (server.client.http.post(path, json={"features": x}).json() for x in (text, z.tolist()))
-    assert scores(packed["verdicts"]) == pytest.approx(scores(plain["verdicts"]), abs=1e-5)
+    assert margins(packed["verdicts"]) == pytest.approx(margins(plain["verdicts"]), abs=1e-5)
     refused = server.client.http.post(path, json={"features": text[:-4]})
     assert refused.status_code == 422
     assert "whole rows" in refused.json()["message"]
@@ -109,8 +109,8 @@ def test_whoever_watches_can_see_a_small_picture(server, remote):
     assert server.client.http.get(f"/v1/streams/{remote.id}/pictures/99999").status_code == 404
 
 
-def test_old_pictures_make_room():
-    kept = Pictures(3)
+def test_thumbnails_drop_the_oldest_beyond_their_limit():
+    kept = Thumbnails(3)
     kept.add(0, [b"a", b"b"])
     kept.add(2, [b"c", b"d"])
     assert [seq in kept for seq in range(4)] == [False, True, True, True]
@@ -129,13 +129,13 @@ def test_a_retried_upload_is_known_by_its_images_not_by_how_their_vectors_round(
 
 def test_uploads_of_one_owner_do_not_hold_up_another(tmp_path):
     LABELS.save(tmp_path / "space")
-    made = Keys(tmp_path / "data" / "keys.json")
+    made = ApiKeys(tmp_path / "data" / "keys.json")
     keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
     encoder = Rounding(LABELS.dim, 0.05)
     with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
         busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
         with ThreadPoolExecutor(1) as pool:
-            upload = pool.submit(busy.observe_images, FILES * 6)  # nine turns
+            upload = pool.submit(busy.observe_images, FILES * 6)  # nine chunks
             while not encoder.calls:
                 time.sleep(0.01)
             for z in stream(LABELS, 5).split(1):
@@ -147,28 +147,28 @@ def test_uploads_of_one_owner_do_not_hold_up_another(tmp_path):
     assert max(encoder.sizes) <= CHUNK
 
 
-def test_owners_take_turns_however_much_one_asks_for():
-    turns, gate, order = Turns(1, "test"), threading.Event(), []
+def test_a_fair_pool_serves_owners_round_robin():
+    pool, gate, order = FairThreadPool(1, "test"), threading.Event(), []
 
     def work(name):
         gate.wait(10)
         order.append(name)
 
-    asked: list[Future] = [turns.of("a").submit(work, f"a{i}") for i in range(4)]
-    asked += [turns.of(owner).submit(work, owner) for owner in ("b", "c")]
+    submitted: list[Future] = [pool.executor("a").submit(work, f"a{i}") for i in range(4)]
+    submitted += [pool.executor(owner).submit(work, owner) for owner in ("b", "c")]
     gate.set()
-    for future in asked:
+    for future in submitted:
         future.result(10)
     assert order == ["a0", "b", "c", "a1", "a2", "a3"] or order == ["a0", "a1", "b", "c", "a2", "a3"]
-    turns.close()
+    pool.close()
 
 
-def test_what_breaks_in_a_turn_is_told_to_who_asked():
-    turns = Turns(1, "test")
+def test_a_fair_pool_returns_an_exception_to_its_submitter():
+    pool = FairThreadPool(1, "test")
     with pytest.raises(ZeroDivisionError):
-        turns.of("a").submit(lambda: 1 / 0).result(10)
-    assert turns.of("a").submit(lambda: 1).result(10) == 1
-    turns.close()
+        pool.executor("a").submit(lambda: 1 / 0).result(10)
+    assert pool.executor("a").submit(lambda: 1).result(10) == 1
+    pool.close()
 
 
 @pytest.mark.slow

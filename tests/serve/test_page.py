@@ -109,8 +109,8 @@ def test_it_can_be_paused_by_key_and_shows_what_it_missed_afterwards(browser):
     until(lambda: browser.execute_script(first) != held)
 
 
-def test_the_line_moves_by_keyboard_and_says_how_many_would_pass(browser):
-    browser.execute_script("document.getElementById('cut').focus()")
+def test_the_threshold_moves_by_keyboard_and_shows_how_many_would_be_known(browser):
+    browser.execute_script("document.getElementById('threshold').focus()")
     browser.switch_to.active_element.send_keys("\ue010")  # End
     assert share(browser) < 10  # a sample may arrive between the key and the look
     browser.switch_to.active_element.send_keys("\ue011")  # Home
@@ -119,13 +119,13 @@ def test_the_line_moves_by_keyboard_and_says_how_many_would_pass(browser):
     assert not browser.find_element("id", "follow").is_displayed()
 
 
-def test_the_line_moves_by_dragging(browser):
-    before = text(browser, "cut-value")
+def test_the_threshold_moves_by_dragging(browser):
+    before = text(browser, "threshold-value")
     histogram = browser.find_element("id", "histogram")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", histogram)
     actions = webdriver.ActionChains(browser)
     actions.move_to_element_with_offset(histogram, -80, 0).click_and_hold().move_by_offset(40, 0).release().perform()
-    assert text(browser, "cut-value") != before
+    assert text(browser, "threshold-value") != before
     browser.find_element("id", "follow").click()
 
 
@@ -156,7 +156,7 @@ def test_every_control_is_reached_by_tab_and_has_a_name(browser):
     for _ in range(14):
         webdriver.ActionChains(browser).send_keys("\ue004").perform()
         reached.add(browser.execute_script("return document.activeElement.id"))
-    assert {"stream", "new", "files", "folder", "learn", "cut"} <= reached
+    assert {"stream", "new", "files", "folder", "learn", "threshold"} <= reached
 
 
 def test_dark_and_phone(browser):

@@ -19,12 +19,11 @@ from helpers.service import Server, downloaded, same
 from helpers.streams import space, stream
 from unseen.cli import app
 from unseen.errors import ImageError, ServiceError, SettingError
-from unseen.serve.app import Settings
 from unseen.serve.client import Client
-from unseen.serve.keys import Keys, loopback
-from unseen.serve.limits import Limits
+from unseen.serve.http.auth import ApiKeys, is_loopback
 from unseen.serve.run import run
-from unseen.serve.sight import Look, Sight
+from unseen.serve.settings import Limits, Settings
+from unseen.serve.work.encoding import ImageBatch, ImageEncoder, RequiredEncoder
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 50)
@@ -39,7 +38,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def keys(data):
-    made = Keys(data / "keys.json")
+    made = ApiKeys(data / "keys.json")
     return {
         (owner, scope): made.add(owner, scope)
         for owner, scope in (("a", "read"), ("a", "observe"), ("a", "admin"), ("b", "admin"), ("*", "admin"))
@@ -116,22 +115,22 @@ def test_keys_are_hashed_private_and_revoked_at_once(server, keys, data):
     path = data / "keys.json"
     assert path.stat().st_mode & 0o077 == 0
     assert not any(text.split("_", 2)[2] in path.read_text() for text in keys.values())
-    text = Keys(path).add("c", "read")
+    text = ApiKeys(path).add("c", "read")
     with as_owner(server, text) as brief:
         assert brief.streams() == []
-        Keys(path).revoke(text.split("_")[1])
+        ApiKeys(path).revoke(text.split("_")[1])
         assert refusal(brief.streams) == 401
 
 
 def test_the_first_key_is_noticed_by_who_began_without(tmp_path):
-    running = Keys(tmp_path / "keys.json")
+    running = ApiKeys(tmp_path / "keys.json")
     assert len(running) == 0
-    Keys(tmp_path / "keys.json").add("a", "read")
+    ApiKeys(tmp_path / "keys.json").add("a", "read")
     assert len(running) == 1
 
 
 def test_bad_keys_are_not_made(tmp_path):
-    made = Keys(tmp_path / "keys.json")
+    made = ApiKeys(tmp_path / "keys.json")
     with pytest.raises(SettingError, match="scope"):
         made.add("a", "root")
     with pytest.raises(SettingError, match="owner"):
@@ -143,7 +142,7 @@ def test_bad_keys_are_not_made(tmp_path):
 def test_no_address_but_loopback_without_keys(tmp_path):
     with pytest.raises(SettingError, match="unseen keys add"):
         run(Settings(tmp_path, "0.0.0.0"), port=0, demo=False, announce=print)
-    assert [loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "example.org")] == [
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "example.org")] == [
         True,
         True,
         True,
@@ -194,8 +193,9 @@ def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
 
     file = io.BytesIO()
     Image.new("1", (9000, 9000)).save(file, "png")
-    sight = Sight(None, Limits(pixels=1_000_000))
-    bomb, junk = sight.look([Look([file.getvalue()], 0, LABELS), Look([b"junk"], 8, LABELS)])
+    encoder = ImageEncoder(None, Limits(pixels=1_000_000))
+    required = RequiredEncoder.of(LABELS)
+    bomb, junk = encoder.encode_block([ImageBatch([file.getvalue()], 0, required), ImageBatch([b"junk"], 8, required)])
     assert isinstance(bomb, ImageError)
     assert "image 0: 9000 x 9000 pixels" in str(bomb)
     assert "image 8: not an image" in str(junk)
@@ -203,7 +203,7 @@ def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
 
 def test_keys_and_features_stay_out_of_the_log(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG):
-        made = Keys(tmp_path / "keys.json")
+        made = ApiKeys(tmp_path / "keys.json")
         text = made.add("a", "read")
         made.check(text)
         with pytest.raises(ServiceError) as caught:

@@ -16,7 +16,7 @@ from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, Run
 from unseen.bench.version import code_version
 from unseen.checks import check_causal
 from unseen.detectors import Detector, Online
-from unseen.detectors.posthoc import PostHoc, fitted
+from unseen.detectors.posthoc import PostHoc, fit
 from unseen.errors import SettingError
 from unseen.evaluate import Evaluation, evaluate, evaluate_many, oracle, over_time
 from unseen.suites import Suite
@@ -105,7 +105,7 @@ def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[
     if not isinstance(detector, PostHoc):
         return trial, detector
     held_out, rest = trial.held_out()
-    return rest, fitted(detector, held_out.z.to(device), held_out.label.to(device))
+    return rest, fit(detector, held_out.z.to(device), held_out.label.to(device))
 
 
 def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:

@@ -137,7 +137,7 @@ def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
                 tasks[which] = bar.add_task(which, total=total, rate="")
             bar.update(tasks[which], completed=done)
 
-        return suites.load_images(suite, root, encoder=encoder, report=report)
+        return suites.load_images(suite, root, encoder=encoder, progress=report)
 
 
 def run_with_progress(

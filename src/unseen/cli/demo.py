@@ -16,7 +16,7 @@ from unseen import demo as embedded
 from unseen.arrival import ORDERS
 from unseen.cli import terminal
 from unseen.cli.score import line
-from unseen.evaluate import Evaluation, judged, over_time
+from unseen.evaluate import Evaluation, judge, over_time
 from unseen.report import charts, stream
 from unseen.verdicts import Verdicts
 
@@ -45,10 +45,10 @@ def demo(
     pack = pack[pack.trial.arrival(order, seed)]
     session = Session(detectors.make(detector, pack.space))
     verdicts = session.observe(pack.trial.z)
-    learning = judged(session.detector, verdicts.reading, pack.trial)
+    learning = judge(session.detector, verdicts.reading, pack.trial)
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.trial.z)
-    frozen = judged(session.detector, before, pack.trial)
+    frozen = judge(session.detector, before, pack.trial)
     log = stream.Log()
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream.write(report, log, session, title="unseen demo", tables=[_truth_table(frozen, learning)])

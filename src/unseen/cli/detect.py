@@ -16,7 +16,7 @@ from unseen import LabelSpace, Session, detectors, threshold
 from unseen.cli import resume, terminal
 from unseen.cli.mine import given_names, warn, words_bar
 from unseen.cli.score import line
-from unseen.encoders.base import Encoder, load_encoder
+from unseen.encoders import Encoder, load_encoder
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple, NoReturn
 import typer
 
 from unseen.cli import options, terminal
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.errors import SettingError
 from unseen.features import FeatureCache, encode_images
 from unseen.features.shards import FORMATS

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, terminal
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.onnx import export as write_onnx
 from unseen.errors import EncoderError

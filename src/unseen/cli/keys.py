@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, terminal
-from unseen.serve.keys import Keys
+from unseen.serve.http.auth import ApiKeys
 
 keys = typer.Typer(
     help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True
 )
 
 
-def _keys(data: Path) -> Keys:
-    return Keys(data / "keys.json")
+def _keys(data: Path) -> ApiKeys:
+    return ApiKeys(data / "keys.json")
 
 
 @keys.command("add")

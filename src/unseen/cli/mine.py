@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli import terminal
-from unseen.encoders.base import Encoder, load_encoder
+from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
 from unseen.labels import MINERS, PROMPTS, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
 from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives

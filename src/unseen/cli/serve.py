@@ -47,10 +47,8 @@ def serve(
     another node when its own dies; --data must be a folder that those nodes share. Example: `unseen serve --ray auto`
     """
     try:
-        from unseen.serve.app import Settings
-        from unseen.serve.limits import Limits
         from unseen.serve.run import run
-        from unseen.serve.stream import Durability
+        from unseen.serve.settings import Durability, Limits, Settings
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("unseen"):
             raise
@@ -70,11 +68,12 @@ def serve(
         return
     if demo or volatile:
         raise SettingError("expected streams with a journal on Ray, got --demo or --volatile; leave them out")
-    from unseen.scale import serve as scaled
+    from unseen.scale.serve import deploy
+    from unseen.scale.serve.placement import Placement
 
-    placed = scaled.Placed(settings, resource=resource)
+    placement = Placement(settings, resource=resource)
     sizes: dict[str, Any] = {"gateways": gateways, "encoders": encoders, "gpus": gpus}
-    scaled.run(ray, placed, port=port, announce=announce, wait=_wait_for_signal, **sizes)
+    deploy.run(ray, placement, port=port, announce=announce, wait=_wait_for_signal, **sizes)
 
 
 def _announce(sentence: str, *, data: Path, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""AdaNeg (NeurIPS 2024): class prototypes that mix the text with the surest images seen so far."""
+"""AdaNeg (NeurIPS 2024): prototypes that mix the text with the images it was surest of."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
 
     A tensor [K + L, slots, d] would be ten times the label space and nearly empty: most negatives never win an image.
     So images share one pool of `slots * K + L` rows (every known name full, one image per negative on average) and the
-    classes point into it. When the pool is full, a class only trades images it already has. `gram` keeps the cosines
+    classes point into it. When the pool is full, a class can only replace its own images. `gram` keeps the cosines
     between a class's own slots, text first: it gives the length of any mixture of them without touching the images.
     """
 
@@ -95,24 +95,24 @@ class AdaNeg(Detector[Memory]):
         return self._reading(self._trust(self._logits(cosine)), adapted, route)
 
     def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
-        """Keep the sure samples of a block in order and score each right after its own turn.
+        """Keep the sure samples of a block in order and score each right after its own update.
 
-        A kept sample changes the prototype of one class, from its own turn on. So the block is read once with the
-        memory it began with, and after each kept sample one class is read anew for the samples that are left.
+        A kept sample changes the prototype of one class, for itself and later samples. So the block is read once with
+        the memory at its start, and after each kept sample one class is read again for the rest of the block.
         """
         cosine = self._cosine(z)
-        trust, route, label, entropy = self._places(cosine, z)
+        trust, route, label, entropy = self._route(cosine, z)
         near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
         adapted = self._adapted(state, cosine, near)
-        ledger = _Ledger(Memory(*(part.clone() for part in state)))
+        writer = _MemoryWriter(Memory(*(part.clone() for part in state)))
         for t in route.nonzero().squeeze(1).tolist():
             name = label[t]
-            slot = ledger.keep(t, name, entropy[t])
+            slot = writer.keep(t, name, entropy[t])
             if slot is not None:
-                slots = torch.cat([cosine[name, None, t:], near[ledger.sources(name), t:]])
-                gram = ledger.relate(name, slot, slots[:, 0])
+                slots = torch.cat([cosine[name, None, t:], near[writer.sources(name), t:]])
+                gram = writer.write_gram(name, slot, slots[:, 0])
                 adapted[name, t:] = self._mixture(slots[None], gram[None])[0]
-        return self._reading(trust, adapted, route), ledger.closed(z)
+        return self._reading(trust, adapted, route), writer.finish(z)
 
     def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
         return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
@@ -121,7 +121,7 @@ class AdaNeg(Detector[Memory]):
         known, negative = cosine.T.div(self.tau).split([len(self.labels.names), len(self.labels.negatives)], dim=1)
         return TextLogits(known.contiguous(), negative.contiguous())
 
-    def _places(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
+    def _route(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
         """Return each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
         bound, text = logit(self.sure), self._logits(cosine)
         trust = exact_near_bound(self._trust(text), self._trust, self.labels, z, tau=self.tau, bound=bound)
@@ -164,14 +164,14 @@ class AdaNeg(Detector[Memory]):
         return Reading.of(accept - reject, adapted[: len(self.labels.names)].argmax(dim=0), route)
 
 
-class _Ledger:
-    """A memory while a block is written into it: its slots as plain lists, since a single element costs a tensor."""
+class _MemoryWriter:
+    """A memory while a block is written into it; slots are plain lists, because tensors are slow element by element."""
 
     def __init__(self, memory: Memory) -> None:
-        self.memory, self.begun, self.stored = memory, int(memory.stored), int(memory.stored)
+        self.memory, self.stored_before, self.stored = memory, int(memory.stored), int(memory.stored)
         self.rows: dict[int, list[int]] = {}  # of the classes met so far, filled slots only
         self.entropy: dict[int, float] = {}
-        self.kept: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
+        self.block_rows: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
 
     def keep(self, t: int, name: int, entropy: float) -> int | None:
         """Open a slot for sample `t`, or take that of the class's least sure image; None when all are surer."""
@@ -186,26 +186,26 @@ class _Ledger:
                 return None
         else:
             return None
-        self.entropy[rows[slot]], self.kept[rows[slot]] = entropy, t
+        self.entropy[rows[slot]], self.block_rows[rows[slot]] = entropy, t
         return slot
 
     def sources(self, name: int) -> list[int]:
         """Return where a class's images lie in the pool as the block found it, followed by the block's own samples."""
-        return [self.begun + self.kept[row] if row in self.kept else row for row in self.rows[name]]
+        return [self.stored_before + self.block_rows[row] if row in self.block_rows else row for row in self.rows[name]]
 
-    def relate(self, name: int, slot: int, cosine: Float[Tensor, " S1"]) -> Float[Tensor, "S1 S1"]:
+    def write_gram(self, name: int, slot: int, cosine: Float[Tensor, " S1"]) -> Float[Tensor, "S1 S1"]:
         """Write the cosines between a newly filled slot and the text and slots of its class; return them all."""
         gram = self.memory.gram[name, : len(cosine), : len(cosine)]
         gram[slot + 1] = cosine
         gram[:, slot + 1] = cosine
         return gram
 
-    def closed(self, z: Float[Tensor, "T d"]) -> Memory:
-        """Return the memory with everything in its place."""
+    def finish(self, z: Float[Tensor, "T d"]) -> Memory:
+        """Return the memory with the images, entropies and slots of this block written into it."""
         images, entropy, table = self.memory.images, self.memory.entropy, self.memory.rows
-        if self.kept:
-            images[list(self.kept)] = z[list(self.kept.values())]
-            entropy[list(self.kept)] = entropy.new_tensor([self.entropy[row] for row in self.kept])
+        if self.block_rows:
+            images[list(self.block_rows)] = z[list(self.block_rows.values())]
+            entropy[list(self.block_rows)] = entropy.new_tensor([self.entropy[row] for row in self.block_rows])
         for name, rows in self.rows.items():
             table[name, : len(rows)] = table.new_tensor(rows)
         return self.memory._replace(stored=torch.full_like(self.memory.stored, self.stored))

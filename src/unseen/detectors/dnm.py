@@ -16,7 +16,7 @@ from unseen.odds import energy
 
 # Q negatives per group against K known names make Z <= 0 possible when alpha <= Q / (K + Q). The known names then keep
 # this share of their own mass in Z, so that a higher score stays a higher score.
-LEAST = 1e-3
+LEAST_KEPT = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,4 +47,4 @@ class DNM(CSP):
     def kept(self) -> float:
         """Return the share of the known names' mass that stays in Z once the hidden part of a group is taken out."""
         hidden = self.members.shape[1] * (1 - self.alpha) / (self.alpha * len(self.labels.names))
-        return max(1 - hidden, LEAST)
+        return max(1 - hidden, LEAST_KEPT)

@@ -8,23 +8,16 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, positive
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Reading
+from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy
 
 
 @dataclass(frozen=True, eq=False)
-class Energy(Frozen):
+class Energy(FrozenSoftmax):
     """Score by `tau * logsumexp(cosines / tau)`; at the published tau = 1 nearly the mean cosine."""
 
-    tau: float = 1.0
-
     name: ClassVar[str] = "energy"
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        super().__post_init__()
-        positive(tau=self.tau)
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the frozen text."""

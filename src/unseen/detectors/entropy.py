@@ -8,24 +8,17 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, positive
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Reading
+from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import logits
 
 
 @dataclass(frozen=True, eq=False)
-class Entropy(Frozen):
+class Entropy(FrozenSoftmax):
     """Score by the negative entropy of the softmax over the known names."""
-
-    tau: float = 1.0
 
     name: ClassVar[str] = "entropy"
     needs_names: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        super().__post_init__()
-        positive(tau=self.tau)
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the frozen text."""

@@ -1,4 +1,4 @@
-"""EOE (ICML 2024): the best known name against the best of the outlier names that somebody imagined."""
+"""EOE (ICML 2024): the best known name against the best of the outlier names that a language model proposed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range, positive
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Reading, in_range
+from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy
 
 
 @dataclass(frozen=True, eq=False)
-class EOE(Frozen):
+class EOE(FrozenSoftmax):
     """Score by the largest probability of a known name less `beta` times the largest of an outlier name.
 
     The negatives of the label space are the outlier names; the authors ask a language model for them (500 for far
     OOD, 3 per class for near).
     """
 
-    tau: float = 1.0  # on raw cosines, as published
     beta: float = 0.25
 
     name: ClassVar[str] = "eoe"
@@ -31,7 +30,6 @@ class EOE(Frozen):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        positive(tau=self.tau)
         in_range("beta", self.beta, 0, 100)
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:

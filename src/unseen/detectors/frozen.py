@@ -1,11 +1,11 @@
-"""What the methods that never learn share: no state, and a score that is all there is."""
+"""What the methods that never learn share: they have no state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from unseen.detectors.base import Detector
+from unseen.detectors.base import Detector, positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,3 +17,15 @@ class Frozen(Detector[None]):
     def start(self) -> None:
         """Return no state: there is nothing to learn."""
         return
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenSoftmax(Frozen):
+    """A method whose score depends on a softmax over names at the temperature `tau`."""
+
+    tau: float = 1.0  # on raw cosines, as published
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        super().__post_init__()
+        positive(tau=self.tau)

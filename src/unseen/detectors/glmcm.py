@@ -9,21 +9,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range, positive
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Reading, in_range
+from unseen.detectors.frozen import FrozenSoftmax
 from unseen.errors import FeatureError
 
 LOGITS = 2**24  # patch logits held at once: 196 patches x 1000 names x 512 samples would be six times as many
 
 
 @dataclass(frozen=True, eq=False)
-class GLMCM(Frozen):
+class GLMCM(FrozenSoftmax):
     """Score by the largest probability of a known name, plus `lam` times the largest that any patch gives one.
 
     `z` is [T, 1 + P, d]: the image's vector, then one per patch.
     """
 
-    tau: float = 1.0  # on raw cosines, as published
     lam: float = 0.5  # the authors' ImageNet script; 1 elsewhere
 
     name: ClassVar[str] = "gl-mcm"
@@ -33,7 +32,6 @@ class GLMCM(Frozen):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        positive(tau=self.tau)
         in_range("lam", self.lam, 0, 100)
 
     def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> Reading:

@@ -11,13 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import Reading, in_range, positive
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Reading, in_range
+from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy, logits
 
 
 @dataclass(frozen=True, eq=False)
-class NegLabel(Frozen):
+class NegLabel(FrozenSoftmax):
     """Score by the log-odds of the known names against the negatives (Eq. 3), or their mean over random groups."""
 
     tau: float = 0.01
@@ -30,7 +30,6 @@ class NegLabel(Frozen):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        positive(tau=self.tau)
         in_range("groups", self.groups, 1, len(self.labels.negatives))
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:

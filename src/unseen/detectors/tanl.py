@@ -1,4 +1,4 @@
-"""TANL (CVPR 2026): of all negatives, those that unknown images wake and known images leave asleep."""
+"""TANL (CVPR 2026): NegLabel over the negatives that unknown images activate and known images do not."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
-# that cuts which split the window alike tie exactly.
-UNIT = 2**20
-CUTS = 100  # the threshold is one of 0, 0.01, ... 0.99
+# that thresholds which split the window alike tie exactly.
+SHARE_UNIT = 2**20
+THRESHOLDS = 100  # the threshold is one of 0, 0.01, ... 0.99
 KNOWN, UNKNOWN = 0, 1
 
 
 class Queues(NamedTuple):
-    """What the last confident images of each side, known first, made of the negatives; and the last shares."""
+    """The activations of the negatives by the last confident images of each side, known first; and the last shares."""
 
     activation: Float[Tensor, "2 Q L"]
     total: Float[Tensor, "2 L"]  # the sum over each queue
@@ -37,14 +37,14 @@ class TANL(Detector[Queues]):
 
     The label space's negatives are the corpus. The known names' own text seeds the known queue; the published seed of
     the unknown queue, noise images, needs an encoder, so here it starts empty: at first the negatives furthest from
-    the known names count. Each sample teaches, then is scored, alone: the published variant that adapts to a batch
+    the known names are used. Each sample teaches, then is scored, alone: the published variant that adapts to a batch
     of 256 is transductive.
     """
 
     tau: float = 0.01
     queue: int = 300
     top: int = 1000  # all of them where there are fewer negatives
-    window: int = 20_000  # shares that the threshold is drawn from
+    window: int = 20_000  # shares that the threshold is computed from
     gap: float = 0.5  # a confident share is this far from the threshold to 1 or to 0
 
     name: ClassVar[str] = "tanl"
@@ -82,7 +82,7 @@ class TANL(Detector[Queues]):
         return Reading.frozen(torch.from_numpy(score).to(z), known.argmax(dim=1))
 
     def learn(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[Reading, Queues]:
-        """Let the confident samples of a block teach in order, and score each right after its own turn."""
+        """Let the confident samples of a block teach in order, and score each right after its own update."""
         known, negative, activation = self._activate(z)
         mass, logits, rows = _array(energy(known)), _array(negative), activation.cpu().numpy()
         queues = Queues(*(part.cpu().clone() for part in state))
@@ -93,7 +93,7 @@ class TANL(Detector[Queues]):
         for t in range(len(z)):
             score[t] = _log_odds(mass[t], logits[t][active])
             share = 1 / (1 + math.exp(-score[t]))
-            histogram.push(round(share * UNIT))
+            histogram.push(round(share * SHARE_UNIT))
             side = self._side(share, histogram.threshold())
             if side is not None:
                 sides[side].push(seen[side] % self.queue, rows[t])
@@ -103,8 +103,8 @@ class TANL(Detector[Queues]):
                 route[t] = 1 if side == KNOWN else -1
         total = torch.from_numpy(np.stack([side.total for side in sides]))
         after = queues._replace(total=total, seen=torch.tensor(seen), scored=queues.scored + len(z))
-        moved = Queues(*(part.to(z.device) for part in after))
-        return Reading.of(torch.from_numpy(score).to(z), known.argmax(dim=1), route.to(z.device)), moved
+        on_device = Queues(*(part.to(z.device) for part in after))
+        return Reading.of(torch.from_numpy(score).to(z), known.argmax(dim=1), route.to(z.device)), on_device
 
     def _activate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits of the known and of the negative names, and the probability of each negative among all."""
@@ -114,13 +114,13 @@ class TANL(Detector[Queues]):
         return known, negative, (negative - total.unsqueeze(1)).exp()
 
     def _active(self, total: Any, seen: list[int]) -> Any:
-        """Return the negatives that unknown images wake more than known ones do, the most active first."""
+        """Return the negatives by how much more unknown images activate them than known ones do, the most first."""
         counts = [min(max(count, 1), self.queue) for count in seen]
-        asleep = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
-        if len(asleep) <= self.top:
-            return asleep.argsort()
-        chosen = asleep.argpartition(self.top - 1)[: self.top]
-        return chosen[asleep[chosen].argsort()]
+        excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
+        if len(excess) <= self.top:
+            return excess.argsort()
+        chosen = excess.argpartition(self.top - 1)[: self.top]
+        return chosen[excess[chosen].argsort()]
 
     def _side(self, share: float, threshold: float) -> int | None:
         if share > threshold + self.gap * (1 - threshold):
@@ -164,14 +164,14 @@ class _Queue:
 
 
 class _Histogram:
-    """The window of shares, counted above each cut: a push and a threshold cost the same however long it is."""
+    """The window of shares, counted above each threshold: the cost of a push does not depend on the window's length."""
 
     def __init__(self, queues: Queues) -> None:
         self.shares, self.scored = queues.shares.numpy(), int(queues.scored)
-        self.above, self.above_total = np.zeros(CUTS + 1, np.int64), np.zeros(CUTS + 1, np.int64)
+        self.above, self.above_total = np.zeros(THRESHOLDS + 1, np.int64), np.zeros(THRESHOLDS + 1, np.int64)
         live = self.shares[: self.scored].astype(np.int64)
-        np.add.at(self.above, live * CUTS // UNIT, 1)
-        np.add.at(self.above_total, live * CUTS // UNIT, live)
+        np.add.at(self.above, live * THRESHOLDS // SHARE_UNIT, 1)
+        np.add.at(self.above_total, live * THRESHOLDS // SHARE_UNIT, live)
         self.above, self.above_total = (part[::-1].cumsum()[::-1] for part in (self.above, self.above_total))
 
     def push(self, share: int) -> None:
@@ -184,16 +184,16 @@ class _Histogram:
         self.scored += 1
 
     def threshold(self) -> float:
-        """Return the cut with the least variance within its two sides, the middle one of equals (0.5 of one sample)."""
-        above, total = self.above[:CUTS], self.above_total[:CUTS].astype(np.float64)
+        """Return the threshold with the least variance within its two sides, the middle one of equals."""
+        above, total = self.above[:THRESHOLDS], self.above_total[:THRESHOLDS].astype(np.float64)
         below, below_total = above[0] - above, total[0] - total
-        # least variance within = most between: the sum of squares is the same for every cut
+        # least variance within = most between: the sum of squares is the same for every threshold
         between = total * total / np.maximum(above, 1) + below_total * below_total / np.maximum(below, 1)
         between[(above == 0) | (below == 0)] = -math.inf
         best = (between == between.max()).nonzero()[0]
-        return float(best[len(best) // 2]) / CUTS
+        return float(best[len(best) // 2]) / THRESHOLDS
 
     def _add(self, share: int, times: int) -> None:
-        upto = share * CUTS // UNIT + 1
-        self.above[:upto] += times
-        self.above_total[:upto] += times * share
+        stop = share * THRESHOLDS // SHARE_UNIT + 1
+        self.above[:stop] += times
+        self.above_total[:stop] += times * share

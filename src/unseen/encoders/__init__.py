@@ -1,5 +1,6 @@
 """Pixels and texts in, unit vectors of one space out."""
 
-from unseen.encoders.base import Encoder, load_encoder
+from unseen.encoders.base import Encoder, SplitEncoder
+from unseen.encoders.catalogue import load_encoder
 
-__all__ = ["Encoder", "load_encoder"]
+__all__ = ["Encoder", "SplitEncoder", "load_encoder"]

@@ -1,17 +1,13 @@
-"""One protocol for every model, and one table of where models come from."""
+"""The protocols that every encoder follows."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import SettingError
 from unseen.images import Image
 
 
@@ -55,53 +51,3 @@ class PatchEncoder(Protocol):
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """Return one vector per image patch."""
-
-
-SHORT_NAMES: Mapping[str, str] = {
-    "ViT-B/16": "openai/clip-vit-base-patch16",
-    "ViT-B/32": "openai/clip-vit-base-patch32",
-    "ViT-L/14": "openai/clip-vit-large-patch14",
-    "ViT-L/14@336": "openai/clip-vit-large-patch14-336",
-}
-
-# prefix -> module and class; each takes (what follows the prefix, device=, dtype=) and is imported only when named
-SOURCES: Mapping[str, tuple[str, str]] = {
-    "offline": ("unseen.encoders.offline.encoder", "OfflineEncoder"),
-    "hub": ("unseen.encoders.hub", "HubEncoder"),
-    "open_clip": ("unseen.encoders.open_clip", "OpenClipEncoder"),
-    "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
-}
-
-
-OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
-
-
-def load_encoder(
-    name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> SplitEncoder:
-    """Return the encoder called `name`.
-
-    `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen export`.
-    """
-    source, rest = resolve(name)
-    module, cls = SOURCES[source]
-    make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
-    return make(rest, device=device, dtype=dtype)
-
-
-def resolve(name: str | Path) -> tuple[str, str]:
-    """Return which source knows `name`, and what that source calls it."""
-    text = str(name)
-    prefix, colon, rest = text.partition(":")
-    if text in OFFLINE:
-        return "offline", ""
-    if colon and prefix in SOURCES:
-        return prefix, rest
-    if text.endswith(".onnx"):
-        return "onnx", text
-    if not text.strip():
-        raise SettingError(
-            f"expected the name of an encoder, got an empty one; try offline or {next(iter(SHORT_NAMES))}"
-        )
-    return "hub", SHORT_NAMES.get(text, text)

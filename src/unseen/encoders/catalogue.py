@@ -1,15 +1,66 @@
-"""Which models unseen knows by name, and whether they are on this machine."""
+"""Which models unseen knows by name, how each is loaded, and whether it is on this machine."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from unseen.encoders.base import SHORT_NAMES, load_encoder
+import torch
+
+from unseen.encoders.base import SplitEncoder
 from unseen.encoders.offline import encoder as offline
 from unseen.errors import SettingError
 from unseen.progress import Progress, no_progress
+
+SHORT_NAMES: Mapping[str, str] = {
+    "ViT-B/16": "openai/clip-vit-base-patch16",
+    "ViT-B/32": "openai/clip-vit-base-patch32",
+    "ViT-L/14": "openai/clip-vit-large-patch14",
+    "ViT-L/14@336": "openai/clip-vit-large-patch14-336",
+}
+
+# prefix -> module and class; each takes (what follows the prefix, device=, dtype=) and is imported only when named
+BACKENDS: Mapping[str, tuple[str, str]] = {
+    "offline": ("unseen.encoders.offline.encoder", "OfflineEncoder"),
+    "hub": ("unseen.encoders.hub", "HubEncoder"),
+    "open_clip": ("unseen.encoders.open_clip", "OpenClipEncoder"),
+    "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
+}
+OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
+
+
+def load_encoder(
+    name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> SplitEncoder:
+    """Return the encoder called `name`.
+
+    `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
+    ONNX file written by `unseen export`.
+    """
+    backend, rest = resolve_name(name)
+    module, cls = BACKENDS[backend]
+    make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
+    return make(rest, device=device, dtype=dtype)
+
+
+def resolve_name(name: str | Path) -> tuple[str, str]:
+    """Return the backend that knows `name`, and what that backend calls it."""
+    text = str(name)
+    prefix, colon, rest = text.partition(":")
+    if text in OFFLINE:
+        return "offline", ""
+    if colon and prefix in BACKENDS:
+        return prefix, rest
+    if text.endswith(".onnx"):
+        return "onnx", text
+    if not text.strip():
+        raise SettingError(
+            f"expected the name of an encoder, got an empty one; try offline or {next(iter(SHORT_NAMES))}"
+        )
+    return "hub", SHORT_NAMES.get(text, text)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.encoders.base import Encoder
+from unseen.encoders import Encoder
 from unseen.errors import SettingError
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, read_entries

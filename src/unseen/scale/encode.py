@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Entry, Image, Skipped, find_images, read_entries

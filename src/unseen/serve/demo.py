@@ -11,11 +11,14 @@ from functools import lru_cache
 from fastapi import FastAPI
 from torch import Tensor
 
-from unseen import demo
+from unseen import demo, detectors
 from unseen.errors import ServiceError
-from unseen.serve.app import Service
-from unseen.serve.stream import Config, Stream
-from unseen.serve.streams import DEFAULT, Slot, opened
+from unseen.serve.http.service import Service
+from unseen.serve.settings import EVERYONE
+from unseen.serve.stream.batch import sample_batch
+from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.store import StreamEntry
+from unseen.serve.stream.stream import Stream
 
 NAME = "demo: six animals among other things"
 BATCH, PAUSE = 4, 0.4
@@ -40,21 +43,21 @@ log = logging.getLogger("unseen.serve")
 
 
 async def _feed(service: Service) -> None:
-    while not service.streams.ready:
+    while not service.store.ready:
         await asyncio.sleep(0.05)
-    slot = await _found(service)
+    entry = await _demo_entry(service)
     while True:
         try:
-            stream = opened(slot)
-            features, pictures = batch(stream)
-            await service.observe(slot, stream.part(features, pictures=pictures))
+            stream = entry.opened
+            features, thumbnails = next_batch(stream)
+            await service.observe(entry, sample_batch(stream.labels, features, thumbnails=thumbnails))
         except ServiceError as error:
             log.warning("the demo stopped: %s", error)
             return
         await asyncio.sleep(PAUSE)
 
 
-def batch(stream: Stream) -> tuple[Tensor, tuple[bytes, ...]]:
+def next_batch(stream: Stream) -> tuple[Tensor, tuple[bytes, ...]]:
     """Return the features and thumbnails that come next; after the last image all come again in another order."""
     count = len(demo.load().keys)
     turn, place = divmod(stream.at.seq, count)
@@ -70,9 +73,9 @@ def shuffled(turn: int) -> demo.Pack:
     return pack[pack.trial.arrival("shuffled", turn)]
 
 
-async def _found(service: Service) -> Slot:
-    for slot in service.streams.slots.values():
-        if slot.config.name == NAME and slot.stream:
-            return slot
-    wanted = Config("", NAME, "*", DEFAULT)
-    return await service.chore("*", lambda: service.streams.create(demo.load().space, wanted))
+async def _demo_entry(service: Service) -> StreamEntry:
+    for entry in service.store.entries.values():
+        if entry.config.name == NAME and entry.stream:
+            return entry
+    wanted = StreamConfig("", NAME, EVERYONE, detectors.DEFAULT)
+    return await service.run_chore(EVERYONE, lambda: service.store.create(demo.load().space, wanted))

@@ -10,26 +10,24 @@ import uvicorn
 
 from unseen.errors import SettingError
 from unseen.serve import demo as demonstration
-from unseen.serve.app import Settings, create_app
-from unseen.serve.keys import Keys, loopback
+from unseen.serve.http.app import create_app
+from unseen.serve.http.auth import refuse_open_address
+from unseen.serve.http.service import Service
+from unseen.serve.settings import Settings
 
 CONNECTIONS = 1024
-SWITCH = 0.0005  # seconds
+SWITCH_INTERVAL = 0.0005  # seconds
 
 
 def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], object]) -> None:
     """Bind, say where, and serve; refuse an address that others can reach while there is no key."""
-    if not loopback(settings.host) and not len(Keys(settings.data / "keys.json")):
-        raise SettingError(
-            f"expected an API key before binding {settings.host}, got none; make one with "
-            f"`unseen keys add --scope admin --data {settings.data}`"
-        )
-    # a thread back from torch or SQLite waits so long for one that runs Python, dozens of times a block; 5 ms is usual
-    sys.setswitchinterval(SWITCH)
-    app = create_app(settings)
+    refuse_open_address(settings)
+    # how long a thread back from torch or SQLite waits for one that runs Python, dozens of times a block; usually 5 ms
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    app = create_app(Service(settings))
     if demo:
         demonstration.attach(app)
-    listener = bound(settings.host, port)
+    listener = listening_socket(settings.host, port)
     announce(f"unseen serves http://{settings.host}:{listener.getsockname()[1]} from {settings.data}")
     config = uvicorn.Config(
         app,
@@ -44,7 +42,7 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def bound(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an address."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unseen.encoders.base import Encoder
+from unseen.encoders import Encoder
 from unseen.errors import DataError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.images import Entry, find_images
@@ -25,10 +25,10 @@ from unseen.suites.base import KNOWN, Samples
 
 WORDNET_ID = re.compile(r"n\d{8}")
 
-Report = Callable[[str, int, int], None]  # set, images done, images in all
+Progress = Callable[[str, int, int], None]  # set, images done, images in all
 
 
-class Found(NamedTuple):
+class FoundSet(NamedTuple):
     """One set of a suite on somebody's disk."""
 
     set: str
@@ -44,29 +44,29 @@ class Found(NamedTuple):
         return self.images > 0 and not self.absent and self.expected in (None, self.images)
 
 
-class Names(NamedTuple):
+class ClassNames(NamedTuple):
     """Class names with what stands for each in folder names: a WordNet id, or its number."""
 
     names: tuple[str, ...]
     keys: tuple[str, ...]
 
-    def restricted(self, present: set[str]) -> Names:
+    def restricted(self, present: set[str]) -> ClassNames:
         """Return the names of the classes that occur."""
         kept = [(name, key) for name, key in zip(*self, strict=True) if key in present]
-        return Names(tuple(name for name, _ in kept), tuple(key for _, key in kept))
+        return ClassNames(tuple(name for name, _ in kept), tuple(key for _, key in kept))
 
 
-def inventory(name: str, root: str | Path) -> list[Found]:
+def inventory(name: str, root: str | Path) -> list[FoundSet]:
     """Return what of a suite lies under `root`, set by set, without decoding anything."""
     table = tables.read(name)
     rows = {KNOWN: table[KNOWN], **table["unknown"]}
     return [_found(which, row, Path(root)) for which, row in rows.items()]
 
 
-def read_classes(reference: str | Sequence[str], root: Path) -> Names:
+def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
     """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines."""
     if not isinstance(reference, str):
-        return Names(tuple(reference), tuple(str(i) for i in range(len(reference))))
+        return ClassNames(tuple(reference), tuple(str(i) for i in range(len(reference))))
     path = root / reference
     if not path.is_file():
         raise DataError(
@@ -75,18 +75,20 @@ def read_classes(reference: str | Sequence[str], root: Path) -> Names:
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if all(WORDNET_ID.fullmatch(line.split()[0]) for line in lines):
         keys, names = zip(*((key, " ".join(rest)) for key, *rest in map(str.split, lines)), strict=True)
-        return Names(names, keys)
-    return Names(tuple(lines), tuple(str(i) for i in range(len(lines))))
+        return ClassNames(names, keys)
+    return ClassNames(tuple(lines), tuple(str(i) for i in range(len(lines))))
 
 
-def known_classes(row: Mapping[str, Any], classes: Names, root: Path) -> Names:
+def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> ClassNames:
     """Return the names of the known set: all of them, or those that have a folder in it."""
     if row.get("by") != "folder":
         return classes
     return classes.restricted({_folder(entry) for entry in _required(KNOWN, row, root)})
 
 
-def known_samples(row: Mapping[str, Any], classes: Names, encoded: Mapping[str, torch.Tensor], root: Path) -> Samples:
+def known_samples(
+    row: Mapping[str, Any], classes: ClassNames, encoded: Mapping[str, torch.Tensor], root: Path
+) -> Samples:
     """Return the known images that could be read, with the position of each one's name."""
     by_folder = row.get("by") == "folder"  # a list has numbers for labels, whatever stands for a class in folder names
     keys = classes.keys if by_folder else map(str, range(len(classes.names)))
@@ -102,37 +104,37 @@ def known_samples(row: Mapping[str, Any], classes: Names, encoded: Mapping[str, 
     return Samples(torch.stack(z), torch.tensor(label))
 
 
-def encoded(
-    which: str, row: Mapping[str, Any], root: Path, encoder: Encoder, report: Report
+def encode_set(
+    which: str, row: Mapping[str, Any], root: Path, encoder: Encoder, progress: Progress
 ) -> dict[str, torch.Tensor]:
     """Return the features of one set by path, encoding what has not been encoded before."""
     entries = [entry for entry in _required(which, row, root) if entry.identity != MISSING]
-    where = _where(row, root)
+    where = _location(row, root)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
     folder = cache_dir("bench", encoder.fingerprint[:16], slug)
     cache, done = FeatureCache(folder, encoder), 0
     for batch in encode_images(entries, encoder, cache):
-        report(which, done := done + len(batch.rows), len(entries))
+        progress(which, done := done + len(batch.rows), len(entries))
     features = load_features(folder)
     wanted = {entry.path for entry in entries}
     return {key: z for key, z in zip(features.keys, features.z, strict=True) if key in wanted}
 
 
-def _found(which: str, row: Mapping[str, Any], root: Path) -> Found:
-    where = _where(row, root)
+def _found(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:
+    where = _location(row, root)
     entries = _entries(row, root, where) if where else []
     absent = sum(entry.identity == MISSING for entry in entries)
-    return Found(which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")))
+    return FoundSet(which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")))
 
 
-def _where(row: Mapping[str, Any], root: Path) -> Path | None:
+def _location(row: Mapping[str, Any], root: Path) -> Path | None:
     lists = (root / path for path in row.get("lists", ()))
     folders = (root / path for path in row.get("folders", ()))
     return next((path for path in lists if path.is_file()), None) or next((p for p in folders if p.is_dir()), None)
 
 
 def _required(which: str, row: Mapping[str, Any], root: Path) -> list[Entry]:
-    where = _where(row, root)
+    where = _location(row, root)
     if where is None:
         looked = ", ".join([*row.get("lists", ()), *row.get("folders", ())])
         raise DataError(f"expected the set {which!r} under {root}, got none of {looked}; see --check")

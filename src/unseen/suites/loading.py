@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.encoders.base import load_encoder
+from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, LearnedPrompts, word_list
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.caches import cache_dir
-from unseen.suites import images, stored, tables
+from unseen.suites import feature_files, images, tables
 from unseen.suites.base import KNOWN, Samples, Source, Suite
 
 ENCODER = "ViT-B/16"
@@ -29,13 +29,13 @@ def load(name: str, folder: str | Path) -> Suite:
         raise SettingError(f"expected a suite over feature files, got {name!r}, which reads images; use --data")
     if "labels" in table:
         classes = images.read_classes(table["labels"]["names"], folder)
-        labels = _built(classes.names, table["labels"], folder, table["labels"].get("encoder", ENCODER))
+        labels = _build_labels(classes.names, table["labels"], folder, table["labels"].get("encoder", ENCODER))
         matches = {name.replace(" ", "_"): index for index, name in enumerate(classes.names)}
         matches |= {name: index for index, name in enumerate(classes.names)}
     else:
-        labels, matches = stored.from_text_rows(table, folder)
-    known = stored.known_samples(table[KNOWN], folder, matches)
-    unknown = {which: stored.unknown_samples(row, folder) for which, row in table["unknown"].items()}
+        labels, matches = feature_files.from_text_rows(table, folder)
+    known = feature_files.known_samples(table[KNOWN], folder, matches)
+    unknown = {which: feature_files.unknown_samples(row, folder) for which, row in table["unknown"].items()}
     return Suite.of(Source(name, folder), table, labels, known, unknown)
 
 
@@ -44,7 +44,7 @@ def load_images(
     root: str | Path,
     *,
     encoder: str | None = None,
-    report: images.Report = lambda which, done, total: None,
+    progress: images.Progress = lambda which, done, total: None,
 ) -> Suite:
     """Return a suite over the images under `root`; unknown sets that are not there are left out.
 
@@ -60,10 +60,10 @@ def load_images(
     present = {which: row for which, row in table["unknown"].items() if which in here}
     if not present:
         raise DataError(f"expected at least one unknown set of {name!r} under {root}, got none; see --check")
-    z = {w: images.encoded(w, row, root, model, report) for w, row in {KNOWN: table[KNOWN], **present}.items()}
+    z = {w: images.encode_set(w, row, root, model, progress) for w, row in {KNOWN: table[KNOWN], **present}.items()}
     known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
     unknown = {which: Samples.unknown(_stacked(which, z[which])) for which in present}
-    labels = _built(classes.names, table["labels"], root, chosen, model=model)
+    labels = _build_labels(classes.names, table["labels"], root, chosen, model=model)
     return Suite.of(Source(name, root, chosen), table, labels, known, unknown)
 
 
@@ -74,7 +74,7 @@ def reload(source: Source) -> Suite:
     return load_images(source.name, source.folder, encoder=source.encoder)
 
 
-def _built(
+def _build_labels(
     names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, *, model: TextEncoder | None = None
 ) -> LabelSpace:
     """Return the names with mined negatives, from the cache where the same were mined before."""

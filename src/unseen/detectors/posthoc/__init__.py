@@ -1,12 +1,12 @@
-"""Post-hoc baselines on features with a linear head. They need labelled images of the known classes, and say so.
+"""Post-hoc baselines on features with a linear head. They need labelled images of the known classes.
 
-They stand outside detectors.REGISTRY, and the benchmark keeps them in tables of their own: everything there works
-from names alone. Fit one with `fitted(KNN(labels), z, label)`; afterwards it reads like any other detector.
+They are not in detectors.REGISTRY, whose methods work from names alone, and the benchmark keeps them in tables of
+their own. Fit one with `fit(KNN(labels), z, label)`; afterwards it reads like any other detector.
 """
 
 from __future__ import annotations
 
-from unseen.detectors.posthoc.base import Images, PostHoc, fitted
+from unseen.detectors.posthoc.base import LabelledImages, PostHoc, fit
 from unseen.detectors.posthoc.confidence import GEN, MSP, ODIN, GradNorm, HeadEnergy
 from unseen.detectors.posthoc.distance import KNN, RMDS, Mahalanobis, ViM
 from unseen.detectors.posthoc.shaping import ASH, SCALE, ReAct
@@ -26,10 +26,10 @@ __all__ = [
     "SCALE",
     "GradNorm",
     "HeadEnergy",
-    "Images",
+    "LabelledImages",
     "Mahalanobis",
     "PostHoc",
     "ReAct",
     "ViM",
-    "fitted",
+    "fit",
 ]

@@ -16,10 +16,10 @@ from unseen.detectors.frozen import Frozen
 from unseen.errors import DataError, MissingExtra, StateError
 
 INVERSE_PENALTY = 30.0  # of the head, on unit features; CLIP's own linear probes use 0.3 on features of norm 10
-STEPS = 200
+MAX_ITERATIONS = 200
 
 
-class Images(NamedTuple):
+class LabelledImages(NamedTuple):
     """Features of labelled images of the known classes, and the linear head that tells the classes apart."""
 
     z: Float[Tensor, "n d"]
@@ -28,7 +28,7 @@ class Images(NamedTuple):
     bias: Float[Tensor, " K"]
 
     def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        """Return what the head says of features."""
+        """Return the logits of the head."""
         return z @ self.weight.T + self.bias
 
 
@@ -36,13 +36,13 @@ class Images(NamedTuple):
 class PostHoc(Frozen):
     """A method that scores by a head or by distances to images. Subclasses write `confidence`."""
 
-    _images: Images | None = field(default=None, init=False, repr=False)
+    _images: LabelledImages | None = field(default=None, init=False, repr=False)
 
     @property
-    def images(self) -> Images:
+    def images(self) -> LabelledImages:
         """Return what the method was fitted on."""
         if self._images is None:
-            raise StateError(f"expected {self.name!r} to be fitted on ID images, got none; use posthoc.fitted()")
+            raise StateError(f"expected {self.name!r} to be fitted on ID images, got none; use posthoc.fit()")
         return self._images
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
@@ -57,8 +57,8 @@ class PostHoc(Frozen):
 P = TypeVar("P", bound=PostHoc)
 
 
-def fitted(detector: P, z: Float[Tensor, "n d"], label: Int[Tensor, " n"]) -> P:
-    """Return the detector fitted on labelled images of the known classes; `label` counts the known names."""
+def fit(detector: P, z: Float[Tensor, "n d"], label: Int[Tensor, " n"]) -> P:
+    """Return the detector fitted on labelled images of the known classes; `label` is the index of the known name."""
     z = unit(z, like=detector.labels.id_anchors)
     present = label.unique().tolist()
     if present != list(range(len(detector.labels.names))):
@@ -67,12 +67,12 @@ def fitted(detector: P, z: Float[Tensor, "n d"], label: Int[Tensor, " n"]) -> P:
             f"got {len(present)}; add images or remove names"
         )
     copied = copy.copy(detector)
-    weight, bias = _head(_Identity(z), _Identity(label))
-    object.__setattr__(copied, "_images", Images(z, label, weight.to(z), bias.to(z)))
+    weight, bias = _fit_head(_ByValue(z), _ByValue(label))
+    object.__setattr__(copied, "_images", LabelledImages(z, label, weight.to(z), bias.to(z)))
     return copied
 
 
-class _Identity:
+class _ByValue:
     """A tensor that is equal to one with the same values, so that twelve methods share one fit."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -82,16 +82,16 @@ class _Identity:
         return hash((tuple(self.tensor.shape), float(self.tensor.double().sum())))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and torch.equal(self.tensor, other.tensor)
+        return isinstance(other, _ByValue) and torch.equal(self.tensor, other.tensor)
 
 
 @lru_cache(maxsize=2)
-def _head(z: _Identity, label: _Identity) -> tuple[Tensor, Tensor]:
+def _fit_head(z: _ByValue, label: _ByValue) -> tuple[Tensor, Tensor]:
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
         raise MissingExtra("scikit-learn", "bench") from error
-    head = LogisticRegression(C=INVERSE_PENALTY, max_iter=STEPS, tol=1e-3)
+    head = LogisticRegression(C=INVERSE_PENALTY, max_iter=MAX_ITERATIONS, tol=1e-3)
     head.fit(z.tensor.double().cpu().numpy(), label.tensor.cpu().numpy())
     weight, bias = torch.from_numpy(head.coef_), torch.from_numpy(head.intercept_)
     if len(weight) == 1:  # two classes: scikit-learn keeps the difference of the two rows

@@ -51,13 +51,13 @@ class Mahalanobis(PostHoc):
         return torch.stack([images.z[images.label == c].mean(dim=0) for c in range(len(images.bias))])
 
     @cached_property
-    def shared(self) -> Float[Tensor, "d d"]:
+    def shared_precision(self) -> Float[Tensor, "d d"]:
         """Return the precision that all classes share."""
         return precision(self.images.z - self.means[self.images.label])
 
     def distances(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
         """Return the squared distance to every class mean."""
-        return _squared(z, self.means, self.shared)
+        return _squared_distances(z, self.means, self.shared_precision)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return the negative distance to the nearest mean."""
@@ -71,18 +71,18 @@ class RMDS(Mahalanobis):
     name: ClassVar[str] = "fit-rmds"
 
     @cached_property
-    def middle(self) -> Float[Tensor, "1 d"]:
+    def overall_mean(self) -> Float[Tensor, "1 d"]:
         """Return the mean of all images."""
         return self.images.z.mean(dim=0, keepdim=True)
 
     @cached_property
     def background(self) -> Float[Tensor, "d d"]:
         """Return the precision of all images as one Gaussian."""
-        return precision(self.images.z - self.middle)
+        return precision(self.images.z - self.overall_mean)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return the distance to the background less that to the nearest class."""
-        return _squared(z, self.middle, self.background).squeeze(1) - self.distances(z).amin(dim=1)
+        return _squared_distances(z, self.overall_mean, self.background).squeeze(1) - self.distances(z).amin(dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class ViM(PostHoc):
         return -(torch.linalg.pinv(images.weight.double()) @ images.bias.double()).to(images.z)
 
     @cached_property
-    def outside(self) -> Float[Tensor, "d r"]:
+    def residual_directions(self) -> Float[Tensor, "d r"]:
         """Return directions that span what the main ones of the ID images leave out."""
         centred = (self.images.z - self.origin).double()
         _, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
@@ -122,7 +122,7 @@ class ViM(PostHoc):
         return energy(self.images.logits(z)) - self.scale * self._residual(z)
 
     def _residual(self, z: Tensor) -> Tensor:
-        return ((z - self.origin) @ self.outside).norm(dim=1)
+        return ((z - self.origin) @ self.residual_directions).norm(dim=1)
 
 
 def precision(centred: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
@@ -133,7 +133,7 @@ def precision(centred: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     return torch.from_numpy(found).to(centred)
 
 
-def _squared(z: Tensor, means: Tensor, precision: Tensor) -> Tensor:
+def _squared_distances(z: Tensor, means: Tensor, precision: Tensor) -> Tensor:
     # (z - m)' P (z - m) written out, so that no [T, K, d] ever exists
     side = z @ precision
     return (side * z).sum(1, keepdim=True) - 2 * side @ means.T + ((means @ precision) * means).sum(1)

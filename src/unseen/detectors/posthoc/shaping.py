@@ -61,17 +61,12 @@ class ASH(PostHoc):
 
 
 @dataclass(frozen=True, eq=False)
-class SCALE(PostHoc):
+class SCALE(ASH):
     """Scale whole features by how much of them the largest magnitudes hold, then take the energy (ICLR 2024)."""
 
     dropped: float = 0.85
 
     name: ClassVar[str] = "fit-scale"
-
-    def __post_init__(self) -> None:
-        """Check the share."""
-        super().__post_init__()
-        in_range("dropped", self.dropped, 0, 0.99)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return the energy of the scaled features."""

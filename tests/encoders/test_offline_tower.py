@@ -7,8 +7,8 @@ from transformers import CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionMode
 
 from helpers.tiny_models import VISION, pictures
 from unseen.encoders import preprocess
+from unseen.encoders.offline.tower import VisionTower
 from unseen.encoders.preprocess import Preprocess
-from unseen.encoders.vit import VisionTower
 from unseen.errors import EncoderError
 from unseen.images import Image
 

@@ -1,4 +1,4 @@
-"""What a person wants to see of a stream: recent scores, how it went over time, and whether it drifts."""
+"""What a page shows of a stream: recent margins, shares over time, and whether the margins drift."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 RECENT = 2048  # samples in the histogram
-POINTS = 400  # steps of the curves: when full, every other is dropped and the stride doubles
+POINTS = 400  # points of the curves: when full, every other is dropped and the stride doubles
 STRIDE = 16
 DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
 
 
 class Point(NamedTuple):
-    """Shares over the samples since the point before."""
+    """Shares over the samples since the point before, and the threshold at its end."""
 
     seq: int
     known: float
@@ -31,38 +31,38 @@ class History:
         self.points: list[Point] = []
         self._stride = STRIDE
         self._recent = np.empty(0, VERDICT_DTYPE)
-        self._open = np.empty(0, VERDICT_DTYPE)
+        self._since_point = np.empty(0, VERDICT_DTYPE)
 
-    def add(self, first: int, records: VerdictArray) -> None:
+    def add(self, first: int, verdicts: VerdictArray) -> None:
         """Remember the verdicts of consecutive samples, the first of them numbered `first`."""
-        self._recent = np.concatenate([self._recent, records])[-RECENT:]
-        self._open = np.concatenate([self._open, records])
-        if len(self._open) < self._stride:
+        self._recent = np.concatenate([self._recent, verdicts])[-RECENT:]
+        self._since_point = np.concatenate([self._since_point, verdicts])
+        if len(self._since_point) < self._stride:
             return
-        part, self._open = self._open, self._open[:0]
+        part, self._since_point = self._since_point, self._since_point[:0]
         shares = float(part["known"].mean()), float((part["route"] != 0).mean())
-        self.points.append(Point(first + len(records), *shares, float(part["threshold"][-1])))
+        self.points.append(Point(first + len(verdicts), *shares, float(part["threshold"][-1])))
         if len(self.points) > POINTS:
             self.points, self._stride = self.points[1::2], 2 * self._stride
 
     @property
-    def latest(self) -> VerdictArray:
-        """Return what was said of the most recent samples, newest last."""
+    def recent(self) -> VerdictArray:
+        """Return the verdicts of the most recent samples, newest last."""
         return self._recent
 
     @property
     def margins(self) -> list[float]:
-        """Return how far the latest scores were above the baseline, in order."""
+        """Return the finite margins of the recent samples, in order."""
         return [float(margin) for margin in self._recent["margin"] if math.isfinite(margin)]
 
     @property
     def drift(self) -> float:
-        """Return how far the newer half of the recent scores is from the older, 1 where the alarm rings."""
-        scores = self._recent["margin"]
-        if len(scores) < 256:
+        """Return how far the newer half of the recent margins is from the older; 1 and above is an alarm."""
+        margins = self._recent["margin"]
+        if len(margins) < 256:
             return 0.0
-        older, newer = np.sort(scores[: len(scores) // 2]), np.sort(scores[len(scores) // 2 :])
+        older, newer = np.sort(margins[: len(margins) // 2]), np.sort(margins[len(margins) // 2 :])
         at = np.concatenate([older, newer])
         gap = np.searchsorted(older, at, "right") / len(older) - np.searchsorted(newer, at, "right") / len(newer)
-        scale = math.sqrt(len(older) * len(newer) / len(scores))
+        scale = math.sqrt(len(older) * len(newer) / len(margins))
         return float(np.abs(gap).max()) * scale / DRIFTED

@@ -1,0 +1,90 @@
+"""What dual encoders made of torch modules share: batches, device, precision, unit vectors and the fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.encoders.device import gpu_dtype, pick_device
+from unseen.errors import LabelError
+from unseen.images import Image
+
+TEXT_BATCH = 256  # prompts per forward pass
+
+
+class TorchEncoder(ABC):
+    """An image and a text tower in one torch module; a subclass says how to prepare inputs and call the towers."""
+
+    def __init__(
+        self, name: str, model: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        self.name, self.model = name, model
+        self.device = pick_device(device)
+        self.dtype = dtype or gpu_dtype(self.device)
+        self.fingerprint = self._fingerprint()  # before the weights are rounded to another precision
+        self.model.to(self.device, self.dtype)
+
+    @cached_property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self.texts(["a"]).shape[1]
+
+    @property
+    @abstractmethod
+    def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
+        """Return what makes pixels out of images."""
+
+    @abstractmethod
+    def _image_tower(self, pixels: Tensor) -> Tensor:
+        """Return one vector per image, of any length."""
+
+    @abstractmethod
+    def _tokens(self, prompts: list[str]) -> Any:
+        """Return the tokens of some texts; refuse a text that does not fit the context."""
+
+    @abstractmethod
+    def _text_tower(self, tokens: Any) -> Tensor:
+        """Return one vector per text, of any length."""
+
+    @abstractmethod
+    def _settings(self) -> str:
+        """Return everything but the weights that can move a vector."""
+
+    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image."""
+        return self.vectors(self.prepare(batch)) if batch else self._no_vectors()
+
+    @torch.inference_mode()
+    def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per prepared image."""
+        return normalize(self._image_tower(pixels.to(self.device, self.dtype)).float(), dim=-1)
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per text; a text that does not fit the context is an error, not cut."""
+        if isinstance(prompts, str):
+            raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
+        starts = range(0, len(prompts), TEXT_BATCH)
+        parts = [self._texts(list(prompts[start : start + TEXT_BATCH])) for start in starts]
+        return torch.cat(parts) if parts else self._no_vectors()
+
+    @torch.inference_mode()
+    def _texts(self, prompts: list[str]) -> Float[Tensor, "n d"]:
+        return normalize(self._text_tower(self._tokens(prompts).to(self.device)).float(), dim=-1)
+
+    def _no_vectors(self) -> Float[Tensor, "0 d"]:
+        return torch.empty(0, self.dim, device=self.device)
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(self._settings().encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.float().contiguous().flatten().numpy().tobytes())
+        return digest.hexdigest()

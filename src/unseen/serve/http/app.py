@@ -1,0 +1,40 @@
+"""The service as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+import unseen
+from unseen.serve.http import routes
+from unseen.serve.http.errors import add_error_handlers
+from unseen.serve.http.middleware import BodyLimitMiddleware, MetricsMiddleware, SecurityMiddleware
+from unseen.serve.http.service import Service
+from unseen.serve.page import files
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application around a service."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        store = service.store
+        opening = asyncio.get_running_loop().run_in_executor(store.threads.keeper, store.open_all)
+        yield
+        service.events.close()
+        await opening
+        await service.close()
+
+    app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    # the last one added runs first
+    app.add_middleware(BodyLimitMiddleware, limits=service.limits)
+    app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
+    app.add_middleware(MetricsMiddleware, metrics=service.metrics)
+    add_error_handlers(app)
+    app.include_router(routes.router)
+    app.include_router(files.router)
+    return app

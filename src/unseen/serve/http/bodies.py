@@ -1,0 +1,150 @@
+"""Request bodies of several media types: JSON, raw rows of float32, and forms."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from fastapi import Request
+from jaxtyping import Float
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+from torch import Tensor
+
+from unseen.errors import FeatureError, ServiceError, UnseenError
+from unseen.serve.http.schema import Samples
+from unseen.serve.settings import Limits
+
+JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Form(NamedTuple):
+    """An uploaded form: texts by name, and files by name with what the client calls them."""
+
+    texts: dict[str, str]
+    files: dict[str, list[UploadedFile]]
+
+
+class UploadedFile(NamedTuple):
+    """A file of a form; the name is only ever shown back to the client."""
+
+    name: str | None
+    data: bytes
+
+
+class SampleBody(NamedTuple):
+    """The samples of a request: features or image files, and what the caller calls them (() for nothing)."""
+
+    features: Float[Tensor, "n d"] | None = None
+    images: Sequence[bytes] = ()
+    keys: Sequence[str | None] = ()
+
+    def __len__(self) -> int:
+        return len(self.images) if self.features is None else len(self.features)
+
+
+def media_type(request: Request) -> str:
+    """Return the media type of a request."""
+    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+
+
+def parse_json(body: bytes | str, model: type[M]) -> M:
+    """Return JSON text as `model`; refuse it with the first thing that is wrong."""
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        # where a field may be of several kinds, pydantic names the kind as if it were a field
+        where = ".".join(str(name) for name in first["loc"] if "[" not in str(name)) or "the body"
+        raise ServiceError(
+            422, f"expected a body like {model.__name__}, got {where}: {first['msg']}; see /docs"
+        ) from error
+
+
+async def read_form(request: Request, limits: Limits) -> Form:
+    """Return an uploaded form with a bounded number of files."""
+    form = Form({}, {})
+    async with request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20) as parts:
+        for name, part in parts.multi_items():
+            if isinstance(part, UploadFile):
+                form.files.setdefault(name, []).append(UploadedFile(part.filename, await part.read()))
+            else:
+                form.texts[name] = part
+    return form
+
+
+async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody:
+    """Return the features of a request, or its images as bytes."""
+    media = media_type(request)
+    if media == RAW:
+        samples = SampleBody(_rows(await request.body(), dim))
+    elif media == JSON:
+        samples = _from_json(parse_json(await request.body(), Samples), dim)
+    elif media == FORM:
+        files = (await read_form(request, limits)).files.get("images", [])
+        samples = SampleBody(None, [file.data for file in files], [file.name or None for file in files])
+    else:
+        raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
+    if not 0 < len(samples) <= limits.batch:
+        raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches")
+    if len(samples.keys) not in (0, len(samples)):
+        raise ServiceError(
+            422, f"expected {len(samples)} keys, one for each, got {len(samples.keys)}; send all or none"
+        )
+    return samples
+
+
+@contextmanager
+def as_file(data: bytes) -> Iterator[Path]:
+    """Yield uploaded bytes as a file that we named; errors call it `the upload`."""
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        file.write(data)
+        file.flush()
+        try:
+            yield Path(file.name)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ServiceError(422, f"expected a file of unseen, got one without {error}; save it again") from error
+        except ServiceError:
+            raise
+        except UnseenError as error:
+            raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
+
+
+def _from_json(body: Samples, dim: int) -> SampleBody:
+    if (body.features is None) == (body.images is None):
+        raise ServiceError(422, "expected either features or images, got both or neither; send one of them")
+    keys = body.keys or ()
+    if body.images is not None:
+        images = [_from_base64(f"image {number}", text) for number, text in enumerate(body.images)]
+        return SampleBody(None, images, keys)
+    if isinstance(body.features, str):
+        return SampleBody(_rows(_from_base64("features", body.features), dim), keys=keys)
+    rows = body.features or []
+    if len({len(row) for row in rows}) > 1:
+        raise FeatureError("expected features of one width, got rows of several; use one encoder")
+    return SampleBody(torch.tensor(rows, dtype=torch.float64), keys=keys)
+
+
+def _from_base64(what: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ServiceError(422, f"expected base64, got {error} in {what}; encode it again") from error
+
+
+def _rows(body: bytes, dim: int) -> Float[Tensor, "n d"]:
+    if not body or len(body) % (4 * dim):
+        raise FeatureError(
+            f"expected rows of {dim} little-endian float32 numbers, got {len(body)} bytes; send whole rows"
+        )
+    # a copy, because what torch is given must not be read-only
+    return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32).reshape(-1, dim))

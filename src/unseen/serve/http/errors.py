@@ -1,0 +1,75 @@
+"""Errors as JSON of one shape: {"error": kind, "message": expected, got, remedy}."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from unseen.errors import ServiceError, UnseenError
+
+log = logging.getLogger("unseen.serve")
+
+
+def error_response(error: UnseenError) -> Response:
+    """Return an error raised on purpose with its own sentence."""
+    status = error.status if isinstance(error, ServiceError) else 422
+    response = JSONResponse({"error": type(error).__name__, "message": str(error)}, status)
+    if status in (429, 503, 507):
+        response.headers["retry-after"] = "1"
+    if status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+async def on_unseen_error(_: Request, error: Exception) -> Response:
+    """Answer an error raised on purpose."""
+    assert isinstance(error, UnseenError)
+    return error_response(error)
+
+
+async def on_invalid_parameter(_: Request, error: Exception) -> Response:
+    """Answer a path, query or header that does not parse."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return error_response(
+        ServiceError(422, f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs")
+    )
+
+
+async def on_http_exception(_: Request, error: Exception) -> Response:
+    """Answer what the router or a form parser refuses."""
+    assert isinstance(error, HTTPException)
+    return error_response(ServiceError(error.status_code, f"{error.detail}; see /docs"))
+
+
+async def on_disconnect(_: Request, error: Exception) -> Response:
+    """Answer a client that hung up in the middle of its request, for the counters: it will not read this."""
+    return error_response(ServiceError(400, "expected a whole request, got part of it; send it again"))
+
+
+async def on_unexpected_error(_: Request, error: Exception) -> Response:
+    """Answer a defect of ours without telling a stranger about it."""
+    log.error("unexpected", exc_info=error)
+    return error_response(ServiceError(500, "something unexpected happened; the log has it"))
+
+
+HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    UnseenError: on_unseen_error,
+    RequestValidationError: on_invalid_parameter,
+    HTTPException: on_http_exception,
+    ClientDisconnect: on_disconnect,
+    Exception: on_unexpected_error,
+}
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with JSON of one shape."""
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)

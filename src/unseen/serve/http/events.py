@@ -1,0 +1,64 @@
+"""Server-sent events: verdicts for whoever listens to a stream; the writer never waits for a listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+from unseen.errors import ServiceError
+
+BACKLOG = 256  # messages a slow listener may fall behind before some are dropped
+KEEPALIVE = 15.0  # seconds without a message after which a comment shows that the connection is open
+
+
+class EventHub:
+    """The listeners of every stream."""
+
+    def __init__(self, listeners: int) -> None:
+        self._most = listeners
+        self._listeners: dict[str, set[asyncio.Queue[str | None]]] = defaultdict(set)
+        self._closed = False
+
+    def has_listeners(self, stream: str) -> bool:
+        """Say whether anyone listens to a stream."""
+        return bool(self._listeners.get(stream))
+
+    def publish(self, stream: str, number: int, data: str) -> None:
+        """Hand a message to every listener; one that is too far behind loses its oldest."""
+        message = f"id: {number}\nevent: verdicts\ndata: {data}\n\n"
+        for queue in self._listeners.get(stream, ()):
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(message)
+
+    def close(self) -> None:
+        """End every listener's connection."""
+        self._closed = True
+        for queues in self._listeners.values():
+            for queue in queues:
+                if queue.full():
+                    queue.get_nowait()
+                queue.put_nowait(None)
+
+    def listen(self, stream: str) -> AsyncIterator[str]:
+        """Return the messages of a stream from now on, as server-sent events."""
+        if len(self._listeners[stream]) >= self._most:
+            raise ServiceError(429, f"expected at most {self._most} listeners, got one more; close one")
+        queue: asyncio.Queue[str | None] = asyncio.Queue(BACKLOG)
+        self._listeners[stream].add(queue)
+        return self._messages(stream, queue)
+
+    async def _messages(self, stream: str, queue: asyncio.Queue[str | None]) -> AsyncIterator[str]:
+        try:
+            yield "retry: 2000\n\n"
+            while not self._closed:
+                try:
+                    message = await asyncio.wait_for(queue.get(), KEEPALIVE)
+                except TimeoutError:
+                    message = ": still here\n\n"
+                if message is None:
+                    return
+                yield message
+        finally:
+            self._listeners[stream].discard(queue)

@@ -1,0 +1,189 @@
+"""What goes in and out as JSON: the models that requests are checked against and that OpenAPI shows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from unseen import detectors
+
+MOST = 100_000  # an integer setting becomes memory or time
+Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field(ge=-MOST, le=MOST)]
+
+
+class RequestBody(BaseModel):
+    """A body without fields that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Samples(RequestBody):
+    """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64."""
+
+    features: list[list[FiniteFloat]] | str | None = None
+    images: list[str] | None = None
+    keys: list[Annotated[str, Field(max_length=1024)]] | None = Field(None, description="What the samples are called.")
+
+
+class ThresholdBody(RequestBody):
+    """How the threshold between known and unknown is set."""
+
+    kind: str = Field("adaptive", max_length=64)
+    settings: dict[str, Number] = Field(default_factory=dict)
+
+
+class StreamBody(RequestBody):
+    """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
+
+    names: list[str] | None = None
+    negatives: int = Field(10_000, ge=0, le=100_000)
+    space: str | None = Field(None, max_length=128)
+    name: str = Field("", max_length=128)
+    detector: str = Field(detectors.DEFAULT, max_length=64)
+    settings: dict[str, Number | bool | Annotated[str, Field(max_length=64)]] = Field(default_factory=dict)
+    threshold: ThresholdBody = Field(default_factory=lambda: ThresholdBody(kind="adaptive"))
+
+
+class RestoreBody(RequestBody):
+    """A snapshot to go back to."""
+
+    snapshot: int = Field(ge=0, le=2**62)
+
+
+class VerdictRecord(BaseModel):
+    """The verdict on one sample; `seq` is its number in the stream, where it was observed."""
+
+    key: str | None
+    verdict: Literal["known", "unknown"]
+    name: str | None
+    nearest: str
+    margin: float | None
+    threshold: float | None
+    confidence: float | None = Field(description="Probability that the sample is known.")
+    warming: bool
+    seq: int | None = None
+
+
+class VerdictList(BaseModel):
+    """Verdicts in the order of the request; `repeated` where an idempotency key was used before."""
+
+    verdicts: list[VerdictRecord]
+    repeated: bool
+
+
+class StreamSummary(BaseModel):
+    """A stream in a list."""
+
+    id: str
+    name: str
+    owner: str
+    detector: str
+    created: str
+    status: Literal["ready", "opening", "damaged", "refused"]
+    reason: str = Field(description="Why the stream is damaged or refused, and what to do.")
+    seq: int | None = Field(description="Samples observed so far.")
+
+
+class ThresholdInfo(BaseModel):
+    """The threshold rule of a stream, and the threshold now."""
+
+    kind: str
+    settings: dict[str, Any]
+    value: float | None
+    warming: bool
+
+
+class LabelsInfo(BaseModel):
+    """The label space of a stream."""
+
+    names: int
+    negatives: int
+    dim: int
+    encoder: str
+    fingerprint: str
+
+
+class Counts(BaseModel):
+    """How many samples were observed, called known or unknown, and taught each side."""
+
+    seen: int
+    known: int
+    unknown: int
+    taught_known: int
+    taught_unknown: int
+
+
+class SnapshotInfo(BaseModel):
+    """A snapshot of a stream."""
+
+    snapshot: int
+    kind: str
+    bytes: int
+    time: int
+
+
+class SnapshotList(BaseModel):
+    """The snapshots of a stream, oldest first."""
+
+    snapshots: list[SnapshotInfo]
+
+
+class StreamInfo(StreamSummary):
+    """Everything about an open stream."""
+
+    settings: dict[str, Any]
+    threshold: ThresholdInfo
+    labels: LabelsInfo
+    counts: Counts
+    coverage: float = Field(description="Share of the samples that taught something.")
+    moved: dict[str, float] = Field(description="Mean distance of each bank's rows from the frozen text.")
+    drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
+    drifting: bool
+    journal_bytes: int
+    replayed: int
+    faults: list[str]
+    snapshots: list[SnapshotInfo]
+
+
+class StreamList(BaseModel):
+    """The streams a key may see."""
+
+    streams: list[StreamSummary]
+
+
+class Error(BaseModel):
+    """What is wrong: expected, got, remedy."""
+
+    error: str
+    message: str
+
+
+def request_body(model: type[RequestBody], *, raw: str = "", form: dict[str, bool] | None = None) -> dict[str, Any]:
+    """Return the OpenAPI description of a body of several media types, which a route dispatches on itself.
+
+    A JSON model, raw bytes described by `raw`, or a form whose fields are files (True) or texts.
+    """
+    content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
+    if raw:
+        binary = {"type": "string", "format": "binary", "description": raw}
+        content["application/octet-stream"] = {"schema": binary}
+    if form:
+        kinds = {True: {"type": "string", "format": "binary"}, False: {"type": "string"}}
+        fields = {name: kinds[is_file] for name, is_file in form.items()}
+        content["multipart/form-data"] = {"schema": {"type": "object", "properties": fields}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose references are written out, so that it stands alone in the document."""
+    parts = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return resolve(parts[node["$ref"].rsplit("/", 1)[1]])
+            return {name: resolve(value) for name, value in node.items()}
+        return [resolve(item) for item in node] if isinstance(node, list) else node
+
+    return dict(resolve(schema))

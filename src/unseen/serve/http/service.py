@@ -1,0 +1,108 @@
+"""What all routes share: streams, keys, limits, the encoder, listeners and counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from fastapi import Request
+
+from unseen import LabelSpace
+from unseen.errors import ServiceError
+from unseen.serve.http import views
+from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, is_loopback
+from unseen.serve.http.bodies import read_samples
+from unseen.serve.http.events import EventHub
+from unseen.serve.http.metrics import Metrics
+from unseen.serve.http.schema import StreamBody
+from unseen.serve.settings import Settings
+from unseen.serve.stream.batch import SampleBatch, sample_batch
+from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.local import LocalStreams
+from unseen.serve.stream.store import StreamEntry, StreamStore
+from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
+from unseen.serve.work.rate_limiter import RateLimiter
+
+T = TypeVar("T")
+
+
+class Service:
+    """What all routes share."""
+
+    def __init__(self, settings: Settings, store: StreamStore | None = None) -> None:
+        self.settings, self.limits = settings, settings.limits
+        self.store = store or LocalStreams(DataFolder(settings.data), settings)
+        self.keys = ApiKeys(settings.data / "keys.json")
+        self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
+        self.metrics, self.encoder = Metrics(), ImageEncoder(settings.encoder, self.limits)
+
+    def needs_key(self) -> bool:
+        """Say whether a key is needed: where others can reach the service, or as soon as there is a key."""
+        return len(self.keys) > 0 or not is_loopback(self.settings.host)
+
+    def authorize(self, secret: str | None, scope: str) -> ApiKey:
+        """Return the caller's key; refuse one that is missing, wrong or too weak."""
+        if not self.needs_key():
+            return LOCAL
+        key = self.keys.check(secret)
+        if not key.allows(scope):
+            raise ServiceError(403, f"expected a key with scope {scope}, got {key.scope}; ask for another")
+        return key
+
+    def find(self, secret: str | None, id: str, scope: str) -> StreamEntry:
+        """Return the stream with an id, if the caller's key may see it."""
+        return self.store.find(id, self.authorize(secret, scope).owner)
+
+    async def run_chore(self, owner: str, work: Callable[[], T]) -> T:
+        """Run what is slow and seldom away from the loop and from the writers, sharing fairly between owners."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.threads.chores.executor(owner), work)
+
+    async def read_batch(self, request: Request, entry: StreamEntry, idempotency_key: str | None) -> SampleBatch:
+        """Return what a caller sent as checked features; images are encoded."""
+        labels, owner = entry.opened.labels, entry.config.owner
+        samples = await read_samples(request, labels.dim, self.limits)
+        self.rate.take(owner, len(samples))
+        if samples.features is not None:
+            return sample_batch(labels, samples.features, idempotency_key, keys=samples.keys)
+        encoded = await self.encoder.encode(owner, samples.images, RequiredEncoder.of(labels))
+        digest = content_digest(samples.images)
+        z, thumbnails = encoded
+        return sample_batch(labels, z, idempotency_key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
+
+    async def observe(self, entry: StreamEntry, batch: SampleBatch) -> str:
+        """Learn from a batch and return its verdicts as JSON, after counting them and telling listeners."""
+        stream = entry.opened
+        assert entry.observe is not None
+        answer = await entry.observe(batch)
+        verdicts = views.verdict_list(answer, stream.labels.names, batch.keys)
+        text = views.dump_json(verdicts)
+        if not answer.repeated:
+            views.count_verdicts(self.metrics, entry, answer)
+            entry.thumbnails.add(answer.first, batch.thumbnails)
+            if self.events.has_listeners(entry.config.id):
+                event = views.dump_json({**verdicts, "pictured": True}) if batch.thumbnails else text
+                self.events.publish(entry.config.id, answer.first, event)
+            self.store.snapshot_if_due(stream)
+        return text
+
+    async def score(self, entry: StreamEntry, batch: SampleBatch) -> str:
+        """Return the verdicts on a batch as JSON, without learning anything."""
+        names = entry.opened.labels.names
+        assert entry.score is not None
+        return views.dump_json(views.verdict_list(await entry.score(batch), names, batch.keys))
+
+    async def wanted_space(self, owner: str, wanted: StreamBody) -> LabelSpace:
+        """Return the label space a body asks for: offered by the operator, or built from names."""
+        name = wanted.space
+        if (wanted.names is None) == (name is None):
+            raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
+        if name is not None:
+            return await self.run_chore(owner, lambda: self.store.folder.space(name))
+        return await self.encoder.space(owner, wanted.names or [], wanted.negatives)
+
+    async def close(self) -> None:
+        """Answer what waits, leave every stream with a fresh snapshot, and end all threads."""
+        await self.store.idle()
+        await asyncio.to_thread(self.encoder.close)
+        await asyncio.to_thread(self.store.close)

@@ -1,0 +1,151 @@
+"""What a service shows of its streams: for a list, for a page, for Prometheus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from unseen import LabelSpace
+from unseen.serve.http.metrics import Metrics
+from unseen.serve.stream.batch import BatchVerdicts
+from unseen.serve.stream.snapshots import SnapshotFolder
+from unseen.serve.stream.store import StreamEntry
+from unseen.verdicts import finite, records
+
+LATEST = 60  # verdicts a page shows when it is opened
+
+
+def verdict_list(answer: BatchVerdicts, names: Sequence[str], keys: Sequence[str | None] = ()) -> dict[str, Any]:
+    """Return verdicts as JSON shows them; samples that were only scored have no number."""
+    rows = list(records(answer.verdicts, names, keys or [None] * len(answer.verdicts)))
+    if answer.first >= 0:
+        for seq, row in enumerate(rows, answer.first):
+            row["seq"] = seq
+    return {"verdicts": rows, "repeated": answer.repeated}
+
+
+def stream_summary(entry: StreamEntry) -> dict[str, Any]:
+    """Return what a list shows of a stream."""
+    config = entry.config
+    shown = {"id": config.id, "name": config.name, "owner": config.owner, "detector": config.detector}
+    shown |= {"created": config.created, "status": entry.status, "reason": entry.reason}
+    return {**shown, "seq": entry.stream.at.seq if entry.stream else None}
+
+
+def stream_info(entry: StreamEntry) -> dict[str, Any]:
+    """Return everything about a stream that is open, the summary of another."""
+    if entry.stream is None:
+        return stream_summary(entry)
+    stream, labels, session = entry.stream, entry.stream.labels, entry.stream.readers
+    tally, drift = session.snapshot.tally, stream.history.drift
+    seen, taught = int(tally.seen), int(tally.taught_known + tally.taught_unknown)
+    return {
+        **stream_summary(entry),
+        "settings": session.detector.settings,
+        "threshold": {
+            "kind": session.rule.name,
+            "settings": session.rule.settings,
+            "value": finite(session.threshold),
+            "warming": session.is_warming,
+        },
+        "labels": {
+            "names": len(labels.names),
+            "negatives": len(labels.negatives),
+            "dim": labels.dim,
+            "encoder": labels.encoder,
+            "fingerprint": labels.fingerprint,
+        },
+        "counts": {
+            "seen": seen,
+            "known": int(tally.known),
+            "unknown": seen - int(tally.known),
+            "taught_known": int(tally.taught_known),
+            "taught_unknown": int(tally.taught_unknown),
+        },
+        "coverage": taught / seen if seen else 0.0,
+        "moved": stream.moved(),
+        "drift": drift,
+        "drifting": drift >= 1,
+        "journal_bytes": stream.journal.size(),
+        "replayed": stream.replayed,
+        "faults": stream.faults[-10:],
+        "snapshots": snapshot_list(stream.snapshots),
+    }
+
+
+def snapshot_list(snapshots: SnapshotFolder) -> list[dict[str, Any]]:
+    """Return the snapshots of a stream, oldest first."""
+    found = [(saved, saved.path.stat()) for saved in snapshots.all() if saved.path.exists()]
+    return [
+        {"snapshot": saved.entry, "kind": saved.kind, "bytes": stat.st_size, "time": int(stat.st_mtime)}
+        for saved, stat in found
+    ]
+
+
+def stream_history(entry: StreamEntry) -> dict[str, Any]:
+    """Return curves, recent margins and the latest verdicts, with which of them have a thumbnail."""
+    stream = entry.opened
+    history, last = stream.history, stream.history.recent[-LATEST:]
+    first = stream.at.seq - len(last)
+    latest = verdict_list(BatchVerdicts(first, last), stream.labels.names)["verdicts"]
+    return {
+        "points": [point._asdict() | {"threshold": finite(point.threshold)} for point in history.points],
+        "margins": history.margins,
+        "drift": history.drift,
+        "latest": [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest],
+    }
+
+
+def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:
+    """Return a page of known names, each with the negatives closest to it."""
+    start = max(0, min(offset, len(labels.names)))
+    rows = labels.id_anchors[start : start + count]
+    cosines, places = (rows @ labels.ood_anchors.T).topk(min(top, len(labels.negatives)))
+    names = zip(labels.names[start : start + count], cosines.tolist(), places.tolist(), strict=True)
+    shown = [
+        {"name": name, "nearest": [{"name": labels.negatives[i], "cosine": c} for c, i in zip(close, at, strict=True)]}
+        for name, close, at in names
+    ]
+    return {"offset": start, "total": len(labels.names), "names": shown}
+
+
+def count_verdicts(metrics: Metrics, entry: StreamEntry, answer: BatchVerdicts) -> None:
+    """Add verdicts to the counters."""
+    known, route = np.count_nonzero(answer.verdicts["known"]), answer.verdicts["route"]
+    stream = entry.config.id
+    if entry.counters is None:  # looking labels up costs more than counting
+        sides = ("known", "unknown")
+        entry.counters = [count.labels(stream, side) for count in (metrics.samples, metrics.taught) for side in sides]
+    taught_known, taught_unknown = np.count_nonzero(route > 0), np.count_nonzero(route < 0)
+    numbers = (known, len(route) - known, taught_known, taught_unknown)
+    for counter, number in zip(entry.counters, numbers, strict=True):
+        counter.inc(int(number))
+
+
+def metrics_text(metrics: Metrics, entries: Iterable[StreamEntry]) -> bytes:
+    """Return the metrics with gauges as they stand now."""
+    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.drift, metrics.faults):
+        gauge.clear()
+    for entry in entries:
+        metrics.streams.labels(entry.status).inc()
+        if entry.stream and entry.observe:
+            id = entry.config.id
+            metrics.journal.labels(id).set(entry.stream.journal.size())
+            metrics.waiting.labels(id).set(entry.observe.waiting)
+            metrics.drift.labels(id).set(entry.stream.history.drift)
+            metrics.faults.labels(id).set(len(entry.stream.faults))
+    return metrics.text()
+
+
+def dump_json(content: dict[str, Any]) -> str:
+    """Return JSON text."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def json_response(text: str, status: int = 200) -> Response:
+    """Return JSON text as a response; what is large or frequent is not serialised by the framework."""
+    return Response(text, status_code=status, media_type="application/json")

@@ -1,0 +1,1 @@
+"""The page: static files and what serves them."""

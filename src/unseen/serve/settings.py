@@ -1,0 +1,46 @@
+"""How a service is run: where, with which encoder, within which limits, and how durably."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+EVERYONE = "*"  # the owner that sees all streams
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one request, one stream, one owner."""
+
+    body: int = 64 << 20  # bytes of a request
+    body_seconds: float = 30  # a client may take to send its request
+    batch: int = 2048  # samples of a request
+    pixels: int = 50_000_000  # of one image, checked before it is decoded
+    queue: int = 16_384  # samples waiting for one stream
+    rate: float = 0  # samples a second of one owner; 0 is no limit
+    streams: int = 100  # of one owner
+    names: int = 10_000  # of one label space
+    listeners: int = 32  # event streams open on one stream
+
+
+@dataclass(frozen=True)
+class Durability:
+    """How often a stream is snapshotted, and how much is remembered beyond what a restart needs."""
+
+    every: int = 20_000  # samples between two automatic snapshots
+    retain: int = 0  # samples that stay in the journal although a snapshot covers them
+    receipts: int = 100_000  # idempotency keys remembered
+    kept: int = 20  # snapshots taken by hand
+    volatile: bool = False  # keep nothing on disk but the label space: for benchmarks and trials
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a service is run."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    encoder: str | None = "offline"
+    limits: Limits = field(default_factory=Limits)
+    durability: Durability = field(default_factory=Durability)
+    compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

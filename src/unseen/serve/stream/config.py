@@ -1,0 +1,81 @@
+"""What a stream is, fixed for its life, and the file that says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unseen import LabelSpace, detectors
+from unseen.errors import SettingError, StateError, UnseenError
+from unseen.session import SessionSpec
+from unseen.storage.files import replacing
+
+STREAM_ID = re.compile("[0-9a-f]{16}")
+FORMAT = 2  # of stream.json; 0.1 wrote no format
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """What a stream is, fixed for its life."""
+
+    id: str
+    name: str
+    owner: str
+    detector: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    threshold: str = "adaptive"
+    threshold_settings: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    format: int = FORMAT
+
+    @property
+    def refusal(self) -> str:
+        """Return why this version cannot go on with the stream and what to do, or ""."""
+        if self.format > FORMAT:
+            return f"expected a stream of format {FORMAT} or older, got {self.format}; install the unseen that made it"
+        if self.format < 2 and self.detector == "default":
+            return (
+                "expected a stream of unseen 0.2, got one of 0.1 with the detector `default`, which computes something "
+                "else now; go on with unseen 0.1, or create a new stream from its space.safetensors"
+            )
+        return ""
+
+    def spec(self, labels: LabelSpace) -> SessionSpec:
+        """Return how the stream's session is built."""
+        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings)
+
+    def check(self, labels: LabelSpace) -> None:
+        """Refuse settings that a service cannot work with, or that do not survive one sample."""
+        if detectors.find(self.detector).needs_patches:
+            raise SettingError(
+                f"expected a detector of whole-image vectors, got {self.detector!r}, which needs patches; "
+                "choose another for a service"
+            )
+        try:
+            self.spec(labels).build().observe(labels.id_anchors[:1])
+        except UnseenError:
+            raise
+        except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+            raise SettingError(f"expected settings that fit {self.detector!r}, got {error}; see its class") from error
+
+
+def write_config(folder: Path, config: StreamConfig) -> None:
+    """Write what a stream is, with a checksum."""
+    body = json.dumps(asdict(config), sort_keys=True)
+    with replacing(folder / "stream.json") as path:
+        path.write_text(json.dumps({"stream": body, "sha256": hashlib.sha256(body.encode()).hexdigest()}))
+
+
+def read_config(folder: Path) -> StreamConfig:
+    """Return what a stream is; refuse an altered file."""
+    try:
+        file = json.loads((folder / "stream.json").read_text())
+        if hashlib.sha256(file["stream"].encode()).hexdigest() != file["sha256"]:
+            raise ValueError("checksum differs")
+        return StreamConfig(**{"format": 1} | json.loads(file["stream"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"expected a whole stream.json, got a damaged one ({error}); restore a backup") from error

@@ -1,0 +1,86 @@
+"""The data folder: streams made whole or not at all, deleted without a trace, and one process that may write.
+
+DATA/lock                       held by the one process that may write here
+DATA/keys.json                  API keys, hashed
+DATA/spaces/NAME.safetensors    label spaces that an operator offers by name
+DATA/streams/ID/                stream.json, space.safetensors, journal.db, snapshots/ (and a lock on Ray)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from unseen import LabelSpace
+from unseen.errors import ServiceError, StateError
+from unseen.serve.stream.config import STREAM_ID, StreamConfig, write_config
+from unseen.storage.files import sync_folder
+
+
+class DataFolder:
+    """A data folder, or `only` one stream of it, that this process has locked."""
+
+    def __init__(self, data: Path, only: str | None = None) -> None:
+        self.data, self.streams, self.only = data, data / "streams", only
+        self.streams.mkdir(parents=True, exist_ok=True)
+        (data / "spaces").mkdir(exist_ok=True)
+        self._lock = exclusive_lock((self.streams / only if only else data) / "lock")
+
+    def stream_folders(self) -> list[Path]:
+        """Return the folders of all streams, after removing those half made or half deleted."""
+        if self.only:
+            return [self.streams / self.only]
+        for folder in self.streams.iterdir():
+            if folder.name.startswith((".new-", ".old-")):
+                shutil.rmtree(folder)
+        return sorted(folder for folder in self.streams.iterdir() if STREAM_ID.fullmatch(folder.name))
+
+    def add_stream(self, labels: LabelSpace, wanted: StreamConfig) -> StreamConfig:
+        """Make the folder of a stream whose id is ours, never the caller's."""
+        config = replace(wanted, id=secrets.token_hex(8), created=datetime.now(UTC).isoformat(timespec="seconds"))
+        half = self.streams / f".new-{config.id}"
+        half.mkdir()
+        try:
+            labels.save(half / "space.safetensors")
+            write_config(half, config)
+            half.rename(self.streams / config.id)
+            sync_folder(self.streams)
+        except OSError as error:
+            shutil.rmtree(half, ignore_errors=True)
+            raise ServiceError(507, f"expected room for a stream, got {error}; free some space") from error
+        return config
+
+    def remove_stream(self, id: str) -> None:
+        """Remove the folder of a stream."""
+        gone = self.streams / f".old-{id}"
+        (self.streams / id).rename(gone)
+        shutil.rmtree(gone)
+
+    def space(self, name: str) -> LabelSpace:
+        """Return a label space that the operator put into the data folder."""
+        offered = {path.stem: path for path in (self.data / "spaces").glob("*.safetensors")}
+        if name not in offered:
+            raise ServiceError(422, f"expected a label space out of {sorted(offered)}, got {name!r}; check the name")
+        return LabelSpace.load(offered[name])
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.close()
+
+
+def exclusive_lock(path: Path) -> IO[str]:
+    """Return the lock of a folder, held until it is closed; refuse one that another process holds."""
+    handle = path.open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise StateError(
+            f"expected to be the only service on {path.parent}, got another; stop it or choose another --data"
+        ) from error
+    return handle

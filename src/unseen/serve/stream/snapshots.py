@@ -1,0 +1,79 @@
+"""Snapshots of a stream on disk: which there are, and which a restart still needs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from unseen.errors import ServiceError
+from unseen.serve.stream.journal import Position, Retention
+
+AUTO, KEPT, RESTORED, DAMAGED = "auto", "kept", "restored", "damaged"
+AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
+
+
+class SavedSnapshot(NamedTuple):
+    """A snapshot on disk, named by the journal entry it covers."""
+
+    kind: str
+    entry: int
+    path: Path
+
+    @property
+    def digest(self) -> bytes:
+        """Return a hash of the file."""
+        return hashlib.blake2b(self.path.read_bytes(), digest_size=16).digest()
+
+
+class SnapshotFolder:
+    """The files KIND-ENTRY.safetensors of one folder."""
+
+    def __init__(self, folder: Path, kept: int) -> None:
+        self.folder, self._most_kept = folder, kept
+        folder.mkdir(exist_ok=True)
+        for torn in folder.glob(".*"):  # what a kill left half written
+            torn.unlink()
+
+    def slot(self, kind: str, entry: int) -> SavedSnapshot:
+        """Return where a snapshot of an entry belongs, whether it is there or not."""
+        return SavedSnapshot(kind, entry, self.folder / f"{kind}-{entry:012d}.safetensors")
+
+    def new(self, kind: str, entry: int) -> SavedSnapshot:
+        """Return where a new snapshot belongs; refuse one by hand too many."""
+        if kind == KEPT and len(self.all(KEPT)) >= self._most_kept:
+            raise ServiceError(409, f"expected at most {self._most_kept} snapshots, got one more; delete one first")
+        return self.slot(kind, entry)
+
+    def all(self, *kinds: str) -> list[SavedSnapshot]:
+        """Return the snapshots on disk, oldest first; automatic ones and those taken by hand unless `kinds` says."""
+        found = []
+        for path in self.folder.glob("[!.]*.safetensors"):
+            kind, _, entry = path.stem.partition("-")
+            if kind in (kinds or (AUTO, KEPT)):
+                found.append(SavedSnapshot(kind, int(entry), path))
+        return sorted(found, key=lambda saved: saved.entry)
+
+    def find(self, entry: int, *kinds: str) -> SavedSnapshot:
+        """Return the snapshot of an entry."""
+        for saved in self.all(*kinds):
+            if saved.entry == entry:
+                return saved
+        raise ServiceError(404, f"expected a snapshot of this stream, got {entry}; list them first")
+
+    def set_aside(self, saved: SavedSnapshot) -> None:
+        """Rename a snapshot that cannot be read, so that it is neither used nor lost."""
+        saved.path.rename(self.slot(DAMAGED, saved.entry).path)
+
+    def rotate(self, at: Position, *, retain: int, receipts: int) -> Retention | None:
+        """Delete what newer snapshots replace; return what the journal may drop after this."""
+        autos = self.all(AUTO)
+        for old in autos[:-AUTOS]:
+            old.path.unlink()
+        if len(autos) < AUTOS:
+            return None
+        oldest = autos[-AUTOS].entry
+        for restored in self.all(RESTORED):
+            if restored.entry < oldest:
+                restored.path.unlink()
+        return Retention(oldest, at.seq - retain, receipts)

@@ -1,0 +1,143 @@
+"""The set of streams behind a service: what the routes need of it, wherever the streams are computed."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client import Counter
+
+from unseen import LabelSpace, detectors
+from unseen.errors import ServiceError, StateError
+from unseen.serve.settings import EVERYONE, Settings
+from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
+from unseen.serve.stream.config import StreamConfig, read_config
+from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.snapshots import AUTO
+from unseen.serve.stream.stream import Stream
+from unseen.serve.stream.thumbnails import Thumbnails
+from unseen.serve.work.batcher import MicroBatcher
+from unseen.serve.work.fair_pool import ServiceThreads
+
+log = logging.getLogger("unseen.serve")
+
+READY, OPENING, DAMAGED, REFUSED = "ready", "opening", "damaged", "refused"
+
+
+@dataclass
+class StreamEntry:
+    """A stream as a store lists it: where it stands and, if this process computes it, the open stream."""
+
+    config: StreamConfig
+    status: str = OPENING
+    reason: str = ""
+    stream: Stream | None = None
+    observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
+    score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
+    thumbnails: Thumbnails = field(default_factory=Thumbnails)
+    counters: list[Counter] | None = None
+
+    @property
+    def opened(self) -> Stream:
+        """Return the open stream; say why there is none."""
+        if self.stream is None:
+            why = self.reason or "still being opened; try again in a moment"
+            raise ServiceError(503, f"expected a stream that is ready, got one that is {self.status}: {why}")
+        return self.stream
+
+    async def idle(self) -> None:
+        """Wait until every request to the stream is answered."""
+        for batcher in filter(None, (self.observe, self.score)):
+            await batcher.idle()
+
+
+class StreamStore(ABC):
+    """All streams of a data folder. Where a stream is opened and closed is for a subclass to say."""
+
+    def __init__(self, folder: DataFolder, settings: Settings) -> None:
+        self.folder, self.settings = folder, settings
+        self.threads = ServiceThreads(settings.compute)
+        self.entries = {path.name: _entry(path) for path in folder.stream_folders()}
+        self.ready = False
+
+    @abstractmethod
+    def open(self, entry: StreamEntry) -> None:
+        """Bring a stream back to where it was, or mark the entry with the reason why not."""
+
+    @abstractmethod
+    def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:
+        """Stop what writes to a stream, after a last snapshot unless it is deleted anyway."""
+
+    def open_all(self) -> None:
+        """Open every stream that can be read."""
+        for entry in list(self.entries.values()):
+            if entry.status == OPENING:
+                self.open(entry)
+        self.ready = True
+
+    def create(self, labels: LabelSpace, wanted: StreamConfig) -> StreamEntry:
+        """Make and open a stream; refuse one that is too many for its owner or that could not work."""
+        most = self.settings.limits.streams
+        if len(list(self.owned(wanted.owner))) >= most:
+            raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first")
+        wanted.check(labels)
+        config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
+        entry = self.entries[config.id] = StreamEntry(config)
+        self.open(entry)
+        return entry
+
+    def delete(self, entry: StreamEntry) -> None:
+        """Remove a stream and everything it learned."""
+        del self.entries[entry.config.id]
+        self.release(entry, is_deleted=True)
+        self.folder.remove_stream(entry.config.id)
+
+    def owned(self, owner: str) -> Iterator[StreamEntry]:
+        """Yield the streams one owner may see; the operator `*` sees all."""
+        return (entry for entry in self.entries.values() if owner in (EVERYONE, entry.config.owner))
+
+    def find(self, id: str, owner: str) -> StreamEntry:
+        """Return one stream; to others than its owner it does not exist."""
+        entry = self.entries.get(id)
+        if entry is None or owner not in (EVERYONE, entry.config.owner):
+            raise ServiceError(404, "expected the id of one of your streams, got another; list them first")
+        return entry
+
+    def snapshot_if_due(self, stream: Stream) -> None:
+        """Let the keeper thread take a snapshot when one is due; the writer does not wait for it."""
+        if stream.snapshot_due and not stream.snapshot_queued:
+            stream.snapshot_queued = True
+            self.threads.keeper.submit(_snapshot, stream)
+
+    async def idle(self) -> None:
+        """Wait until every request to any stream is answered."""
+        for entry in self.entries.values():
+            await entry.idle()
+
+    def close(self) -> None:
+        """Finish the work in the threads, leave every stream with a fresh snapshot, and release the folder."""
+        self.threads.close()
+        for entry in self.entries.values():
+            self.release(entry, is_deleted=False)
+        self.folder.close()
+
+
+def _entry(folder: Path) -> StreamEntry:
+    try:
+        config = read_config(folder)
+    except StateError as error:
+        return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), DAMAGED, str(error))
+    return StreamEntry(config, REFUSED if config.refusal else OPENING, config.refusal)
+
+
+def _snapshot(stream: Stream) -> None:
+    try:
+        stream.snapshot(AUTO)
+    except OSError as error:  # the journal still has everything: say so and try again later
+        stream.faults.append(f"no snapshot: {error}")
+        log.error("no snapshot of %s: %s", stream.config.id, error)
+    finally:
+        stream.snapshot_queued = False

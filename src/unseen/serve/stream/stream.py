@@ -1,0 +1,281 @@
+"""One stream: a session that one writer teaches, a journal of everything it was taught, and snapshots."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unseen import LabelSpace, checkpoint
+from unseen.errors import ServiceError, StateError
+from unseen.serve.settings import Durability
+from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, first_of_each_key, raw_bytes, split_by_batch
+from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.history import History
+from unseen.serve.stream.journal import (
+    OBSERVE,
+    RESET,
+    RESTORE,
+    Entry,
+    Journal,
+    Position,
+    Receipt,
+    Retention,
+    SqliteJournal,
+)
+from unseen.serve.stream.snapshots import AUTO, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
+from unseen.session import Session
+from unseen.verdicts import VERDICT_DTYPE, VerdictArray
+
+log = logging.getLogger("unseen.serve")
+
+
+class Stream:
+    """One writer at a time behind a lock; readers use the last state whose block is on disk."""
+
+    def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
+        self.folder, self.config, self.durability = folder, config, durability
+        self.labels = LabelSpace.load(folder / "space.safetensors")
+        self.spec = config.spec(self.labels)
+        self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
+        self.faults: list[str] = []
+        self.snapshot_queued = False
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._retention: Retention | None = None
+        self._closed = False
+        self.start = self.at = Position.start(f"{config.id} {self.labels.fingerprint}")
+        self._recover()
+
+    def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
+        """Return verdicts for a block without learning anything."""
+        verdicts = self.readers.score(torch.cat([batch.z for batch in batches])).structured()
+        return [BatchVerdicts(-1, own) for own in split_by_batch(verdicts, batches)]
+
+    def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
+        """Learn from a block, wait until it is on disk, then let readers see it and answer."""
+        with self._lock:
+            self._refresh()
+            repeated = [self._answered_before(batch) for batch in batches]
+            fresh = first_of_each_key([b for b, answer in zip(batches, repeated, strict=True) if answer is None])
+            learned = dict(zip(map(id, fresh), self._learn(fresh), strict=True)) if fresh else {}
+            # a key that came twice in one block is answered from the receipt of the first
+            return [
+                old or learned.get(id(batch)) or self._answered_before(batch) or _key_used_twice()
+                for batch, old in zip(batches, repeated, strict=True)
+            ]
+
+    def reset(self) -> None:
+        """Forget everything learned; sequence numbers go on."""
+        with self._lock:
+            self._refresh()
+            self._append(Entry(RESET, 0, b""))
+            self._begin(self.spec.build())
+
+    def snapshot(self, kind: str = KEPT) -> SavedSnapshot:
+        """Write the state readers see to a file of its own, while the writer goes on."""
+        with self._saving:
+            session, at = self._published()
+            saved = self.snapshots.new(kind, at.entry)
+            session.save(saved.path, position=list(at))
+            if kind == AUTO:
+                self._snapshotted = at.seq
+                keep = self.durability
+                self._retention = self.snapshots.rotate(at, retain=keep.retain, receipts=keep.receipts)
+            return saved
+
+    def restore(self, source: Path) -> None:
+        """Take over the state in a file; the journal records it as one more entry."""
+        session = self.spec.resume(source)
+        with self._lock:
+            self._refresh()
+            saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
+            session.save(saved.path, position=list(self.at))
+            self._append(Entry(RESTORE, 0, saved.digest))
+            self._begin(session)
+
+    def export(self, path: Path) -> Position:
+        """Write the state readers see to `path`, and return its place in the journal."""
+        session, at = self._published()
+        session.save(path, position=list(at))
+        return at
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Say whether an automatic snapshot should be taken."""
+        return not self.durability.volatile and self.at.seq - self._snapshotted >= self.durability.every
+
+    def moved(self) -> dict[str, float]:
+        """Return for each bank how far its rows have moved from the frozen text on average."""
+        state, start = self.readers.snapshot.detector, self.spec.build().snapshot.detector
+        if state is None:
+            return {}
+        pairs = {name: (bank, getattr(start, name)) for name, bank in state._asdict().items() if bank.ndim == 2}
+        return {
+            name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
+            for name, (bank, anchors) in pairs.items()
+            if bank.shape == anchors.shape and bank.shape[1] == self.labels.dim and len(bank)
+        }
+
+    def close(self) -> None:
+        """Take a last snapshot, so that the next start replays nothing, and close the files."""
+        if not self.durability.volatile and self.at.seq > self._snapshotted:
+            try:
+                self.snapshot(AUTO)
+            except OSError as error:  # the journal has it all
+                log.warning("no snapshot of %s at the end: %s", self.config.id, error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files without a snapshot; whoever still waits for the writer is refused."""
+        with self._lock:
+            self.journal.close()
+            self._closed = True
+
+    def _published(self) -> tuple[Session, Position]:
+        with self._lock:
+            return self.readers, self.at
+
+    def _answered_before(self, batch: SampleBatch) -> BatchVerdicts | Exception | None:
+        found = None if batch.idempotency is None else self.journal.receipt(batch.idempotency)
+        if found is None:
+            return None
+        if found.digest != batch.digest:
+            return ServiceError(
+                422, "expected the features this idempotency key came with first, got others; use a new key"
+            )
+        return BatchVerdicts(found.first, np.frombuffer(found.answer, VERDICT_DTYPE), repeated=True)
+
+    def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
+        z, first = torch.cat([batch.z for batch in batches]), self.at.seq
+        verdicts = self.writer.observe(z).structured()
+        answers, receipts = _numbered(first, verdicts, batches)
+        self._append(Entry(OBSERVE, len(z), raw_bytes(z)), receipts)
+        self.history.add(first, verdicts)
+        self._publish()
+        return answers
+
+    def _append(self, entry: Entry, receipts: Sequence[Receipt] = ()) -> None:
+        self._fresh = False  # until the disk has said yes, nobody knows what is on it
+        try:
+            self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
+        except (sqlite3.Error, OSError) as error:
+            raise ServiceError(
+                507, f"expected room and a sound disk for the journal, got {error}; nothing was learned, try again"
+            ) from error
+        self._retention, self._fresh = None, True
+
+    def _refresh(self) -> None:
+        """After a failed write, go back to what is on disk, whatever that is."""
+        if self._closed:
+            raise ServiceError(404, "expected a stream, got one that was deleted; create another")
+        if not self._fresh:
+            self.journal.close()
+            self._recover()
+
+    def _recover(self) -> None:
+        path = self.folder / "journal.db"
+        self.journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        self._begin(self.spec.build())
+        self.at = self._from_snapshot() or self.start
+        self._snapshotted = self.at.seq
+        self.replayed = 0
+        for entry, at in self.journal.replay(self.at):
+            self._replay(entry, at)
+            self.at = at
+            self.replayed += entry.count
+        self._publish()
+        self._compare_arithmetic()
+        if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:
+            raise StateError(
+                f"expected a journal up to the snapshot {ahead[-1]}, got one that ends before it; restore a backup"
+            )
+        self._fresh = True
+
+    def _compare_arithmetic(self) -> None:
+        """Report when a replay could not give the bits that were learned; from here on, note what computes."""
+        then, now = self.journal.note("arithmetic"), arithmetic()
+        if then == now:
+            return
+        if then and self.replayed:
+            self.faults.append(
+                f"{self.replayed} samples were learned with {then} and replayed with {now}: equal to rounding"
+            )
+        self.journal.set_note("arithmetic", now)
+
+    def _from_snapshot(self) -> Position | None:
+        for saved in reversed(self.snapshots.all()):
+            try:
+                found = checkpoint.load(saved.path)
+                at = _position(found.identity, saved.entry)
+                session = self.spec.build().resumed(found)
+            except StateError as error:
+                log.error("snapshot set aside: %s", error)
+                self.faults.append(str(error))
+                self.snapshots.set_aside(saved)
+            else:
+                self._begin(session)
+                return at
+        return None
+
+    def _replay(self, entry: Entry, at: Position) -> None:
+        if entry.kind == RESET:
+            self._begin(self.spec.build())
+        elif entry.kind == RESTORE:
+            saved = self.snapshots.slot(RESTORED, at.entry)
+            if not saved.path.is_file() or saved.digest != entry.payload:
+                raise StateError(
+                    f"expected the restored state {saved.path.name} as it was, got another; restore a backup"
+                )
+            self._begin(self.spec.resume(saved.path))
+        else:
+            self.history.add(at.seq - entry.count, self.writer.observe(self._features(entry)).structured())
+
+    def _features(self, entry: Entry) -> Tensor:
+        flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
+        # cloned, because torch aligns its own memory, and norms and products round by alignment
+        return flat.view(entry.count, self.labels.dim).clone()
+
+    def _begin(self, session: Session) -> None:
+        self.history, self.writer = History(), session
+        self._publish()
+
+    def _publish(self) -> None:
+        """Let readers see what the writer has learned."""
+        self.readers = self.writer.at(self.writer.snapshot)
+
+
+def arithmetic() -> str:
+    """Return what the bits of a computation depend on beside its input."""
+    cores = torch.get_num_threads()
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {cores} compute thread(s)"
+
+
+def _numbered(
+    first: int, verdicts: VerdictArray, batches: Sequence[SampleBatch]
+) -> tuple[list[BatchVerdicts], list[Receipt]]:
+    answers, receipts = [], []
+    for batch, own in zip(batches, split_by_batch(verdicts, batches), strict=True):
+        answers.append(BatchVerdicts(first, own))
+        if batch.idempotency is not None:
+            receipts.append(Receipt(batch.idempotency, batch.digest, first, own.tobytes()))
+        first += len(own)
+    return answers, receipts
+
+
+def _position(identity: dict[str, Any], entry: int) -> Position:
+    number, seq, chain = identity.get("position", (-1, -1, ""))
+    if number != entry:
+        raise StateError(f"expected a snapshot of entry {entry}, got one of {number}; restore a copy")
+    return Position(number, seq, chain)
+
+
+def _key_used_twice() -> ServiceError:
+    return ServiceError(409, "expected an idempotency key used once at a time, got it twice at once; try again")
