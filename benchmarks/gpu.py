@@ -18,6 +18,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +29,9 @@ from unseen import scan
 from unseen.bench import command
 from unseen.bench.command import Arguments
 from unseen.bench.jsonl import Row
-from unseen.bench.synthetic import label_space
+from unseen.bench.synthetic import label_space, near
 from unseen.bench.timing import median_seconds
-from unseen.detectors import Online, Reading
+from unseen.detectors import Online
 from unseen.features import load_features
 from unseen.metrics import auroc
 from unseen.odds import logit
@@ -87,8 +88,8 @@ def setting() -> tuple[Online, Tensor, list[list[Tensor]]]:
     generator = torch.Generator("cuda").manual_seed(5)
     pool = []
     for count, anchors in ((IMAGES, labels.id_anchors), (sum(SETS), labels.ood_anchors)):
-        near = torch.randint(len(anchors), (count,), generator=generator, device="cuda")
-        pool.append(near(anchors[near], generator))
+        chosen = torch.randint(len(anchors), (count,), generator=generator, device="cuda")
+        pool.append(near(anchors[chosen], generator))
     starts = list(itertools.accumulate(SETS, initial=IMAGES))[:-1]
     images = [
         torch.cat([torch.arange(IMAGES), torch.arange(i, i + n)]).cuda() for i, n in zip(starts, SETS, strict=True)
@@ -116,7 +117,7 @@ def measured_ceilings() -> dict[str, float]:
     return rates
 
 
-def product(a: Tensor, b: Tensor, *, reads: str) -> Callable[[], Tensor]:
+def product(a: Tensor, b: Tensor, *, reads: Any) -> Callable[[], Tensor]:
     if a.dtype == torch.float32:
         return lambda: blas.product(a[None], b[None], reads=reads)
     return lambda: a @ b.T
@@ -180,7 +181,7 @@ def many(_: Arguments) -> Iterator[Row]:
     every = [order for seeds in orders for order in seeds]
     start = online.start()
 
-    def together() -> list[tuple[Reading, object]]:
+    def together() -> Any:
         return online.observe_many([start] * len(every), pool, every)
 
     def one_by_one() -> None:

@@ -48,20 +48,20 @@ def measure(arguments: Arguments) -> Iterator[Row]:
             yield {"loop": name, "rows": rows, "us_per_teacher": each, "largest_difference": difference}
 
 
-def learn(move_row: MoveRow, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def learn(move_row: MoveRow, inputs: dict[str, Any]) -> torch.Tensor:
     """Return the scales of the rows after one block, with `move_row` as the inner loop."""
     module: Any = blocked
     module.move_row = move_row
-    return blocked.learn(*inputs, KAPPA)[1]
+    return blocked.learn(**inputs, kappa=KAPPA)[1]
 
 
-def block_of_teachers(rows: int) -> tuple[torch.Tensor, ...]:
+def block_of_teachers(rows: int) -> dict[str, torch.Tensor]:
     """Return what one block of teachers hands to `blocked.learn`."""
     generator = torch.Generator().manual_seed(0)
     bank, z = (normalize(torch.randn(n, DIM, generator=generator), dim=-1) for n in (rows, TEACHERS))
     cosine = z @ bank.T
     rate = 0.1 / torch.arange(1, TEACHERS + 1).sqrt() / KAPPA
-    return cosine, z @ z.T, torch.softmax(cosine / 0.01, dim=1), rate
+    return {"cosine": cosine, "gram": z @ z.T, "target": torch.softmax(cosine / 0.01, dim=1), "rate": rate}
 
 
 def with_numba() -> dict[str, MoveRow]:

@@ -28,7 +28,7 @@ from unseen.bench.command import Arguments
 from unseen.bench.timing import median_seconds
 from unseen.evaluate import Evaluation, evaluate
 from unseen.report.plots import pyplot
-from unseen.scale.merge import Sharded
+from unseen.scale.merge import ShardedDetector
 
 NEVER = 1 << 30
 CELLS = {  # suite, unknown set -> samples between two merges
@@ -68,7 +68,9 @@ def cases(arguments: Arguments) -> Iterator[Case]:
 def measure(folder: Path, *, suite: str, set: str, seed: int, method: str, shards: int, every: int) -> Row:
     name, rule = METHODS[method]
     alone = sequential(folder, suite, set, seed, name)
-    detector = Sharded.of(detectors.make(name, loaded(suite, folder).labels), shards=shards, every=every, rule=rule)
+    detector = ShardedDetector.of(
+        detectors.make(name, loaded(suite, folder).labels), shards=shards, every=every, rule=rule
+    )
     sharded = evaluate(detector, alone.trial)
     row: Row = {metric: 100 * sharded.metrics[metric] for metric in METRICS}
     row |= {f"{metric}_alone": 100 * alone.metrics[metric] for metric in METRICS}

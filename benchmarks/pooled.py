@@ -160,9 +160,9 @@ def set_tables(rows: list[Row]) -> Iterator[str]:
     yield from markdown_table(heads, lines)
     for metric, gap in gaps.items():
         yield f"\ngap to the oracle closed, {metric}: {share_closed(gap)} of the sum of gaps"
-    mine = [row for row in rows if row["method"] == "pooled"]
-    yield from recall_tables(mine)
-    yield from accuracy_table(mine)
+    pooled = [row for row in rows if row["method"] == "pooled"]
+    yield from recall_tables(pooled)
+    yield from accuracy_table(pooled)
 
 
 def both(rows: list[Row]) -> str:
@@ -233,7 +233,7 @@ def streams_of_one_kind(load: Load, ood: str, seed: int) -> Row:
         rest = trial[torch.cat(held)].ordered("shuffled", seed)
         row[f"{kind}_then"] = within(detector.observe(state, rest.z)[0].score, rest.is_id)
     row["best_frozen"] = max(ranked(detectors.make(name, labels), None, trial, held) for name in FROZEN)
-    row["evidence"] = ranked(PooledEvidence(labels, pool_weight=0.0), detector.start(), trial, held)
+    row["evidence"] = ranked(PooledEvidence(labels, share=0.0), detector.start(), trial, held)
     return row
 
 

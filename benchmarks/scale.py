@@ -142,7 +142,7 @@ def encode(ray: Any, arguments: Arguments) -> Iterator[Row]:
 
 
 def encode_on_ray(ray: Any, folder: Path, arguments: Arguments) -> Row:
-    job = scaled_encode.Job(arguments.encoder, "cpu", actors=arguments.workers)
+    job = scaled_encode.EncodeJob(arguments.encoder, "cpu", actors=arguments.workers)
     plan = scaled_encode.plan(ray, [str(arguments.images)], folder, job, size=arguments.shard)
     written, victim, started = [], 0, time.perf_counter()
     for shard in scaled_encode.run(ray, plan, job):

@@ -139,10 +139,10 @@ def _shared(session: Session, shards: int, every: int, ray: str | None) -> Itera
         yield session
         return
     if ray is None:
-        yield session.at(session.snapshot, detector=merge.Sharded.of(alone, shards=shards, every=every))
+        yield session.at(session.snapshot, detector=merge.ShardedDetector.of(alone, shards=shards, every=every))
         return
-    with cluster.connect(ray) as joined, merge.actors(joined, alone, shards) as team:
-        shared = merge.Sharded.of(alone, shards=shards, every=every, team=team)
+    with cluster.connect(ray) as joined, merge.ray_observers(joined, alone, shards) as observers:
+        shared = merge.ShardedDetector.of(alone, shards=shards, every=every, observers=observers)
         yield session.at(session.snapshot, detector=shared)
 
 
@@ -152,7 +152,7 @@ def _way(ray: str | None) -> Iterator[keyed.StreamRunner]:
         yield keyed.run_serially
         return
     with cluster.connect(ray) as joined:
-        yield scaled.on(joined)
+        yield scaled.on_ray(joined)
 
 
 def _streams_summary(
