@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from unseen.detectors.pooled.evidence import TERMS
-from unseen.detectors.pooled.weights import NORMAL_BIMODALITY, PoolWeights, bimodality
+from torch import Tensor
 
 from pooled import ORDERS, Load, percent, ranked, streams, suites_parser
 from unseen import LabelSpace
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.detectors import PooledEvidence
+from unseen.detectors.pooled.detector import Pooled
+from unseen.detectors.pooled.evidence import TERMS
+from unseen.detectors.pooled.weights import PoolWeights, PredictionRecord, pool_weights
 from unseen.evaluate import evaluate
 
 METRICS = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id", "accuracy")
@@ -29,7 +31,7 @@ METRICS = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id", "accuracy")
 class AlwaysTrusted(PooledEvidence):
     """The pool has its weight from the start, whether it predicts evidence or not."""
 
-    def _weights(self, record: Any, seen: Any) -> PoolWeights:
+    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
         level = super()._weights(record, seen).level
         return PoolWeights(level, torch.ones_like(level), torch.full_like(level, self.pool_weight))
 
@@ -37,26 +39,22 @@ class AlwaysTrusted(PooledEvidence):
 class OneGroup(PooledEvidence):
     """Predictions that fall into two groups give the pool no more weight."""
 
-    def _weights(self, record: Any, seen: Any) -> PoolWeights:
+    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
         return super()._weights(record, seen)._replace(pool=self.pool_weight * seen / (seen + self.prior_samples))
 
 
 class AnyBimodality(PooledEvidence):
     """The pool is trusted as much where its predictions are less bimodal than the evidence itself."""
 
-    def _weights(self, record: Any, seen: Any) -> PoolWeights:
-        weights, prior = super()._weights(record, seen), self.prior_samples
-        pooled = bimodality(record.predicted_powers, (seen - 1).clamp(min=0), prior)
-        trust = weights.trust / (pooled / bimodality(record.evidence_powers, seen, prior)).clamp(max=1)
-        separated = ((pooled - NORMAL_BIMODALITY) / (1 - NORMAL_BIMODALITY)).clamp(0, 1)
-        pool = (self.pool_weight * (1 + trust * separated.sqrt())).clamp(max=1) * seen / (seen + prior)
-        return PoolWeights(weights.level, trust, pool)
+    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
+        settings = {"prior": self.prior_samples, "least": self.pool_weight, "half_explained": self.half_explained}
+        return pool_weights(record, seen, **settings, kept=lambda own, _: torch.ones_like(own))
 
 
 class NoLevel(PooledEvidence):
     """A score is drawn to the prediction only, not to the level of the stream."""
 
-    def _combined(self, own: Any, base: Any, pooled: Any) -> tuple[Any, Any]:
+    def _combined(self, own: Tensor, base: Tensor, pooled: Pooled) -> tuple[Tensor, Tensor]:
         trust = pooled.weights.trust / (1 + pooled.leverage)
         return own + pooled.guard * pooled.weights.pool * trust * (pooled.predicted - own), base
 
@@ -66,9 +64,20 @@ def variant(name: str, **changed: object) -> type[PooledEvidence]:
     return type(name, (PooledEvidence,), changed)
 
 
-def prior_times(factor: float) -> property:
-    """Return the precision of the prior, times `factor`."""
-    return property(lambda self: factor * PooledEvidence.prior_samples.fget(self))
+class LoosePrior(PooledEvidence):
+    """The prior of the regression counts for an eighth of the samples."""
+
+    factor = 1 / 8
+
+    @property
+    def prior_samples(self) -> float:
+        return self.factor * super().prior_samples
+
+
+class TightPrior(LoosePrior):
+    """The prior of the regression counts for four times the samples."""
+
+    factor = 4.0
 
 
 VARIANTS: dict[str, Callable[[LabelSpace], PooledEvidence]] = {
@@ -85,8 +94,8 @@ VARIANTS: dict[str, Callable[[LabelSpace], PooledEvidence]] = {
     "any bimodality": AnyBimodality,
     "no level": NoLevel,
     "no guard": functools.partial(PooledEvidence, leverage_limit=1e6),
-    "prior / 8": variant("LoosePrior", prior_samples=prior_times(1 / 8)),
-    "prior x 4": variant("TightPrior", prior_samples=prior_times(4.0)),
+    "prior / 8": LoosePrior,
+    "prior x 4": TightPrior,
     "popularity discount 0: plain names": functools.partial(PooledEvidence, popularity_discount=0.0),
 }
 

@@ -96,7 +96,7 @@ def held_out(folder: Path, space: str, ood: str, seed: int) -> Row:
         "best_frozen": 100 * max(metrics["auroc"] for metrics in frozen),
         "best_fpr": 100 * min(metrics["fpr95_id"] for metrics in frozen),
         "accuracy_frozen": 100 * frozen[0]["accuracy_frozen"],
-        "evidence": 100 * evaluate(PooledEvidence(labels, share=0.0), pool).metrics["auroc"],
+        "evidence": 100 * evaluate(PooledEvidence(labels, pool_weight=0.0), pool).metrics["auroc"],
     }
     for order in ORDERS:
         metrics = evaluate(PooledEvidence(labels), pool.ordered(order, seed)).metrics

@@ -233,7 +233,7 @@ def streams_of_one_kind(load: Load, ood: str, seed: int) -> Row:
         rest = trial[torch.cat(held)].ordered("shuffled", seed)
         row[f"{kind}_then"] = within(detector.observe(state, rest.z)[0].score, rest.is_id)
     row["best_frozen"] = max(ranked(detectors.make(name, labels), None, trial, held) for name in FROZEN)
-    row["evidence"] = ranked(PooledEvidence(labels, share=0.0), detector.start(), trial, held)
+    row["evidence"] = ranked(PooledEvidence(labels, pool_weight=0.0), detector.start(), trial, held)
     return row
 
 

@@ -45,3 +45,14 @@ def features() -> Path:
     if not folder.is_dir():
         pytest.skip("the shared CLIP features are not here; set UNSEEN_FEATURES to their folder")
     return folder
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the URI of an empty bucket in memory."""
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    name = request.node.name
+    yield f"memory://bucket/{name}"
+    if store.exists("/bucket"):
+        store.rm("/bucket", recursive=True)

@@ -41,7 +41,7 @@ def test_another_seed_is_another_order_and_leaves_the_global_generator_alone(kin
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_sides_come_one_after_the_other():
+def test_id_first_and_ood_first_put_one_side_before_the_other():
     is_id, source = population()
     assert is_id[stream.order(is_id, source, kind="id_first")].tolist() == [True] * 60 + [False] * 30
     assert is_id[stream.order(is_id, source, kind="ood_first")].tolist() == [False] * 30 + [True] * 60
@@ -65,7 +65,7 @@ def test_temporal_takes_every_order_of_the_sets_and_spreads_the_id_samples():
 @pytest.mark.parametrize(
     ("share", "known", "unknown"), [(0.5, 30, 30), (0.1, 60, 7), (0.9, 3, 30), (0, 60, 0), (1, 0, 30)]
 )
-def test_mixture_has_the_share_and_is_as_large_as_can_be(share, known, unknown):
+def test_mixture_has_the_given_share_and_the_largest_possible_size(share, known, unknown):
     is_id, source = population()
     taken = is_id[stream.order(is_id, source, kind="mixture", ood_share=share)]
     assert (int(taken.sum()), int((~taken).sum())) == (known, unknown)

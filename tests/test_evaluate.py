@@ -83,7 +83,7 @@ def test_metrics_are_those_of_known_against_unknown_scores(labels, trial):
     assert report.metrics["accuracy"] == report.metrics["accuracy_frozen"]  # its text does not move
 
 
-def test_a_stream_of_one_kind_has_no_auroc_and_still_a_report(labels, trial):
+def test_a_stream_of_one_kind_has_no_auroc_but_other_metrics(labels, trial):
     known = trial[trial.is_id.nonzero().squeeze(1)]
     report = evaluate(MCM(labels), known)
     assert math.isnan(report.metrics["auroc"])
@@ -91,7 +91,7 @@ def test_a_stream_of_one_kind_has_no_auroc_and_still_a_report(labels, trial):
     assert report.by_source == {}
 
 
-def test_gate_by_hand():
+def test_gate_metrics_by_hand():
     route = torch.tensor([1, 1, -1, 0, -1, 0, 0, 1], dtype=torch.int8)
     is_id = torch.tensor([True, False, False, True, True, True, False, True])
     reading = Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
@@ -116,7 +116,7 @@ def test_over_time_cuts_the_stream_into_slices_that_cover_it(labels, trial):
     assert mean == pytest.approx(report.metrics["coverage_known"])
 
 
-def test_float32_space_and_float16_features_are_welcome():
+def test_float32_label_spaces_and_float16_features_are_accepted():
     labels = space(dtype=torch.float32)
     trial = trial_of(labels)
     report = evaluate(NegLabel(labels), replace(trial, z=trial.z.half()))

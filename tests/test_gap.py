@@ -91,7 +91,7 @@ def test_a_class_without_samples_moves_away_and_a_single_class_is_undefined():
     assert alone.iterations == 0
 
 
-def test_targets_a_bank_can_meet_leave_the_closed_form_undefined():
+def test_targets_that_a_bank_can_meet_leave_the_closed_form_undefined():
     # softer than the prototypes' own temperature: some bank predicts the targets exactly, and nothing pulls any more
     found = gap.optimal_prototypes(*problem(soft=True, sharp=0.4), kappa=KAPPA, tol=1e-6, steps=300)
     assert bool(found.undefined.all())
@@ -118,7 +118,7 @@ def test_the_bound_is_met_by_the_nearest_vector_of_the_span():
     assert rank == 3
 
 
-def test_the_bound_knows_its_limits():
+def test_span_and_class_bounds_by_hand():
     anchors = torch.eye(4, dtype=torch.float64)
     z = torch.eye(4, dtype=torch.float64)[[0, 0, 1]]
     assert gap.span_bound(anchors, z).bound.tolist() == pytest.approx([0, 0, 2, 2])

@@ -64,14 +64,14 @@ def test_threshold_is_the_highest_that_accepts_enough(positive, negative, tpr):
     assert metrics.fpr_at_tpr(positive, negative, tpr=tpr) == pytest.approx(float(expected))
 
 
-def test_exact_where_float_counts_mislead():
+def test_fpr_is_exact_where_float_counts_round_up():
     for count in range(1, 400):
         scores = torch.arange(float(count))
         kept = next(k for k in range(1, count + 1) if k * 100 >= 95 * count)
         assert metrics.fpr95_id(scores, scores) == kept / count
 
 
-def test_infinities_rank_like_any_other_score():
+def test_infinite_scores_are_ranked():
     id_scores = torch.tensor([math.inf, 1.0, math.inf])
     ood_scores = torch.tensor([-math.inf, 2.0, math.inf])
     finite = metrics.summary(torch.tensor([9.0, 1.0, 9.0]), torch.tensor([-9.0, 2.0, 9.0]))

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -29,6 +28,7 @@ from unseen.encoders.offline.text import (
     load_sentence_encoder,
     strip_template,
 )
+from unseen.features import load_features
 
 VIEWS = ("a photo of a {}.",)
 WIDTH, RIDGE, FOLDS = 0.5, 0.03, 5
@@ -38,31 +38,20 @@ FLOWERS = Path(__file__).with_name("flowers102.txt")
 Fit = Callable[[Int[Tensor, " m"]], TextHead]
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of one shared feature file."""
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-
-
 def read_texts(folder: Path) -> tuple[list[str], Float[Tensor, "n d"], int]:
     """Return all names with their real CLIP vectors, and how many of them, from the first on, are ImageNet classes."""
-    names: list[str] = []
-    vectors = []
-    for stem in ("text-imagenet1k", "text-other-names"):
-        tensors, metadata = read(folder / f"{stem}.safetensors")
-        names += json.loads(metadata["names"])
-        vectors.append(normalize(tensors["features"].float(), dim=-1))
-    return names, torch.cat(vectors), len(vectors[0])
+    imagenet, others = (load_features(folder / f"text-{name}.safetensors") for name in ("imagenet1k", "other-names"))
+    return [*imagenet.keys, *others.keys], torch.cat([imagenet.z, others.z]), len(imagenet)
 
 
-def read_images(folder: Path, stem: str) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], list[str]]:
+def read_images(folder: Path, name: str) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], list[str]]:
     """Return image features, labels and class names of one set."""
-    tensors, metadata = read(folder / f"images-{stem}.safetensors")
-    classes = json.loads(metadata["classes"])
-    if stem == "flowers102":  # the file numbers them as Oxford does
+    images = load_features(folder / f"images-{name}.safetensors")
+    classes = list(images.classes)
+    if name == "flowers102":  # the file numbers them as Oxford does
         species = FLOWERS.read_text().splitlines()
         classes = [species[int(number) - 1] for number in classes]
-    return normalize(tensors["features"].float(), dim=-1), tensors["labels"].long(), classes
+    return images.z, images.true_labels, classes
 
 
 def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> TextHead:
@@ -136,7 +125,7 @@ def save(head: TextHead, path: Path) -> None:
 
 
 def main() -> None:
-    """Judge the recipe, fit it on every pair, write the head."""
+    """Judge the fit, then fit every pair and write the head."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--features", type=Path, required=True, help="folder with text-*.safetensors, images-*.safetensors"

@@ -55,12 +55,12 @@ def ood_first(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int
 
 
 def id_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Return the ID samples alone, in random order."""
+    """Return only the ID samples, in random order."""
     return _shuffle(is_id.nonzero().squeeze(1), _generator(seed))
 
 
 def ood_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Return the OOD samples alone, in random order."""
+    """Return only the OOD samples, in random order."""
     return _shuffle((~is_id).nonzero().squeeze(1), _generator(seed))
 
 

@@ -1,10 +1,10 @@
 """The paper's theory as measurements: optimal prototypes, the gap's lower bound, regret (Theorems 1-3).
 
-This is analysis, not a detector. Labels are pseudo-labels of the frozen text unless true ones are passed. Three things
-the theorems do not say, and the code does:
+This is analysis, not a detector. Labels are pseudo-labels of the frozen text unless true ones are passed. Three
+limits of the theorems, as the code handles them:
 
 - Theorem 1 holds up to sign. A minimiser on the sphere may point against `l2(v)`, where the loss would rather have a
-  shorter prototype; `Prototypes.sign` tells. Iterating the closed form diverges, so it serves as the stopping test.
+  shorter prototype; `Prototypes.sign` is -1 there. Iterating the closed form diverges, so it is only the stopping test.
 - Theorem 2 is empty once the features span the whole space, which n >= d real features always do.
 - Theorem 3 takes normalisation for a projection onto a convex set, and the sphere is not one: regret is measured here,
   beside the paper's constant, and nothing is guaranteed.
@@ -49,7 +49,7 @@ class Prototypes(NamedTuple):
 
     @property
     def undefined(self) -> Bool[Tensor, " C"]:
-        """Say for which classes v vanishes, so that the closed form has no direction."""
+        """Return for which classes v vanishes, so that the closed form has no direction."""
         return self.sign == 0
 
 
@@ -97,8 +97,8 @@ class Gap:
     best: Prototypes
     distance: Float[Tensor, " K"]  # |r - w*|^2
     bound: Bound
-    leading: Bound  # of prototypes within the directions that hold 95 % of the images' energy
-    own: Float[Tensor, " K"]  # of prototypes made of the class's own images
+    leading_bound: Bound  # of prototypes within the directions that hold 95 % of the images' energy
+    own_bound: Float[Tensor, " K"]  # of prototypes made of the class's own images
     regret: Regret
     by_truth: bool
 
@@ -131,8 +131,8 @@ def measure(
         best=best,
         distance=(anchors - best.bank).square().sum(dim=1),
         bound=span_bound(anchors, z),
-        leading=span_bound(anchors, z, energy=0.95),
-        own=class_bound(anchors, z, classes),
+        leading_bound=span_bound(anchors, z, energy=0.95),
+        own_bound=class_bound(anchors, z, classes),
         regret=regret(anchors, z, soft, best=pseudo.bank, kappa=kappa, rho=rho),
         by_truth=truth is not None,
     )

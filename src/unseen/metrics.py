@@ -25,8 +25,8 @@ class Ranks(NamedTuple):
     negative: Float[Tensor, " N"]
 
     @property
-    def empty(self) -> bool:
-        """Say whether one side has no score, so that nothing can be compared."""
+    def is_empty(self) -> bool:
+        """Return whether one side has no score, so that nothing can be compared."""
         return not (len(self.positive) and len(self.negative))
 
     def swapped(self) -> Ranks:
@@ -102,7 +102,7 @@ def _ascending(scores: Tensor) -> Tensor:
 
 
 def _auroc(ranks: Ranks) -> float:
-    if ranks.empty:
+    if ranks.is_empty:
         return math.nan
     below = torch.searchsorted(ranks.negative, ranks.positive)
     not_above = torch.searchsorted(ranks.negative, ranks.positive, right=True)
@@ -111,7 +111,7 @@ def _auroc(ranks: Ranks) -> float:
 
 
 def _fpr(ranks: Ranks, tpr: float) -> float:
-    if ranks.empty:
+    if ranks.is_empty:
         return math.nan
     count = len(ranks.positive)
     # the first k with k / count >= tpr as floats compare: ceil(0.95 * count) is one too many for some counts
@@ -122,7 +122,7 @@ def _fpr(ranks: Ranks, tpr: float) -> float:
 
 
 def _average_precision(ranks: Ranks) -> float:
-    if ranks.empty:
+    if ranks.is_empty:
         return math.nan
     # each positive sample contributes the precision at its own score; ties share the threshold that takes them all
     found = len(ranks.positive) - torch.searchsorted(ranks.positive, ranks.positive)

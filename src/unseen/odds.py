@@ -1,4 +1,4 @@
-"""Read log-odds out of logits without ever forming a probability.
+"""Log-odds computed from logits, never from probabilities.
 
 A sigmoid is exactly 1.0 in float32 above about 16.6, which at tau = 0.01 is a cosine gap of 0.17: probabilities tie
 where log-odds still rank.
@@ -39,8 +39,8 @@ LANES = 16  # pieces of a matrix-vector product: enough for many cores, few enou
 def logits(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -> Float[Tensor, "T C"]:
     """Return `z @ rows.T / tau`.
 
-    One sample alone is bound by memory, and the usual matrix-vector product reads it with one core; a batch of small
-    ones uses all of them (4x on two cores).
+    The product with one sample is bound by memory, and the usual matrix-vector product uses one core; a batch of small
+    products uses all of them (4x on two cores).
     """
     scaled = z / tau
     if len(z) != 1 or z.is_cuda or len(rows) < 64 * LANES:

@@ -1,4 +1,4 @@
-"""What the frozen text says of an image: logits of the names, and the log-odds of Eq. 2 and 3."""
+"""Scores from the frozen text: logits of the names, and the log-odds of Eq. 2 and 3."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from typer.testing import CliRunner, Result
 
 from helpers.tiny_models import ColourEncoder
 from unseen import LabelSpace, Session
-from unseen.cli import app
+from unseen.cli import app, label_space
 from unseen.cli import detect as command
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
 from unseen.images import find_images
 from unseen.images.order import capture_time, sort_entries
 from unseen.labels import Corpus, wordnet
+from unseen.verdicts import FIELDS
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 
@@ -47,7 +49,7 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(command, "load_encoder", lambda name, device=None: made)
     monkeypatch.setattr(
-        command, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
+        label_space, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
     )
     return made
 
@@ -77,7 +79,8 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     result = run("photos", "--label", "red", "--label", "green", "--batch", "5")
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
-    assert all(word in lines[0] for word in ("red", "known"))
+    assert re.search(r" red +known +\d+ % likely", lines[0])
+    assert any(re.search(r" \(nearest: (red|green)\) +unknown +\d+ % likely", line) for line in lines)
     assert "2 names + 40 negatives (words, neglabel rule" in result.stderr
     assert "known " in result.stderr
     assert "learned from 12" in result.stderr
@@ -107,7 +110,8 @@ def test_json_and_csv_carry_the_same_verdicts(photos: Path) -> None:
     names = ("--label", "red", "--label", "green")
     objects = rows(run("photos", *names, "--json", code=1))
     table = list(csv.DictReader(io.StringIO(run("photos", *names, "--csv", code=1).stdout)))
-    assert [row["path"] for row in table] == [row["path"] for row in objects[:-1]]
+    assert list(table[0]) == list(objects[0]) == list(FIELDS)
+    assert [row["key"] for row in table] == [row["key"] for row in objects[:-1]]
     assert [row["name"] or None for row in table] == [row.get("name") for row in objects[:-1]]
     assert table[-1]["verdict"] == "skipped"
     assert objects[-1]["summary"]["skipped"] == 1
@@ -122,17 +126,17 @@ def test_tomorrow_goes_on_without_names_and_equals_one_long_run(tmp_path: Path, 
         folder.mkdir()
         for path in [sorted(photos.iterdir())[i] for i in keep]:
             os.link(path, folder / path.name)
-    cut = rows(run("first", *names, "--state", "day.safetensors", "--batch", "3"))
-    cut += rows(run("second", "--state", "day.safetensors", "--json"))
-    said = [(Path(row["path"]).name, row["name"], row["margin"]) for row in cut if "path" in row]
-    expected = [(Path(row["path"]).name, row["name"], pytest.approx(row["margin"])) for row in whole if "path" in row]
-    assert said == expected
-    assert cut[-1]["summary"]["ever_seen"] == 12
-    assert cut[-1]["summary"]["learned_from"] == 5
+    parts = rows(run("first", *names, "--state", "day.safetensors", "--batch", "3"))
+    parts += rows(run("second", "--state", "day.safetensors", "--json"))
+    found = [(Path(row["key"]).name, row["name"], row["margin"]) for row in parts if "key" in row]
+    expected = [(Path(row["key"]).name, row["name"], pytest.approx(row["margin"])) for row in whole if "key" in row]
+    assert found == expected
+    assert parts[-1]["summary"]["seen"] == 12
+    assert parts[-1]["summary"]["learned_from"] == 5
     assert (tmp_path / "day.space.safetensors").is_file()
 
 
-def test_ctrl_c_keeps_what_was_said(tmp_path: Path, photos: Path, encoder: NamedColours) -> None:
+def test_ctrl_c_keeps_what_was_printed(tmp_path: Path, photos: Path, encoder: NamedColours) -> None:
     images = encoder.images
 
     def interrupted(batch: list[object]) -> torch.Tensor:
@@ -164,7 +168,7 @@ def test_features_are_encoded_once(tmp_path: Path, photos: Path, encoder: NamedC
 def test_a_mined_space_can_be_given(tmp_path: Path, photos: Path) -> None:
     eye = torch.eye(3)
     LabelSpace(("red", "green"), ("blue",), eye[:2], eye[2:], encoder="colour").save(tmp_path / "space.safetensors")
-    result = rows(run("photos", "--space", "space.safetensors", "--json", "--cut", "0"))
+    result = rows(run("photos", "--space", "space.safetensors", "--json", "--threshold", "0"))
     assert [row["name"] for row in result[:3]] == ["red", "green", None]
 
 
@@ -186,7 +190,7 @@ def test_misuse_is_named(tmp_path: Path, photos: Path, monkeypatch: pytest.Monke
         run("photos", "--state", "absent.safetensors")
     for options, words in (
         (("--json", "--csv"), "--json or --csv"),
-        (("--recall", "0.9", "--cut", "0"), "--recall or --cut"),
+        (("--recall", "0.9", "--threshold", "0"), "--recall or --threshold"),
         (("--order", "size"), "expected an order out of"),
         (("--detector", "gl-mcm"), "reads whole images"),
         (("--detector", "nobody"), "expected a detector out of"),
@@ -204,9 +208,9 @@ def test_a_state_meets_what_it_was_learned_with(
         run("photos", "--label", "blue", *state)
     with pytest.raises(SettingError, match="--detector"):
         run("photos", "--detector", "mcm", *state)
-    with pytest.raises(SettingError, match="--recall and --cut"):
+    with pytest.raises(SettingError, match="--recall and --threshold"):
         run("photos", "--recall", "0.5", *state)
-    run("photos", "--recall", "0.95", *state)  # what it was learned with, said again
+    run("photos", "--recall", "0.95", *state)  # what it was learned with
     monkeypatch.setattr(encoder, "fingerprint", "0ther" * 8)
     with pytest.raises(EncoderError, match="pass --encoder colour"):
         run("photos", *state)

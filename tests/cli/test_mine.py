@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.cli import mine as command
+from unseen.cli.label_space import warn
 from unseen.errors import LabelError
+from unseen.labels.nearest import Pair
 
 app = typer.Typer()
 app.command()(command.mine)
@@ -54,9 +56,7 @@ def test_show_prints_both_sides_and_words_go_to_stderr() -> None:
 
 
 def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
-    from unseen.labels.nearest import Pair
-
-    command.warn([Pair("cat", "cats", 0.97)])
+    warn([Pair("cat", "cats", 0.97)])
     assert "nearly repeat a known name: cat ~ cats (0.97)" in capsys.readouterr().err
 
 

@@ -43,7 +43,7 @@ def test_every_detector_passes_every_check(name: str, dtype: torch.dtype, check:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_blocks_inside_a_call_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_readings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = variant(name, space(8, 60, 24))
     z = example_stream(detector)
     whole, state = detector.observe(detector.start(), z)
@@ -134,7 +134,7 @@ LITERAL: dict[str, tuple[str, dict[str, Any], Callable[[LabelSpace, Tensor], Ten
 @pytest.mark.parametrize("which", LITERAL)
 @settings(max_examples=10, deadline=None)
 @given(case=cases())
-def test_frozen_scores_are_their_formulas(which: str, case: tuple[LabelSpace, Tensor]) -> None:
+def test_frozen_scores_match_their_formulas(which: str, case: tuple[LabelSpace, Tensor]) -> None:
     name, options, formula = LITERAL[which]
     labels, z = case
     detector = make(name, labels, **options)
@@ -145,7 +145,9 @@ def test_frozen_scores_are_their_formulas(which: str, case: tuple[LabelSpace, Te
 
 @settings(max_examples=15, deadline=None)
 @given(case=cases(), alpha=st.floats(0.05, 1), groups=st.integers(1, 4))
-def test_dnm_is_its_formula_with_z_kept_above_zero(case: tuple[LabelSpace, Tensor], alpha: float, groups: int) -> None:
+def test_dnm_matches_its_formula_with_z_kept_above_zero(
+    case: tuple[LabelSpace, Tensor], alpha: float, groups: int
+) -> None:
     labels, z = case
     detector: Any = make("dnm", labels, alpha=alpha, groups=groups, tau=0.1)
     known, negative = ((z @ anchors.T / 0.1).exp() for anchors in (labels.id_anchors, labels.ood_anchors))
@@ -236,7 +238,7 @@ class LiteralAdaNeg:
 @pytest.mark.parametrize("adaptive", ["sample", "task"])
 @pytest.mark.parametrize("slots", [1, 2, 10])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_adaneg_is_its_memory_written_and_read_one_sample_at_a_time(adaptive: str, slots: int, seed: int) -> None:
+def test_adaneg_matches_a_sample_by_sample_reference(adaptive: str, slots: int, seed: int) -> None:
     labels = space(3, 12, 12)
     detector = AdaNeg(labels, adaptive=adaptive, slots=slots, tau=0.05)
     z = stream(labels, 90, seed=seed, noise=0.3)
@@ -264,7 +266,7 @@ def test_adaneg_replaces_its_least_sure_image_only() -> None:
         torch.testing.assert_close(memory.images[0], sure[0])
 
 
-def test_adaneg_in_a_full_pool_trades_only_what_a_class_already_has() -> None:
+def test_adaneg_with_a_full_pool_replaces_images_of_the_same_class_only() -> None:
     labels = space(1, 2, 8)
     detector = AdaNeg(labels, slots=2, tau=0.05)  # four rows
     z = labels.ood_anchors[[0, 0, 1, 1]]
@@ -321,7 +323,7 @@ class LiteralTANL:
 
 
 @pytest.mark.parametrize("options", [{}, {"queue": 4, "top": 6, "window": 11}, {"gap": 0.0, "top": 1}], ids=str)
-def test_tanl_is_its_queues_one_sample_at_a_time(options: dict[str, Any]) -> None:
+def test_tanl_matches_a_sample_by_sample_reference(options: dict[str, Any]) -> None:
     labels = space(4, 15, 12)
     detector = make("tanl", labels, tau=0.05, **options)
     z = stream(labels, 50, noise=0.3)
@@ -354,7 +356,7 @@ def literal_online(labels: LabelSpace, z: Tensor, beta: float) -> tuple[list[flo
 
 @settings(max_examples=15, deadline=None)
 @given(case=cases(), beta=st.sampled_from([0.6, 0.95, 0.999]))
-def test_online_is_algorithm_1(case: tuple[LabelSpace, Tensor], beta: float) -> None:
+def test_online_matches_algorithm_1(case: tuple[LabelSpace, Tensor], beta: float) -> None:
     labels, z = case
     detector = make("online", labels, beta=beta)
     scores, routes = literal_online(labels, z, beta)
@@ -363,7 +365,7 @@ def test_online_is_algorithm_1(case: tuple[LabelSpace, Tensor], beta: float) -> 
     assert reading.route.tolist() == routes
 
 
-def test_online_id_is_algorithm_2() -> None:
+def test_online_id_matches_algorithm_2() -> None:
     labels, z = space(5, 30, 16), stream(space(5, 30, 16), noise=0.3)
     bank, seen, expected = labels.id_anchors, 0, []
     for x in z:
@@ -402,7 +404,7 @@ def test_beta_one_teaches_nothing(name: str, frozen: str) -> None:
     torch.testing.assert_close(reading.score, observed(frozen, labels, z, tau=0.01).score)
 
 
-def test_a_gate_that_is_never_sure_leaves_adaneg_at_neglabel() -> None:
+def test_adaneg_without_sure_samples_scores_like_neglabel() -> None:
     labels, z = space(), stream(space())
     reading = observed("adaneg", labels, z, sure=1.0)
     assert not reading.route.any()
@@ -506,7 +508,7 @@ def test_images_without_patches_are_refused_by_gl_mcm(labels: LabelSpace) -> Non
     ],
     ids=["one vector", "wrong width", "integers", "NaN", "zero", "not unit", "elsewhere"],
 )
-def test_features_it_cannot_use_are_refused(z: Tensor, words: str, labels: LabelSpace) -> None:
+def test_invalid_features_are_refused(z: Tensor, words: str, labels: LabelSpace) -> None:
     with pytest.raises(FeatureError, match=words):
         make("neglabel", labels).score(None, z)
 
@@ -519,7 +521,7 @@ def test_features_it_cannot_use_are_refused(z: Tensor, words: str, labels: Label
         (lambda z: torch.ones(len(z), 6), "expected soft targets that sum to 1"),
     ],
 )
-def test_targets_that_are_no_distributions_are_refused(
+def test_soft_targets_that_are_not_distributions_are_refused(
     targets: Callable[[Tensor], Tensor], words: str, labels: LabelSpace
 ) -> None:
     detector = make("framework", labels, targets=targets)

@@ -28,7 +28,7 @@ def test_every_fitted_method_passes_the_checks_of_a_detector(name):
 
 
 @pytest.mark.parametrize("name", posthoc.REGISTRY)
-def test_every_method_tells_other_images_from_those_of_the_classes(name):
+def test_every_method_ranks_images_of_the_classes_above_others(name):
     detector = fit(name)
     known, label = images(seed=6)
     reading = detector.score(None, known)
@@ -36,7 +36,7 @@ def test_every_method_tells_other_images_from_those_of_the_classes(name):
     assert auroc(reading.score, detector.score(None, unit(80, 24, seed=7)).score) > 0.8
 
 
-def test_methods_that_are_one_formula_of_the_head():
+def test_head_methods_match_their_formulas():
     z, head = images(seed=6)[0], fit("fit-msp").images
     logits = z @ head.weight.T + head.bias
     share = torch.softmax(logits, dim=1)
@@ -60,7 +60,7 @@ def test_odin_steps_along_the_gradient_of_the_largest_log_softmax():
     torch.testing.assert_close(fit("fit-odin").confidence(z.detach()), expected)
 
 
-def test_distances_by_their_definition():
+def test_distance_methods_match_their_definitions():
     z, fitted = images(seed=6)[0][:5], fit("fit-mahalanobis")
     means = torch.stack([fitted.images.z[fitted.images.label == c].mean(0) for c in range(4)])
     apart = z.unsqueeze(1) - means
@@ -74,14 +74,14 @@ def test_distances_by_their_definition():
     torch.testing.assert_close(relative.confidence(z), background - squared.amin(1))
 
 
-def test_vim_measures_what_the_main_directions_leave_out():
+def test_vim_measures_the_length_outside_the_main_directions():
     vim = fit("fit-vim")
     assert vim.residual_directions.shape == (24, 12)
     inside = vim.origin + normalize(torch.linalg.svd(vim.residual_directions.T).Vh[12:].sum(0), dim=0)
     assert float(vim._residual(inside[None])[0]) < 1e-9
 
 
-def test_shaping_leaves_features_alone_where_it_is_told_to():
+def test_react_and_ash_with_neutral_settings_reduce_to_energy():
     z, plain = images(seed=6)[0], fit("fit-energy").confidence(images(seed=6)[0])
     torch.testing.assert_close(
         fit("fit-react", quantile=1.0).confidence(z.clamp(-0.2, 0.2)), fit("fit-energy").confidence(z.clamp(-0.2, 0.2))
@@ -91,7 +91,7 @@ def test_shaping_leaves_features_alone_where_it_is_told_to():
     assert not torch.equal(fit("fit-scale").confidence(z), plain)
 
 
-def test_what_is_not_fitted_or_lacks_a_class_is_refused():
+def test_unfitted_methods_and_missing_classes_are_refused():
     with pytest.raises(StateError, match=r"expected 'fit-knn' to be fitted.*posthoc\.fit"):
         posthoc.KNN(LABELS).score(None, images()[0])
     z, label = images()

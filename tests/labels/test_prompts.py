@@ -62,7 +62,7 @@ def test_learned_vectors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         good.encode(["fox"], HashEncoder())
     with pytest.raises(LabelError, match="width 16"):
         good.encode(["cat"], HashEncoder(dim=16))
-    with pytest.raises(LabelError, match="one vector per name"):
+    with pytest.raises(LabelError, match="expected 3 names"):
         LearnedPrompts.load(learned(tmp_path / "m.safetensors", rows=3))
     (tmp_path / "broken").write_bytes(b"no")
     with pytest.raises(LabelError, match="expected learned prompts"):

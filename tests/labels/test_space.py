@@ -84,7 +84,7 @@ def test_a_torn_label_space_is_refused(tmp_path):
         LabelSpace.load(path)
 
 
-def test_fewer_negatives_and_none():
+def test_a_label_space_can_keep_its_first_negatives_or_none():
     labels = space()
     assert len(labels.with_negatives(4).negatives) == 4
     assert labels.with_negatives(0).ood_anchors.shape == (0, labels.dim)

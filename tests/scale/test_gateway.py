@@ -171,7 +171,7 @@ def test_a_stream_has_one_writer_and_the_directory_answers_the_rest(
     assert "unseen_samples_total" in client.get("/metrics", params={"stream": key}).text
 
 
-def test_a_writer_that_is_gone_for_good_is_started_again_and_a_repetition_teaches_once(
+def test_a_dead_writer_is_started_again_and_a_repeated_observe_teaches_once(
     running: Running, client: TestClient, path: str
 ) -> None:
     key = path.rsplit("/", 1)[1]
@@ -185,7 +185,7 @@ def test_a_writer_that_is_gone_for_good_is_started_again_and_a_repetition_teache
     assert client.get(path).json()["seq"] == 9
 
 
-def test_the_gateway_gives_every_observation_a_key(running: Running, client: TestClient, path: str) -> None:
+def test_the_gateway_adds_an_idempotency_key_to_every_observe(running: Running, client: TestClient, path: str) -> None:
     writer = running.placement.find(running.ray, path.rsplit("/", 1)[1]).own
     kept = []
     answer = writer.answer
@@ -207,7 +207,7 @@ def test_the_gateway_gives_every_observation_a_key(running: Running, client: Tes
     assert kept[3] is None
 
 
-def test_images_are_seen_by_encoders_and_a_retry_is_known_by_its_images(
+def test_images_are_encoded_by_replicas_and_a_retry_is_recognised_by_its_files(
     running: Running, client: TestClient, path: str
 ) -> None:
     header = {"idempotency-key": "photos"}
@@ -224,7 +224,7 @@ def test_images_are_seen_by_encoders_and_a_retry_is_known_by_its_images(
     assert client.get(path).json()["seq"] == 2
 
 
-def test_who_has_no_key_has_no_encoders_and_other_sites_are_refused(
+def test_a_caller_without_the_scope_reaches_no_encoder_and_other_web_sites_are_refused(
     running: Running, client: TestClient, path: str
 ) -> None:
     assert client.post(f"{path}/observe", json=rows(1), headers={"origin": "http://evil.example"}).status_code == 403
@@ -243,7 +243,7 @@ def test_large_bodies_and_missing_encoders_are_refused(running: Running, client:
     assert "without an encoder" in client.post(f"{path}/observe", **images(b"one")).json()["message"]
 
 
-def test_deleting_ends_the_writer_first(running: Running, client: TestClient, path: str) -> None:
+def test_deleting_a_stream_ends_its_writer_first(running: Running, client: TestClient, path: str) -> None:
     key = path.rsplit("/", 1)[1]
     client.post(f"{path}/observe", json=rows(5))
     assert client.delete(path).json() == {"deleted": key}
@@ -252,7 +252,7 @@ def test_deleting_ends_the_writer_first(running: Running, client: TestClient, pa
     assert client.get(path).status_code == 404
 
 
-def test_a_new_directory_finds_the_streams_and_a_local_service_is_kept_out(
+def test_a_new_directory_finds_the_streams_and_a_second_service_is_refused(
     running: Running, client: TestClient, path: str
 ) -> None:
     from unseen.errors import StateError

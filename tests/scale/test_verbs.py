@@ -248,8 +248,8 @@ def test_score_with_ray_prints_the_same_lines_as_without(ray, streams, tmp_path)
     labels, z, keys = streams
     labels.save(tmp_path / "space.safetensors")
     save_file({"features": z}, tmp_path / "z.safetensors", metadata={"camera": json.dumps(keys)})
-    words = ["score", str(tmp_path / "z.safetensors"), "--space", str(tmp_path / "space.safetensors"), "--json"]
-    words += ["--key", "camera"]
+    words = ["score", "streams", str(tmp_path / "z.safetensors"), "--space", str(tmp_path / "space.safetensors")]
+    words += ["--json", "--key", "camera"]
     one, two = (CliRunner().invoke(app, [*words, *more], catch_exceptions=False) for more in ([], ["--ray", "local"]))
     assert one.stdout == two.stdout
     assert len(one.stdout.splitlines()) == 900 + 12

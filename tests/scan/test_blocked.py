@@ -21,14 +21,14 @@ from unseen.scan import blocked, naive
     rho=st.sampled_from([0.0, 0.05, 0.1]),
     seed=st.integers(0, 1000),
 )
-def test_blocked_gives_naives_numbers(samples, classes, dim, share, rho, seed):
+def test_blocked_matches_naive_in_float64(samples, classes, dim, share, rho, seed):
     anchors, z, step = case(samples, classes, dim, share, rho=rho, seed=seed)
     got, expected = (backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER) for backend in (blocked, naive))
     assert all(error < 1e-9 for error in difference(got, expected).values())
 
 
 @pytest.mark.parametrize(("rows", "teachers"), [(1, 1), (7, 3), (16, 64), (512, 5)])
-def test_the_size_of_blocks_changes_nothing(monkeypatch, rows, teachers):
+def test_block_size_does_not_change_results(monkeypatch, rows, teachers):
     anchors, z, step = case(120, 20, 16, 0.6)
     monkeypatch.setattr(blocked, "ROWS", rows)
     monkeypatch.setattr(blocked, "TEACHERS", teachers)
@@ -94,7 +94,7 @@ def test_zero_steps_only_read(backend):
 
 
 @pytest.mark.parametrize("backend", [naive, blocked])
-def test_the_log_of_ones_own_targets_teaches(backend):
+def test_log_of_soft_targets_can_be_passed_as_logits(backend):
     anchors, z, step = case(30, 10, 8, 1.0)
     own = torch.softmax(z @ anchors.T / 0.01, dim=1).flip(1)
     got = backend.scan(anchors, own.log(), z, step, **PAPER)

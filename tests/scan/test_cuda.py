@@ -45,7 +45,7 @@ def on_gpu(*shape: Any, dtype: torch.dtype = torch.float64, **options: Any) -> t
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_cuda_gives_naives_numbers(shape):
+def test_cuda_matches_naive_in_float64(shape):
     inputs = on_gpu(*shape)
     got, expected = (backend.scan(*inputs, **PAPER) for backend in (cuda, naive))
     assert all(error < 1e-9 for error in difference(got, expected).values())
@@ -67,7 +67,7 @@ def test_float32_errs_at_most_four_times_as_much_as_naive(shape):
             assert error < times * plain[what] + 1e-7, (reads, what)
 
 
-def test_products_are_what_they_say():
+def test_products_match_torch_within_their_precision():
     a, b = (torch.randn(3, n, 37, device="cuda", dtype=torch.float64) for n in (5, 70))
     exact = -0.5 * a @ b.mT
     torch.testing.assert_close(blas.product(a, b, scale=-0.5), exact, rtol=0, atol=1e-12)
@@ -83,14 +83,14 @@ def test_products_are_what_they_say():
 
 
 @pytest.mark.parametrize("dim", [1, 7, 8, 33, 512])
-def test_halves_on_the_gpu_are_those_of_the_definition(dim):
+def test_split_kernel_matches_its_definition(dim):
     x = torch.randn(3, 5, dim + 4, device="cuda")[..., 4:] / 16
     for left in (True, False):
         assert torch.equal(blas.split_float16(x, left=left).cpu(), split_float16(x.cpu(), left=left))
 
 
 @pytest.mark.parametrize("kind", [Online, OnlineID, Framework, PooledEvidence])
-def test_detectors_say_on_a_gpu_what_they_say_on_a_cpu(kind):
+def test_detectors_return_the_same_readings_on_gpu_and_cpu(kind):
     labels = space(37, 1201, 64)
     z = stream(labels, 3000, noise=0.1)
     on_cpu, on_gpu = kind(labels), kind(labels.to(device="cuda"))
@@ -116,7 +116,7 @@ def test_a_session_on_a_gpu_gives_the_verdicts_of_a_cpu(kind):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_stream_is_not_waited_for(monkeypatch):
+def test_scan_does_not_wait_for_the_gpu_after_planning(monkeypatch):
     labels = space(37, 1201, 64, dtype=torch.float32).to(device="cuda")
     z = stream(space(37, 1201, 64, dtype=torch.float32), 3000, noise=0.1).cuda()
     online = Online(labels)
@@ -138,7 +138,7 @@ def test_a_stream_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("reads", ["float32", "split"])
-def test_streams_together_are_the_streams_alone(reads):
+def test_observe_many_matches_observe_of_each_stream(reads):
     labels = space(37, 1201, 64, dtype=torch.float32)
     z = stream(labels, 900, noise=0.1).cuda()
     online = Online(labels.to(device="cuda"))
@@ -155,7 +155,7 @@ def test_streams_together_are_the_streams_alone(reads):
         torch.testing.assert_close(after.ood_bank, then.ood_bank, rtol=0, atol=1e-6)
 
 
-def test_another_backend_may_be_asked_for_on_a_gpu():
+def test_every_backend_runs_on_gpu_tensors():
     anchors, teacher, z, step = on_gpu(300, 60, 20, 0.5)
     expected = naive.scan(anchors, teacher, z, step, **PAPER)
     for name in ("naive", "blocked", "cuda", "cuda-or-blocked"):
@@ -166,7 +166,7 @@ def test_another_backend_may_be_asked_for_on_a_gpu():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [12_288, 12_289, 16_000, 24_576])
-def test_banks_around_the_change_of_rows_per_thread(rows, dtype):
+def test_bank_sizes_around_the_change_of_rows_per_thread_match_naive(rows, dtype):
     """float64 banks of more than 12,288 rows were wrong once, and not always alike."""
     inputs = on_gpu(150, rows, 16, 0.8, dtype=dtype)
     first, *others = (cuda.scan(*inputs, **PAPER) for _ in range(4))
@@ -177,7 +177,7 @@ def test_banks_around_the_change_of_rows_per_thread(rows, dtype):
 
 
 @pytest.mark.parametrize("kappa", [0.004, 0.02, 0.03, 1.0])
-def test_sharp_and_soft_temperatures(kappa):
+def test_small_and_large_kappa_match_naive(kappa):
     inputs = on_gpu(200, 1300, 16, 0.7, rho=0.2 * kappa)
     got, expected = (backend.scan(*inputs, kappa=kappa, tau=0.003) for backend in (cuda, naive))
     assert all(error < 1e-8 for error in difference(got, expected).values())
@@ -229,7 +229,7 @@ def test_the_same_input_gives_the_same_bits(shape):
     assert all(same_bits(first, other) for other in others)
 
 
-def test_memory_nobody_wrote_is_never_read(monkeypatch):
+def test_uninitialised_memory_is_never_read(monkeypatch):
     inputs = on_gpu(700, 1000, 33, 0.5, dtype=torch.float32)
     clean = cuda.scan(*inputs, **PAPER)
 
@@ -250,7 +250,7 @@ def test_reading_fewer_blocks_at_a_time_changes_nothing(monkeypatch, memory):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_many_streams_are_the_single_ones(shared):
+def test_scan_many_matches_single_scans(shared):
     parts = [on_gpu(400, 700, 20, share, seed=seed) for seed, share in enumerate((0.0, 0.2, 0.6, 1.0))]
     banks = torch.stack([bank for bank, *_ in parts])
     starts = [parts[0][0]] * 4 if shared else list(banks)
@@ -262,7 +262,7 @@ def test_many_streams_are_the_single_ones(shared):
         assert all(error < 1e-9 for error in difference(got, one).values())
 
 
-def test_a_short_stream_beside_a_long_one_ends_in_zeros():
+def test_zero_padding_does_not_change_the_result_of_a_shorter_stream():
     anchors, _, z, step = on_gpu(300, 60, 20, 0.5)
     both, steps = torch.stack([z, z]), torch.stack([step, step])
     both[1, 170:], steps[1, 170:] = 0, 0
@@ -272,7 +272,7 @@ def test_a_short_stream_beside_a_long_one_ends_in_zeros():
     torch.testing.assert_close(many.read.energy[1, :170], short.read.energy, rtol=0, atol=1e-9)
 
 
-def test_anchors_teach_like_their_logits():
+def test_anchors_give_the_same_targets_as_their_logits():
     anchors, teacher, z, step = on_gpu(300, 200, 20, 0.5)
     got = cuda.scan(anchors, Anchors(anchors, 0.01), z, step, **PAPER)
     assert all(error < 1e-10 for error in difference(got, cuda.scan(anchors, teacher, z, step, **PAPER)).values())
@@ -285,7 +285,7 @@ def test_arguments_are_not_written_to():
     assert all(torch.equal(x, copy) for x, copy in zip(inputs, copies, strict=True))
 
 
-def test_tf32_asked_for_elsewhere_does_not_reach_the_scan():
+def test_torch_precision_settings_do_not_affect_the_scan():
     inputs = on_gpu(300, 1000, 512, 0.5, dtype=torch.float32)
     expected = cuda.scan(*inputs, **PAPER)
     before = torch.get_float32_matmul_precision()
@@ -297,7 +297,7 @@ def test_tf32_asked_for_elsewhere_does_not_reach_the_scan():
         torch.set_float32_matmul_precision(before)
 
 
-def test_fast_reads_are_near_and_teach_the_same():
+def test_tf32_reads_are_close_and_leave_the_bank_unchanged():
     inputs = on_gpu(600, 1000, 512, 0.5, dtype=torch.float32)
     exact, fast = (cuda.scan(*inputs, **PAPER, reads=reads) for reads in ("float32", "tf32"))
     assert torch.equal(exact.bank, fast.bank)
@@ -306,7 +306,7 @@ def test_fast_reads_are_near_and_teach_the_same():
 
 
 @pytest.mark.parametrize(("known", "negative", "dim"), [(6, 30, 16), (37, 1201, 30), (1000, 10_000, 512)])
-def test_a_resident_state_observes_like_the_detector(known, negative, dim):
+def test_resident_matches_online_sample_by_sample(known, negative, dim):
     cpu = space(known, negative, dim, dtype=torch.float32)
     labels = type(cpu)(cpu.names, cpu.negatives, cpu.id_anchors.cuda(), cpu.ood_anchors.cuda())
     z = stream(cpu, 120, noise=0.1 if dim < 100 else 0.15).cuda()

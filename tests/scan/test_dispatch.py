@@ -78,7 +78,7 @@ SHAPES = [(1, 1, 2, 1.0), (150, 40, 33, 0.5), (1500, 7, 6, 0.1), (700, 33, 17, 1
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("memory", [1, 6 << 30])
-def test_the_gpus_plan_gives_naives_numbers(emulated, monkeypatch, shape, memory):
+def test_gpu_code_with_emulated_launches_matches_naive(emulated, monkeypatch, shape, memory):
     monkeypatch.setattr(cuda, "MEMORY", memory)
     anchors, z, step = case(*shape)
     expected = naive.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
@@ -98,7 +98,7 @@ def test_split_products_are_as_exact_as_float32_ones(emulated, reads):
         assert error < 4 * difference(plain, exact)[what] + 1e-7, what
 
 
-def test_halves_hold_twenty_two_bits():
+def test_two_float16_parts_keep_22_bits():
     z = case(200, 10, 512, 1.0)[1].float()
     left, right = split_float16(z[None], left=True)[0].double(), split_float16(z[None], left=False)[0].double()
     got = left @ right.T / blas.SPLIT**2
@@ -108,7 +108,7 @@ def test_halves_hold_twenty_two_bits():
 
 
 @pytest.mark.parametrize("kind", [Online, OnlineID, Framework])
-def test_detectors_say_the_same_through_the_gpus_path(emulated, monkeypatch, kind):
+def test_detectors_return_the_same_readings_through_the_gpu_code(emulated, monkeypatch, kind):
     labels = space(7, 40, 24)
     z = stream(labels, 700)
     detector = kind(labels)
@@ -127,7 +127,7 @@ def test_detectors_say_the_same_through_the_gpus_path(emulated, monkeypatch, kin
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_streams_together_are_the_streams_alone(request, monkeypatch, on_gpu):
+def test_observe_together_matches_observe_of_each_stream(request, monkeypatch, on_gpu):
     labels = space(7, 40, 24)
     z = stream(labels, 300)
     online = Online(labels)
@@ -148,7 +148,7 @@ def test_streams_together_are_the_streams_alone(request, monkeypatch, on_gpu):
             torch.testing.assert_close(x, y, rtol=0, atol=1e-11)
 
 
-def test_targets_are_shared_only_where_images_come_twice():
+def test_targets_are_shared_only_where_images_occur_twice():
     labels = space(7, 40, 24)
     z, anchors = stream(labels, 20), Anchors(labels.id_anchors, 0.01)
     taught, once = torch.arange(20) % 3 == 0, torch.arange(20)[None]
@@ -161,7 +161,7 @@ def test_targets_are_shared_only_where_images_come_twice():
         torch.testing.assert_close(table.rows[table.at[1, i]], expected)
 
 
-def test_the_device_chooses_unless_someone_else_does(monkeypatch):
+def test_device_selects_the_backend_unless_one_is_named(monkeypatch):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     monkeypatch.delenv("UNSEEN_SCAN", raising=False)
     assert (scan.backend(cpu), scan.backend(gpu)) == ("blocked", "cuda")
@@ -177,7 +177,7 @@ def test_the_device_chooses_unless_someone_else_does(monkeypatch):
         assert scan.backend(gpu) == "cuda"
 
 
-def test_a_choice_stays_in_its_thread():
+def test_using_affects_its_own_thread_only():
     seen = []
     with scan.using("naive"):
         other = threading.Thread(target=lambda: seen.append(scan.backend(torch.device("cpu"))))
@@ -186,7 +186,7 @@ def test_a_choice_stays_in_its_thread():
     assert seen == ["blocked"]
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_backends_shapes_and_dtypes_are_refused():
     with pytest.raises(SettingError, match=r"expected a scan out of auto, naive, .*, got 'fast'"), scan.using("fast"):
         pass
     with scan.using("cuda"), pytest.raises(SettingError, match=r"expected tensors on a CUDA device .* got cpu"):
@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused():
         cuda.scan(*(torch.zeros(1, 1),) * 3, torch.zeros(1), **PAPER, reads="bf16")  # type: ignore[arg-type]
 
 
-def test_falling_back_is_said_aloud_and_only_when_asked_for(monkeypatch):
+def test_fallback_to_blocked_warns_and_must_be_requested(monkeypatch):
     def refused(capability: object) -> None:
         raise SettingError("expected nvcc to compile the CUDA scan once, got none")
 
@@ -235,7 +235,7 @@ def fake_nvcc(folder: Path, *, fails: bool = False) -> Path:
     return script
 
 
-def test_compiled_kernels_are_kept_where_one_can_write(monkeypatch, tmp_path):
+def test_compiled_kernels_go_to_the_first_writable_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "find_nvcc", lambda: str(fake_nvcc(tmp_path)))
     closed, temporary = tmp_path / "closed", tmp_path / "temporary"
     closed.write_text("a file in the place of a folder")  # what even root cannot write into
@@ -252,7 +252,7 @@ def test_compiled_kernels_are_kept_where_one_can_write(monkeypatch, tmp_path):
         build.build(build.KERNELS, "scan.so", "sm_90")
 
 
-def test_what_the_compiler_says_is_shown(monkeypatch, tmp_path):
+def test_compiler_errors_are_shown(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "find_nvcc", lambda: str(fake_nvcc(tmp_path, fails=True)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(SettingError, match=r"got exit status 2(.|\n)*no such thing"):

@@ -101,15 +101,15 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def test_the_inventory_counts_what_is_there_against_what_should_be(root):
+def test_inventory_compares_found_with_expected_counts(root):
     found = {one.set: one for one in suites.inventory(str(root / "toy.toml"), root)}
-    assert (found["known"].images, found["known"].complete) == (24, True)
-    assert (found["grey"].images, found["grey"].absent, found["grey"].complete) == (8, 1, False)
-    assert (found["yellow"].images, found["yellow"].unclean, found["yellow"].complete) == (10, True, True)
-    assert (found["violet"].images, found["violet"].where, found["violet"].complete) == (0, None, False)
+    assert (found["known"].images, found["known"].is_complete) == (24, True)
+    assert (found["grey"].images, found["grey"].absent, found["grey"].is_complete) == (8, 1, False)
+    assert (found["yellow"].images, found["yellow"].unclean, found["yellow"].is_complete) == (10, True, True)
+    assert (found["violet"].images, found["violet"].where, found["violet"].is_complete) == (0, None, False)
 
 
-def test_check_says_it_in_words_and_by_its_exit_code(root):
+def test_check_lists_missing_sets_and_sets_the_exit_code(root):
     result = run(root / "toy.toml", "--data", root, "--check")
     assert result.exit_code == 1
     assert "grey                 8 of 8 images, 1 listed but absent  ← incomplete" in result.stderr
@@ -117,7 +117,7 @@ def test_check_says_it_in_words_and_by_its_exit_code(root):
     assert "yellow              10 of 10 images  (known to contain known classes)" in result.stderr
 
 
-def test_images_go_all_the_way_to_a_table_and_a_report(root, colours, tmp_path):
+def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     out = tmp_path / "out"
     arguments = (
         "--data",
@@ -172,7 +172,7 @@ def test_a_real_model_from_a_folder_reads_the_same_tree(root, tmp_path):
     assert loading.reload(suite.source).fingerprint == suite.fingerprint
 
 
-def test_what_is_missing_is_named(root, colours):
+def test_missing_files_are_named(root, colours):
     with pytest.raises(SettingError, match="reads feature files; use --features"):
         suites.load_images("imagenet200", root)
     (root / "classes.txt").unlink()

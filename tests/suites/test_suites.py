@@ -34,7 +34,7 @@ def test_against_takes_the_known_samples_and_the_named_sets(table):
     torch.testing.assert_close(trial.z[60:], suite.pool.z[80:])
 
 
-def test_images_of_classes_nobody_lists_are_left_out(tmp_path):
+def test_images_of_unlisted_classes_are_left_out(tmp_path):
     table = suite_files.write(tmp_path, table=suite_files.TABLE.replace("lists.json#toy/known", "lists.json#toy/some"))
     (tmp_path / "lists.json").write_text(json.dumps({"toy": {"some": [4, 1], "negative": [6, 7]}}))
     classes = {"classes": json.dumps(list("012345"))}
@@ -44,7 +44,7 @@ def test_images_of_classes_nobody_lists_are_left_out(tmp_path):
     assert suite.against("far").label[:4].tolist() == [1, 0, 1, 0]  # classes 1 and 4, as they are named in the space
 
 
-def test_a_name_that_stands_twice_is_told_apart(tmp_path):
+def test_duplicate_names_get_a_number(tmp_path):
     table = suite_files.write(tmp_path)
     twice = ["crane", "crane", *suite_files.NAMES[2:], "crane", *suite_files.NEGATIVES[1:]]
     z = unit(36, 16, seed=1)
@@ -82,7 +82,7 @@ def test_classes_of_unlabelled_images_cannot_be_chosen(table):
 
 
 @pytest.mark.parametrize("name", suites.names())
-def test_every_table_of_the_package_says_what_it_is(name):
+def test_every_packaged_suite_has_a_description(name):
     table = suites.read(name)
     assert table["about"]
     assert table["unknown"]

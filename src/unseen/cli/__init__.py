@@ -13,7 +13,10 @@ from unseen.cli import options, terminal
 from unseen.errors import UnseenError
 
 COMMANDS = ("demo", "detect", "encode", "mine", "gap", "serve", "export")  # unseen.cli.NAME holds the function NAME
-EXTENDED = {"score": (), "bench": ("compare",)}  # `unseen bench SUITE` and `unseen bench compare`: bench_compare.py
+EXTENDED = {
+    "score": ("streams",),
+    "bench": ("compare",),
+}  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 
 app = typer.Typer(

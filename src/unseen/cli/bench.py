@@ -121,10 +121,10 @@ def print_inventory(suite: str, root: Path) -> bool:
     for one in found:
         expected = f" of {one.expected:,}" if one.expected else ""
         absent = f", {one.absent:,} listed but absent" if one.absent else ""
-        mark = "" if one.complete else "  ← incomplete" if one.images else "  ← missing, left out"
+        mark = "" if one.is_complete else "  ← incomplete" if one.images else "  ← missing, left out"
         note = "  (known to contain known classes)" if one.unclean else ""
         terminal.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
-    return all(one.complete for one in found)
+    return all(one.is_complete for one in found)
 
 
 def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:

@@ -14,10 +14,11 @@ from rich.table import Table
 from unseen import Session, detectors
 from unseen import demo as embedded
 from unseen.arrival import ORDERS
-from unseen.cli import terminal
-from unseen.cli.score import line
+from unseen.cli import options, terminal
+from unseen.cli.output import sentence
+from unseen.cli.stream_run import rule_in_words
 from unseen.evaluate import Evaluation, judge, over_time
-from unseen.report import charts, stream
+from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 
 SHOWN = 6  # verdicts printed from either end of the stream
@@ -27,13 +28,11 @@ METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
 def demo(
-    detector: Annotated[
-        str, typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))}.")
-    ] = detectors.DEFAULT,
+    detector: options.Detector = None,
     order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
     seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Watch unseen work on real images it carries with it: no download, no GPU, a few seconds.
 
@@ -43,55 +42,44 @@ def demo(
     """
     pack = embedded.load()
     pack = pack[pack.trial.arrival(order, seed)]
-    session = Session(detectors.make(detector, pack.space))
+    session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
     verdicts = session.observe(pack.trial.z)
     learning = judge(session.detector, verdicts.reading, pack.trial)
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.trial.z)
     frozen = judge(session.detector, before, pack.trial)
-    log = stream.Log()
+    log = stream_page.StreamLog()
     log.add(pack.keys, verdicts, pack.thumbnails)
-    stream.write(report, log, session, title="unseen demo", tables=[_truth_table(frozen, learning)])
+    stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
-        metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_kept(verdicts, learning)}
+        run = {"detector": session.detector.name, "order": order, "seed": seed, "report": str(report)}
         counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "threshold": session.threshold}
-        terminal.emit(
-            {
-                "detector": session.detector.name,
-                "order": order,
-                "seed": seed,
-                **counts,
-                **metrics,
-                "report": str(report),
-            }
-        )
+        metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_kept(verdicts, learning)}
+        terminal.emit({**run, **counts, **metrics})
         return
-    _say(pack, session, verdicts)
-    _judge(verdicts, frozen, learning)
+    _print_verdicts(pack, session, verdicts)
+    _print_truth(verdicts, frozen, learning)
     terminal.out.print(f"\nreport with the pictures: {report}", soft_wrap=True)
 
 
-def _say(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
+def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
     counts = Counter(pack.trial.sources[i] for i in pack.trial.source.tolist())
     kinds = ", ".join(f"{count:,} {source}" for source, count in sorted(counts.items()))
     terminal.out.print(f"{len(verdicts):,} real images ({kinds}), encoded beforehand; nothing is downloaded")
-    terminal.out.print(f"{stream.about(session)}\n", soft_wrap=True)
-    for key, verdict in zip(pack.keys[:SHOWN], verdicts[:SHOWN], strict=True):
-        print(line(key, verdict))
-    print("…")
-    for key, verdict in zip(pack.keys[-SHOWN:], verdicts[-SHOWN:], strict=True):
-        print(line(key, verdict))
+    terminal.out.print(f"{stream_page.about(session)}\n", soft_wrap=True)
+    records = list(verdicts.records(pack.keys))
+    print("\n".join([*map(sentence, records[:SHOWN]), "…", *map(sentence, records[-SHOWN:])]))
     known, tally = int(verdicts.known.sum()), session.snapshot.tally
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"threshold {session.threshold:.2f} (adaptive, aims at 95 % of known)"
+        f"threshold {session.threshold:.2f} ({rule_in_words(session.rule)})"
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
 
 
-def _judge(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None:
+def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None:
     terminal.out.print("\nagainst the truth, which the detector never saw, in percent:")
     table = Table("", "frozen", "learning", box=None, padding=(0, 2))
     for what, before, after in _compared(frozen, learning):
@@ -134,7 +122,7 @@ def _compared(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, 
 
 
 def _kept(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
-    """Return how many of either side were called rightly once the line meant what it says."""
+    """Return the shares of right verdicts among known and among unknown images, after warming up."""
     is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
     return {
@@ -147,15 +135,17 @@ def _aurocs(report: Evaluation) -> list[float]:
     return [100 * row["auroc"] for row in over_time(report, points=SLICES)]
 
 
-def _truth_table(frozen: Evaluation, learning: Evaluation) -> stream.Table:
+def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.Section:
     series = {
         kind: [(row["samples"], row["auroc"]) for row in over_time(report, points=SLICES)]
         for kind, report in (("frozen", frozen), ("online", learning))
     }
-    drawable = any(not math.isnan(value) for line in series.values() for _, value in line)
+    drawable = any(not math.isnan(value) for points in series.values() for _, value in points)
     note = (
         "The truth was used only here, after every verdict. Frozen: the same detector before its first image. "
         "In percent: AUROC and right names, more is better; FPR95, less. The curves are AUROC by slice of the stream."
     )
-    chart = stream.keys("frozen", "online") + charts.curves(series) if drawable else ""
-    return stream.Table("Against the truth", note, ("", "frozen", "learning"), _compared(frozen, learning), chart)
+    chart = stream_page.legend("frozen", "online") + charts.curves(series) if drawable else ""
+    return stream_page.Section(
+        "Against the truth", note, ("", "frozen", "learning"), _compared(frozen, learning), chart
+    )

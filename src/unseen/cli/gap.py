@@ -68,9 +68,9 @@ def row(found: theory.Gap) -> dict[str, object]:
         "distance": float(found.distance.sum()),
         "bound": float(found.bound.bound.sum()),
         "rank": found.bound.rank,
-        "leading_bound": float(found.leading.bound.sum()),
-        "leading_rank": found.leading.rank,
-        "own_bound": float(found.own.sum()),
+        "leading_bound": float(found.leading_bound.bound.sum()),
+        "leading_rank": found.leading_bound.rank,
+        "own_bound": float(found.own_bound.sum()),
         "residual": float(best.residual.nan_to_num().max()),
         "iterations": best.iterations,
         "reversed": int((best.sign < 0).sum()),
@@ -80,7 +80,7 @@ def row(found: theory.Gap) -> dict[str, object]:
         "classes": [
             {"name": name, "distance": distance, "bound": bound, "own_bound": own}
             for name, distance, bound, own in zip(
-                found.names, found.distance.tolist(), found.bound.bound.tolist(), found.own.tolist(), strict=True
+                found.names, found.distance.tolist(), found.bound.bound.tolist(), found.own_bound.tolist(), strict=True
             )
         ],
     }
@@ -111,7 +111,7 @@ def draw(found: theory.Gap, path: Path, pyplot: Any) -> None:
     for label, values in (
         ("|r - w*|²", found.distance),
         ("bound, span of all images", found.bound.bound),
-        ("bound, leading directions", found.leading.bound),
+        ("bound, leading directions", found.leading_bound.bound),
     ):
         left.plot(values[order].cpu(), label=label)
     left.set(xlabel="class, farthest first", ylabel="squared distance")
@@ -130,8 +130,8 @@ def _distances(found: theory.Gap, top: int) -> Table:
     columns = {
         "distance": found.distance,
         f"bound (rank {found.bound.rank})": found.bound.bound,
-        f"leading (rank {found.leading.rank})": found.leading.bound,
-        "own images": found.own,
+        f"leading (rank {found.leading_bound.rank})": found.leading_bound.bound,
+        "own images": found.own_bound,
     }
     for column in columns:
         table.add_column(column, justify="right")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unseen.cli import terminal
+from unseen.cli import options, terminal
+from unseen.cli.label_space import given_names, warn, words_bar
 from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
 from unseen.labels import MINERS, PROMPTS, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
-from unseen.labels.nearest import Pair, near_duplicates, nearest_names, nearest_negatives
+from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
 from unseen.progress import Progress
 from unseen.scale import cluster
 
@@ -27,8 +26,8 @@ def mine(
         list[Path] | None,
         typer.Option(help="Text file with one known name per line; # comments. Several, or a folder: one space each."),
     ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")] = None,
-    encoder: Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, or a model folder.")] = "offline",
+    label: options.Label = None,
+    encoder: options.Encoder = "offline",
     miner: Annotated[str, typer.Option(help=f"Rule that picks negatives: {', '.join(MINERS)}.")] = "neglabel",
     negatives: Annotated[
         int, typer.Option(help="How many negatives; -1 keeps the share the rule's paper keeps.")
@@ -44,11 +43,11 @@ def mine(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Label space file to write; a folder for several.")
     ] = Path("space.safetensors"),
-    ray: Annotated[str | None, typer.Option(help=cluster.HELP)] = None,
+    ray: options.Ray = None,
     workers: Annotated[int | None, typer.Option(help="With --ray: encoders at work; one per CPU slot.", min=1)] = None,
-    gpus: Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)] = 0,
+    gpus: options.Gpus = 0,
     show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per label space.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Pick the negative labels for your classes and write a label space.
 
@@ -60,8 +59,8 @@ def mine(
     Example: `unseen mine --labels spaces/ -o mined/ --ray auto`
     """
     wanted = named_spaces(labels or [], label)
-    files = written_to(output, wanted)
-    options: dict[str, Any] = {
+    files = output_files(output, wanted)
+    settings: dict[str, Any] = {
         "negatives": None if negatives == -1 else negatives,
         "miner": miner,
         "prompt": _prompt(prompt, learned),
@@ -71,36 +70,36 @@ def mine(
     with words_bar() as progress:
         if ray is None:
             model = load_encoder(encoder)
-            made = _here(wanted, model, options, progress)
+            made = _on_this_machine(wanted, model, settings, progress)
         else:
-            made = _on_ray(ray, wanted, encoder, options, workers, gpus, progress)
+            made = _on_ray(ray, wanted, encoder, settings, workers, gpus, progress)
         spaces = {}
         for name, space in made:
             space.save(files[name])
             spaces[name] = space
     for name, space in spaces.items():
-        _told(space, files[name], show=show, as_json=as_json)
+        _print_space(space, files[name], show=show, as_json=as_json)
 
 
-def _here(
-    wanted: Mapping[str, Sequence[str]], encoder: Encoder, options: dict[str, Any], progress: Progress
+def _on_this_machine(
+    wanted: Mapping[str, Sequence[str]], encoder: Encoder, settings: dict[str, Any], progress: Progress
 ) -> Iterator[tuple[str, LabelSpace]]:
     for name, own in wanted.items():
-        yield name, LabelSpace.build(own, encoder, progress=progress, **options)
+        yield name, LabelSpace.build(own, encoder, progress=progress, **settings)
 
 
 def _on_ray(
     address: str,
     wanted: Mapping[str, Sequence[str]],
     encoder: str,
-    options: dict[str, Any],
+    settings: dict[str, Any],
     workers: int | None,
     gpus: float,
     progress: Progress,
 ) -> Iterator[tuple[str, LabelSpace]]:
     from unseen.scale import mine as scaled
 
-    spec = MiningSpec.of(options.pop("miner"), **options)
+    spec = MiningSpec.of(settings.pop("miner"), **settings)
     with cluster.connect(address, workers=workers) as ray:
         load = partial(load_encoder, encoder)
         yield from scaled.mine(ray, wanted, load, spec, workers=workers, gpus=gpus, progress=progress)
@@ -120,7 +119,7 @@ def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, li
     return {file.stem: list(read_names(file)) for file in files}
 
 
-def written_to(output: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Path]:
+def output_files(output: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Path]:
     """Return the file of each label space: the output itself for one, files in that folder for several."""
     if len(wanted) == 1:
         return dict.fromkeys(wanted, output)
@@ -129,7 +128,7 @@ def written_to(output: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, P
     return {name: output / f"{name}.safetensors" for name in wanted}
 
 
-def _told(space: LabelSpace, output: Path, *, show: bool, as_json: bool) -> None:
+def _print_space(space: LabelSpace, output: Path, *, show: bool, as_json: bool) -> None:
     if as_json:
         terminal.emit(_summary(space, output, show=show))
         return
@@ -143,51 +142,23 @@ def _told(space: LabelSpace, output: Path, *, show: bool, as_json: bool) -> None
     )
 
 
-def given_names(path: Path | None, given: list[str] | None) -> list[str]:
-    """Return the names of a file and of the command line, in that order."""
-    names = [*(read_names(path) if path else ()), *(given or ())]
-    if not names:
-        raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
-    return names
-
-
 def _prompt(prompt: str | None, learned: Path | None) -> str | Prompt | None:
     if prompt and learned:
         raise LabelError("expected --prompt or --learned, got both; learned vectors need no template")
     return LearnedPrompts.load(learned) if learned else prompt
 
 
-@contextmanager
-def words_bar() -> Iterator[Progress]:
-    """Show how many words of the corpus have been encoded; yield what to call with the count."""
-    started = time.perf_counter()
-    with terminal.progress("words") as bar:
-        task = bar.add_task("corpus", total=None, rate="")
-
-        def progress(done: int, total: int) -> None:
-            rate = done / max(time.perf_counter() - started, 1e-6)
-            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} per second")
-
-        yield progress
-
-
 def _show(space: LabelSpace) -> None:
     others = nearest_names(space)
     for name, pairs in list(nearest_negatives(space).items())[:SHOWN]:
-        far = ", ".join(f"{pair.negative} {pair.cosine:.2f}" for pair in pairs)
-        near = "{} {:.2f}".format(*others[name]) if name in others else "—"
-        terminal.out.print(f"{name:<24} nearest name {near:<30} nearest negatives {far}", markup=False, soft_wrap=True)
+        negatives = ", ".join(f"{pair.negative} {pair.cosine:.2f}" for pair in pairs)
+        nearest = "{} {:.2f}".format(*others[name]) if name in others else "—"
+        terminal.out.print(
+            f"{name:<24} nearest name {nearest:<30} nearest negatives {negatives}", markup=False, soft_wrap=True
+        )
     if len(space.names) > SHOWN:
         terminal.err.print(f"… and {len(space.names) - SHOWN:,} more names: --show --json prints all")
     terminal.out.print(f"most negative: {', '.join(space.negatives[:SHOWN])}", markup=False, soft_wrap=True)
-
-
-def warn(pairs: list[Pair]) -> None:
-    """Say which negatives a person would take for a known name."""
-    if pairs:
-        few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
-        terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
-        terminal.err.print(few, markup=False, soft_wrap=True)
 
 
 def _summary(space: LabelSpace, output: Path, *, show: bool) -> dict[str, object]:

@@ -33,7 +33,7 @@ Features = Annotated[
 # what judges
 Detector = Annotated[
     str | None,
-    typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: default)."),
+    typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: {detectors.DEFAULT})."),
 ]
 State = Annotated[Path | None, typer.Option(help="Keep what is learned in this file; go on from it if it is there.")]
 Recall = Annotated[

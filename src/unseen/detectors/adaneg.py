@@ -40,7 +40,7 @@ class Memory(NamedTuple):
 class AdaNeg(Detector[Memory]):
     """Keep images the frozen text is sure of, and score by NegLabel on prototypes that mix them with the text.
 
-    The published loop writes a batch of 256 before it scores it; here each sample is written, then scored, alone.
+    The published loop writes a batch of 256 before it scores it; here each sample is written, then scored, by itself.
     """
 
     tau: float = 0.01

@@ -10,7 +10,7 @@ from unseen.detectors.base import Detector, positive
 
 @dataclass(frozen=True, eq=False)
 class Frozen(Detector[None]):
-    """A method whose score depends on the frozen text alone."""
+    """A method whose score depends on the frozen text only."""
 
     merges: ClassVar[bool] = True
 

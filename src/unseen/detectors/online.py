@@ -106,7 +106,7 @@ class Online(Detector[Banks]):
     def observe_together(
         self, states: Sequence[Banks], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
     ) -> list[tuple[Reading, Banks]]:
-        """Observe streams side by side. What the frozen text says of an image is computed once for all of them."""
+        """Observe streams side by side; the logits of the frozen text are computed once per image for all of them."""
         z = self._checked(z)
         anchors, trust = self._anchors, self.sources_and_trust(z)[1]
         order = pad_sequence(list(orders), batch_first=True, padding_value=len(z))  # one past the last: no sample

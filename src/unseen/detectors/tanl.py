@@ -37,8 +37,8 @@ class TANL(Detector[Queues]):
 
     The label space's negatives are the corpus. The known names' own text seeds the known queue; the published seed of
     the unknown queue, noise images, needs an encoder, so here it starts empty: at first the negatives furthest from
-    the known names are used. Each sample teaches, then is scored, alone: the published variant that adapts to a batch
-    of 256 is transductive.
+    the known names are used. Each sample teaches, then is scored, by itself: the published variant that adapts to a
+    batch of 256 is transductive.
     """
 
     tau: float = 0.01
@@ -116,11 +116,11 @@ class TANL(Detector[Queues]):
     def _active(self, total: Any, seen: list[int]) -> Any:
         """Return the negatives by how much more unknown images activate them than known ones do, the most first."""
         counts = [min(max(count, 1), self.queue) for count in seen]
-        excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
-        if len(excess) <= self.top:
-            return excess.argsort()
-        chosen = excess.argpartition(self.top - 1)[: self.top]
-        return chosen[excess[chosen].argsort()]
+        known_excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
+        if len(known_excess) <= self.top:
+            return known_excess.argsort()
+        chosen = known_excess.argpartition(self.top - 1)[: self.top]
+        return chosen[known_excess[chosen].argsort()]
 
     def _side(self, share: float, threshold: float) -> int | None:
         if share > threshold + self.gap * (1 - threshold):

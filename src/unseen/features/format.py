@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.errors import DataError, SettingError
 from unseen.features.parquet import read_parquet
 from unseen.features.shards import MANIFEST, Row, read_manifest, read_shards
+from unseen.storage.files import read_safetensors
 from unseen.storage.remote import Location, location, reading
 
 FOLDER = "folder"
@@ -125,9 +126,7 @@ def _load_file(path: Path) -> Features:
 
 def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return tensors, file.metadata() or {}
+        return read_safetensors(path)
     except (SafetensorError, OSError) as error:
         raise DataError(f"expected a safetensors file at {path}, got a damaged one ({error}); copy it again") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Protocol
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.errors import LabelError
+from unseen.errors import DataError, LabelError
+from unseen.features import load_features
 
 
 class TextIdentity(Protocol):
@@ -123,23 +122,12 @@ class LearnedPrompts:
 
     @classmethod
     def load(cls, path: str | Path) -> LearnedPrompts:
-        """Read a safetensors file with `features` [n, d] and a JSON list `names` in its metadata."""
-        path = Path(path)
+        """Read a features file that has one name per row: `features` [n, d] and a JSON list `names` in its metadata."""
         try:
-            with safe_open(path, framework="pt") as file:
-                names = json.loads((file.metadata() or {})["names"])
-                features = file.get_tensor("features").float()
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise LabelError(
-                f"expected learned prompts in {path} (tensor 'features', metadata 'names'), got {error}; "
-                "write them with safetensors.torch.save_file"
-            ) from error
-        if features.shape[:1] != (len(names),) or features.ndim != 2:
-            raise LabelError(
-                f"expected one vector per name in {path}, got {list(features.shape)} for {len(names)} names; "
-                "write it again"
-            )
-        return cls(dict(zip(names, normalize(features, dim=-1), strict=True)), path.name)
+            features = load_features(path)
+        except DataError as error:
+            raise LabelError(f"expected learned prompts at {path}, got a file that is none: {error}") from error
+        return cls(dict(zip(features.keys, features.z, strict=True)), Path(path).name)
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return the learned vector of each name."""

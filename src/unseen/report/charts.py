@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 1080, 260
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 30
 BINS = 54
 POINTS = 1500  # dots in a chart: more would only hide each other
-TAIL = 0.002  # share of the scores at either end that may lie outside the frame
+TAIL = 0.002  # share of the margins at either end that may lie outside the frame
 
 
 @dataclass(frozen=True)
@@ -39,38 +39,38 @@ class Axis:
         return [i * step for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
-def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], line: float) -> str:
-    """Return how many images scored what, accepted on top of rejected, with the line as it stands now."""
-    low, high = spread(margin, line)
+def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: float) -> str:
+    """Return how many images have which margin, known on top of unknown, with the threshold as it is now."""
+    low, high = spread(margin, threshold)
     bins = [torch.histc(side.clamp(low, high), BINS, low, high).tolist() for side in (margin[~known], margin[known])]
     x, y = _across(low, high), Axis(0, max(map(sum, zip(*bins, strict=True))) * 1.05, HEIGHT - BOTTOM, TOP)
     width = (high - low) / BINS
     parts = [*_horizontal(y), *_bottom(x)]
-    for i, (unknown, accepted) in enumerate(zip(*bins, strict=True)):
+    for i, (below, above) in enumerate(zip(*bins, strict=True)):
         left, right = x(low + i * width) + 0.5, x(low + (i + 1) * width) - 0.5
-        for kind, start, count in (("unknown", 0.0, unknown), ("known", unknown, accepted)):
+        for kind, start, count in (("unknown", 0.0, below), ("known", below, above)):
             if count:
                 top = y(start + count)
                 parts.append(_rect(kind, left, top, right - left, y(start) - top))
-    at = x(line)
+    at = x(threshold)
     side = "end" if at > WIDTH * 0.8 else "start"
-    parts.append(f'<path class="cut" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
-    parts.append(_text(f"line {line:.2f}", at + (-6 if side == "end" else 6), TOP + 12, side, "cut"))
-    return _svg(parts, "Histogram of the scores, with the line between known and unknown")
+    parts.append(f'<path class="threshold" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
+    parts.append(_text(f"threshold {threshold:.2f}", at + (-6 if side == "end" else 6), TOP + 12, side, "threshold"))
+    return _svg(parts, "Histogram of the margins, with the threshold between known and unknown")
 
 
-def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], cut: Float[Tensor, " n"]) -> str:
-    """Return every image as a dot in order of arrival, and the line as each of them met it."""
+def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Float[Tensor, " n"]) -> str:
+    """Return every image as a dot in order of arrival, and the threshold that each of them met."""
     count = len(margin)
-    low, high = spread(margin, float(cut[-1]))
+    low, high = spread(margin, float(threshold[-1]))
     x, y = _across(0, max(count, 2)), Axis(low, high, HEIGHT - BOTTOM, TOP)
     parts = [*_horizontal(y), *_bottom(x)]
     for i in _sampled(count, POINTS):
         kind = "known" if known[i] else "unknown"
         parts.append(f'<circle class="{kind}" cx="{x(i + 1):.1f}" cy="{y(float(margin[i])):.1f}" r="2.2"/>')
-    steps = [(x(i + 1), y(float(cut[i]))) for i in _sampled(count, 400)]
-    parts.append(_polyline("cut", steps))
-    return _svg(parts, "Scores in order of arrival, with the line as it moved")
+    steps = [(x(i + 1), y(float(threshold[i]))) for i in _sampled(count, 400)]
+    parts.append(_polyline("threshold", steps))
+    return _svg(parts, "Margins in order of arrival, with the threshold as it moved")
 
 
 def curves(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from unseen.errors import ServiceError
 
 RAW = {"content-type": "application/octet-stream"}
-AGAIN = (429, 502, 503, 504, 507)
+RETRIED = (429, 502, 503, 504, 507)
 
 
 class Client:
@@ -24,7 +24,7 @@ class Client:
     with Client("http://127.0.0.1:8000") as service:
         stream = service.create(names=["cat", "dog"])
         for verdict in stream.observe(features):
-            print(verdict["name"], verdict["confidence"])
+            print(verdict["verdict"], verdict["name"], verdict["confidence"])
     """
 
     def __init__(self, url: str, key: str | None = None, *, retries: int = 5, timeout: float = 30) -> None:
@@ -65,13 +65,13 @@ class Client:
             else:
                 if response.is_success:
                     return response
-                if last or response.status_code not in AGAIN:
+                if last or response.status_code not in RETRIED:
                     raise ServiceError(response.status_code, _message(response))
             time.sleep(0.1 * 2**attempt)
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.http.close()
 
     def __enter__(self) -> Client:
@@ -98,9 +98,12 @@ class Remote:
         path = f"{self._path}/score"
         return list(self.client.ask("POST", path, again=True, content=_bytes(features), headers=RAW).json()["verdicts"])
 
-    def observe_images(self, images: Sequence[bytes], *, key: str | None = None) -> list[dict[str, Any]]:
-        """Learn from image files and return a verdict for each."""
-        files = [("images", ("image", data)) for data in images]
+    def observe_images(
+        self, images: Sequence[bytes], *, keys: Sequence[str] | None = None, key: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Learn from image files and return a verdict for each, with its key: by default its place in the request."""
+        names = keys or [str(number) for number in range(len(images))]
+        files = [("images", (name, data)) for name, data in zip(names, images, strict=True)]
         headers = {"idempotency-key": key or uuid.uuid4().hex}
         answer = self.client.ask("POST", f"{self._path}/observe", again=True, files=files, headers=headers)
         return list(answer.json()["verdicts"])
@@ -136,7 +139,7 @@ class Remote:
         self.client.call("DELETE", self._path)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield what is said of every sample from now on."""
+        """Yield the verdicts of every observed sample from now on."""
         with self.client.http.stream("GET", f"{self._path}/events", timeout=None) as answer:
             for line in answer.iter_lines():
                 if line.startswith("data: "):

@@ -52,15 +52,19 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, hea
         save_file(tensors, temporary, metadata=metadata)
 
 
+def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of any safetensors file; one that is damaged raises SafetensorError."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
 def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:
     """Return the tensors and the header of a file written by `save_tensors`, checked bit by bit."""
     path = Path(path)
     if not path.is_file():
         raise StateError(f"expected a {kind} file, got no file at {path}; check the path")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        tensors, metadata = read_safetensors(path)
     except (SafetensorError, OSError) as error:
         raise StateError(
             f"expected a whole {kind} file at {path}, got a damaged one ({error}); restore a copy"

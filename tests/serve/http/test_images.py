@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -20,9 +19,7 @@ from unseen.detectors import MCM
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
-from unseen.serve.stream.thumbnails import Thumbnails
 from unseen.serve.work.encoding import CHUNK
-from unseen.serve.work.fair_pool import FairThreadPool
 
 NAMES = ["cat", "dog", "nice photo"]
 LABELS = space(dtype=torch.float32)
@@ -66,13 +63,13 @@ def margins(rows) -> list[float]:
     return [row["margin"] for row in rows]
 
 
-def test_uploaded_files_are_judged_as_a_session_judges_them(remote, expected):
+def test_uploaded_files_get_the_verdicts_of_a_session(remote, expected):
     said = remote.observe_images(FILES)
     assert margins(said) == pytest.approx(expected.margin.tolist(), abs=1e-4)
     assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.reading.label]
 
 
-def test_base64_and_data_urls_mean_the_same_as_files(server, remote, expected):
+def test_base64_and_data_urls_get_the_same_verdicts_as_files(server, remote, expected):
     texts = [base64.b64encode(data).decode() for data in FILES]
     texts[1] = f"data:image/png;base64,{texts[1]}"
     answer = server.client.http.post(f"/v1/streams/{remote.id}/score", json={"images": texts})
@@ -80,7 +77,7 @@ def test_base64_and_data_urls_mean_the_same_as_files(server, remote, expected):
     assert margins(answer.json()["verdicts"]) == pytest.approx(expected.margin.tolist(), abs=1e-4)
 
 
-def test_features_in_base64_mean_the_same_as_numbers(server, remote):
+def test_features_in_base64_get_the_same_verdicts_as_numbers(server, remote):
     z = normalize(torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
     path = f"/v1/streams/{remote.id}/score"
     text = base64.b64encode(z.numpy().astype("<f4").tobytes()).decode()
@@ -91,14 +88,14 @@ def test_features_in_base64_mean_the_same_as_numbers(server, remote):
     assert "whole rows" in refused.json()["message"]
 
 
-def test_one_bad_image_refuses_the_request_by_its_number_and_nothing_is_learned(remote):
+def test_one_bad_image_refuses_the_request_with_its_number_and_teaches_nothing(remote):
     seq = remote.info()["seq"]
     with pytest.raises(ServiceError, match="got image 10: not an image"):
         remote.observe_images([*FILES[:10], b"junk"])
     assert remote.info()["seq"] == seq
 
 
-def test_whoever_watches_can_see_a_small_picture(server, remote):
+def test_the_thumbnail_of_an_observed_image_is_served(server, remote):
     first = remote.observe_images(FILES[:1])[0]["seq"]
     answer = server.client.http.get(f"/v1/streams/{remote.id}/pictures/{first}")
     assert answer.headers["content-type"] == "image/jpeg"
@@ -109,14 +106,7 @@ def test_whoever_watches_can_see_a_small_picture(server, remote):
     assert server.client.http.get(f"/v1/streams/{remote.id}/pictures/99999").status_code == 404
 
 
-def test_thumbnails_drop_the_oldest_beyond_their_limit():
-    kept = Thumbnails(3)
-    kept.add(0, [b"a", b"b"])
-    kept.add(2, [b"c", b"d"])
-    assert [seq in kept for seq in range(4)] == [False, True, True, True]
-
-
-def test_a_retried_upload_is_known_by_its_images_not_by_how_their_vectors_round(tmp_path):
+def test_a_retried_upload_is_recognised_by_its_files_although_vectors_round_differently(tmp_path):
     LABELS.save(tmp_path / "space")
     with serving(tmp_path / "data", Rounding(LABELS.dim)) as url, Client(url) as client:
         remote = client.create(tmp_path / "space", detector="online")
@@ -127,7 +117,7 @@ def test_a_retried_upload_is_known_by_its_images_not_by_how_their_vectors_round(
             remote.observe_images(FILES[1:4], key="again")
 
 
-def test_uploads_of_one_owner_do_not_hold_up_another(tmp_path):
+def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
     LABELS.save(tmp_path / "space")
     made = ApiKeys(tmp_path / "data" / "keys.json")
     keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
@@ -147,32 +137,8 @@ def test_uploads_of_one_owner_do_not_hold_up_another(tmp_path):
     assert max(encoder.sizes) <= CHUNK
 
 
-def test_a_fair_pool_serves_owners_round_robin():
-    pool, gate, order = FairThreadPool(1, "test"), threading.Event(), []
-
-    def work(name):
-        gate.wait(10)
-        order.append(name)
-
-    submitted: list[Future] = [pool.executor("a").submit(work, f"a{i}") for i in range(4)]
-    submitted += [pool.executor(owner).submit(work, owner) for owner in ("b", "c")]
-    gate.set()
-    for future in submitted:
-        future.result(10)
-    assert order == ["a0", "b", "c", "a1", "a2", "a3"] or order == ["a0", "a1", "b", "c", "a2", "a3"]
-    pool.close()
-
-
-def test_a_fair_pool_returns_an_exception_to_its_submitter():
-    pool = FairThreadPool(1, "test")
-    with pytest.raises(ZeroDivisionError):
-        pool.executor("a").submit(lambda: 1 / 0).result(10)
-    assert pool.executor("a").submit(lambda: 1).result(10) == 1
-    pool.close()
-
-
 @pytest.mark.slow
-def test_mining_does_not_hold_up_inspection_or_learning(server, remote):
+def test_mining_does_not_delay_inspection_or_learning(server, remote):
     """Mine real negatives with the tiny encoder, and look at another stream meanwhile."""
     with ThreadPoolExecutor(1) as pool, Client(server.url, timeout=300) as own:
         mined = pool.submit(own.create, names=["cat", "dog"], negatives=500)

@@ -113,7 +113,7 @@ def test_eight_kills_lose_nothing_and_learn_nothing_twice(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("detector", ["default", "online"])
-def test_a_hundred_kills(tmp_path, detector):
+def test_a_hundred_kills_lose_nothing_and_learn_nothing_twice(tmp_path, detector):
     load = hammered(tmp_path, 100, seed=1, detector=detector)
     print(f"\n100 kills, {load.requests} requests, {len(load.acknowledged)} samples acknowledged")
 

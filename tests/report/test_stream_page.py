@@ -12,8 +12,9 @@ from PIL import Image as Pillow
 
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors, threshold
+from unseen.images.thumbnail import jpeg_thumbnail
 from unseen.report import charts
-from unseen.report.stream import SHOWN, Gallery, Log, Table, Thumbnail, about, label_table, page, thumbnail, write
+from unseen.report.stream_page import SHOWN, Gallery, Section, StreamLog, Thumbnail, about, label_section, page, write
 
 VOID = {"meta", "img", "hr"}
 
@@ -36,9 +37,9 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def streamed(labels: LabelSpace, count: int = 300) -> tuple[Log, Session]:
-    session, log = Session(detectors.make("default", labels), threshold.Adaptive(warmup=64)), Log()
-    jpeg = thumbnail(Pillow.new("RGB", (300, 200), "orange"))
+def streamed(labels: LabelSpace, count: int = 300) -> tuple[StreamLog, Session]:
+    session, log = Session(detectors.make("default", labels), threshold.Adaptive(warmup=64)), StreamLog()
+    jpeg = jpeg_thumbnail(Pillow.new("RGB", (300, 200), "orange"), 224)
     for start, z in enumerate(stream(labels, count).split(50)):
         log.add([f"photos/{start}-{i}.jpg" for i in range(len(z))], session.observe(z), [jpeg] * len(z))
     return log, session
@@ -59,10 +60,10 @@ def test_the_page_is_whole_and_fetches_nothing(labels: LabelSpace) -> None:
     assert html.count("<svg") == 2
 
 
-def test_both_sides_show_their_ends_sorted_by_score(labels: LabelSpace) -> None:
+def test_both_galleries_show_their_ends_sorted_by_margin(labels: LabelSpace) -> None:
     log, session = streamed(labels, 1200)
     html = page(log, session, title="t")
-    rejected = html[html.index("<h2>Rejected") : html.index("<h2>Label space")]
+    rejected = html[html.index("<h2>Unknown") : html.index("<h2>Label space")]
     margins = [float(text) for text in re.findall(r"<span>([+-][\d.]+)</span>", rejected)]
     assert len(margins) == 2 * SHOWN
     assert margins == sorted(margins, reverse=True)
@@ -71,48 +72,42 @@ def test_both_sides_show_their_ends_sorted_by_score(labels: LabelSpace) -> None:
 def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
     gallery = Gallery()
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(0)).tolist()
-    for score in order:
-        gallery.add(Thumbnail(float(score), str(score), "cat", None))
+    for margin in order:
+        gallery.add(Thumbnail(float(margin), str(margin), "cat", None))
     assert len(gallery.thumbnails) <= 8 * SHOWN
     assert [one.margin for one in gallery.highest(SHOWN)] == [4999.0 - i for i in range(SHOWN)]
     assert [one.margin for one in gallery.lowest(SHOWN)] == [SHOWN - 1.0 - i for i in range(SHOWN)]
 
 
-def test_the_label_space_counts_calls_and_shows_neighbours(labels: LabelSpace) -> None:
+def test_the_label_space_counts_images_and_shows_neighbours(labels: LabelSpace) -> None:
     log, _ = streamed(labels)
-    table = label_table(labels, log)
-    assert sum(int(row[1]) for row in table.rows) == int(log.columns.known.sum())
-    assert all(row[2].startswith("negative ") for row in table.rows)
-    assert [row[1] for row in label_table(labels, Log()).rows] == ["0"] * len(labels.names)
+    section = label_section(labels, log)
+    assert sum(int(row[1]) for row in section.rows) == int(log.verdicts.known.sum())
+    assert all(row[2].startswith("negative ") for row in section.rows)
+    assert [row[1] for row in label_section(labels, StreamLog()).rows] == ["0"] * len(labels.names)
 
 
-def test_many_names_are_cut_and_said_to_be() -> None:
-    table = label_table(space(known=80), Log())
-    assert len(table.rows) == 60
-    assert "of 80" in table.note
+def test_only_sixty_names_are_shown_and_the_note_says_so() -> None:
+    section = label_section(space(known=80), StreamLog())
+    assert len(section.rows) == 60
+    assert "of 80" in section.note
 
 
 def test_a_stream_of_nothing_still_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
     path = tmp_path / "deep" / "out.html"
-    write(path, Log(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
+    write(path, StreamLog(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
     assert "No image could be read" in path.read_text()
 
 
 def test_further_tables_are_shown_with_numbers_to_the_right(labels: LabelSpace) -> None:
     log, session = streamed(labels, 60)
-    html = page(log, session, title="t", tables=[Table("Truth", "note", ("what", "share"), [("AUROC", "97.1")])])
+    html = page(log, session, title="t", sections=[Section("Truth", "note", ("what", "share"), [("AUROC", "97.1")])])
     assert '<td>AUROC</td><td class="number">97.1</td>' in html
 
 
-def test_about_says_what_judged(labels: LabelSpace) -> None:
+def test_about_names_encoder_label_space_and_detector(labels: LabelSpace) -> None:
     session = Session(detectors.make("default", labels))
     assert about(session).startswith("encoder unnamed · 6 names + 30 negatives (fingerprint ")
-
-
-def test_a_thumbnail_is_a_small_jpeg() -> None:
-    data = thumbnail(Pillow.effect_noise((3000, 2000), 60).convert("RGB"))
-    assert data.startswith(b"\xff\xd8")
-    assert len(data) < 40_000
 
 
 @pytest.mark.parametrize("values", [[0.0], [2.5, 2.5], [-1e6, 1e6], [0.001, 0.002, 0.003]])

@@ -19,6 +19,7 @@ from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
+from unseen.verdicts import FIELDS
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 400)
@@ -55,7 +56,7 @@ def post(server, remote, verb, **content):
     return server.client.http.post(f"/v1/streams/{remote.id}/{verb}", **content)
 
 
-def test_observe_says_what_a_session_says_and_numbers_it(server, remote, tmp_path):
+def test_observe_returns_the_verdicts_of_a_session_with_sequence_numbers(server, remote, tmp_path):
     session = Session(Online(LABELS))
     for first in (0, 100, 200):
         said = remote.observe(Z[first : first + 100])
@@ -74,6 +75,31 @@ def test_observe_says_what_a_session_says_and_numbers_it(server, remote, tmp_pat
     assert same(flat(resumed), flat(session))
 
 
+def test_a_verdict_has_the_fields_of_every_other_output_and_its_number(server, remote):
+    rows = Z[:2].tolist()
+    named = post(server, remote, "observe", json={"features": rows, "keys": ["a.jpg", "b.jpg"]}).json()["verdicts"]
+    assert [row["key"] for row in named] == ["a.jpg", "b.jpg"]
+    assert list(named[0]) == [*FIELDS, "seq"]
+    (row,) = remote.score(Z[:1])
+    assert list(row) == list(FIELDS)
+    assert row["key"] is None
+    assert row["verdict"] == ("unknown" if row["name"] is None else "known")
+    refused = post(server, remote, "score", json={"features": rows, "keys": ["a.jpg"]})
+    assert (refused.status_code, "expected 2 keys" in refused.json()["message"]) == (422, True)
+
+
+def test_openapi_describes_bodies_answers_errors_and_the_bearer_key(server):
+    document = server.client.http.get("/openapi.json").json()
+    observe = document["paths"]["/v1/streams/{id}/observe"]["post"]
+    kinds = ["application/json", "application/octet-stream", "multipart/form-data"]
+    assert list(observe["requestBody"]["content"]) == kinds
+    assert observe["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/VerdictList")
+    assert observe["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+    assert {one["name"] for one in observe["parameters"]} == {"id", "Idempotency-Key"}
+    assert observe["security"] == [{"HTTPBearer": []}]
+    assert list(document["components"]["schemas"]["VerdictRecord"]["properties"]) == [*FIELDS, "seq"]
+
+
 def test_score_is_pure(remote, server, tmp_path):
     remote.observe(Z[:50])
     before = downloaded(remote, LABELS, tmp_path / "before")
@@ -83,7 +109,7 @@ def test_score_is_pure(remote, server, tmp_path):
     assert same(before, downloaded(remote, LABELS, tmp_path / "after"))
 
 
-def test_json_and_raw_features_mean_the_same(server, remote):
+def test_json_and_raw_features_get_the_same_verdicts(server, remote):
     raw = remote.score(Z[:3])
     said = post(server, remote, "score", json={"features": Z[:3].tolist()}).json()["verdicts"]
     assert [row["margin"] for row in said] == pytest.approx([row["margin"] for row in raw], abs=1e-5)
@@ -132,7 +158,7 @@ def test_concurrent_callers_get_every_number_once_and_readers_see_whole_states(s
         assert torch.allclose(tensor.double(), expected[name].double(), atol=1e-4), name
 
 
-def test_streams_do_not_touch_each_other(server, space_file):
+def test_two_streams_learn_independently(server, space_file):
     left, right = (server.client.create(space_file, detector="online", name=side) for side in ("left", "right"))
     left.observe(Z[:30])
     assert right.info()["seq"] == 0
@@ -143,7 +169,7 @@ def test_streams_do_not_touch_each_other(server, space_file):
     right.delete()
 
 
-def test_snapshot_restore_and_reset(remote, tmp_path):
+def test_a_snapshot_is_restored_to_the_bit_and_reset_forgets(remote, tmp_path):
     remote.observe(Z[:40])
     here = downloaded(remote, LABELS, tmp_path / "here")
     number = remote.snapshot()
@@ -170,7 +196,7 @@ def test_a_foreign_or_damaged_state_is_refused(remote, tmp_path):
     assert remote.info()["seq"] == 0
 
 
-def test_events_tell_what_was_said(server, remote):
+def test_events_carry_the_verdicts_of_observe(server, remote):
     heard = []
     listening = threading.Event()
 
@@ -190,7 +216,7 @@ def test_events_tell_what_was_said(server, remote):
     assert heard[0]["verdicts"] == said
 
 
-def test_metrics_health_document_and_page(server, remote):
+def test_metrics_health_openapi_and_page_answer(server, remote):
     remote.observe(Z[:10])
     get = server.client.http.get
     text = get("/metrics").text
@@ -207,7 +233,7 @@ def test_metrics_health_document_and_page(server, remote):
     assert len(get(f"/v1/streams/{remote.id}/history").json()["margins"]) == 10
 
 
-def test_a_space_the_operator_offers(server, data):
+def test_a_label_space_in_the_data_folder_is_used_by_name(server, data):
     LABELS.save(data / "spaces" / "toy.safetensors")
     server.client.create(space="toy", detector="online").delete()
     with pytest.raises(ServiceError, match=r"out of \['toy'\]") as caught:
@@ -215,7 +241,7 @@ def test_a_space_the_operator_offers(server, data):
     assert caught.value.status == 422
 
 
-def test_names_need_an_encoder_and_the_answer_says_so(server):
+def test_names_without_an_encoder_are_refused_with_the_remedy(server):
     with pytest.raises(ServiceError, match="unseen serve --encoder") as caught:
         server.client.create(names=["cat", "dog"])
     assert caught.value.status == 422
@@ -243,7 +269,7 @@ def test_names_need_an_encoder_and_the_answer_says_so(server):
         ({"json": {"features": Z[:1].tolist()}, "headers": {"idempotency-key": "x" * 300}}, 422, "256 characters"),
     ],
 )
-def test_what_cannot_be_used_is_refused_and_changes_nothing(server, remote, content, status, message):
+def test_invalid_samples_are_refused_and_teach_nothing(server, remote, content, status, message):
     answer = post(server, remote, "observe", **content)
     assert answer.status_code == status
     assert re.search(message, answer.json()["message"])
@@ -264,7 +290,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(server, remote, cont
         ({"threshold": {"settings": {"recall": 2}}}, "recall"),
     ],
 )
-def test_a_stream_that_cannot_work_is_not_created(server, space_file, wanted, message):
+def test_invalid_stream_settings_are_refused(server, space_file, wanted, message):
     count = len(server.client.streams())
     with pytest.raises(ServiceError, match=message) as caught:
         server.client.create(space_file, **{"detector": "online", **wanted})

@@ -78,7 +78,7 @@ def share(driver):
     return int(re.search(r"\((\d+) %\)", text(driver, "accepted"))[1])
 
 
-def test_verdicts_arrive_and_the_curves_follow(browser):
+def test_verdicts_and_curves_update_while_the_page_is_open(browser):
     until(lambda: len(browser.find_elements("css selector", "#verdicts li")) > 20)
     before = number(browser, "seen")
     until(lambda: number(browser, "seen") > before)
@@ -90,13 +90,13 @@ def test_verdicts_arrive_and_the_curves_follow(browser):
     shot(browser, "light")
 
 
-def test_every_verdict_of_the_demo_has_its_picture(browser):
+def test_every_verdict_of_the_demo_has_a_thumbnail(browser):
     shown = "return [...document.querySelectorAll('#verdicts li img')].filter(i => i.complete && i.naturalWidth).length"
     until(lambda: browser.execute_script(shown) > 12)
     assert not browser.find_elements("css selector", "#verdicts .none")
 
 
-def test_it_can_be_paused_by_key_and_shows_what_it_missed_afterwards(browser):
+def test_the_p_key_pauses_the_page_and_resumes_with_what_arrived_meanwhile(browser):
     body = browser.find_element("tag name", "body")
     first = "return document.querySelector('#verdicts li').id"
     body.send_keys("p")
@@ -136,7 +136,7 @@ def test_snapshots_can_be_taken_and_restored(browser):
     assert not browser.find_element("id", "notice").is_displayed()
 
 
-def test_what_goes_wrong_is_said(browser):
+def test_an_error_of_the_api_is_shown_on_the_page(browser):
     browser.find_element("id", "new").click()
     browser.find_element("id", "create-names").send_keys("cat\ndog")
     shot(browser, "dialog")
@@ -159,7 +159,7 @@ def test_every_control_is_reached_by_tab_and_has_a_name(browser):
     assert {"stream", "new", "files", "folder", "learn", "threshold"} <= reached
 
 
-def test_dark_and_phone(browser):
+def test_the_page_has_a_dark_theme_and_fits_a_phone(browser):
     media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 27)"
@@ -185,7 +185,7 @@ canvas.toBlob((data) => {
 """
 
 
-def test_dropped_images_are_judged_and_shown(browser, tmp_path):
+def test_dropped_images_are_observed_or_scored_and_shown(browser, tmp_path):
     labels = space(dtype=torch.float32)
     labels.save(tmp_path / "space")
     with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
@@ -204,7 +204,7 @@ def test_dropped_images_are_judged_and_shown(browser, tmp_path):
         browser.get("about:blank")
 
 
-def test_nothing_else_is_called_and_the_policy_holds(browser, url):
+def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url):
     browser.get(url)
     until(lambda: browser.find_elements("css selector", "#verdicts img"))
     called = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")

@@ -78,7 +78,7 @@ def test_without_a_key_only_health_and_the_page_answer(server, remote):
             assert stranger.get("/v1/streams", headers=headers).status_code == 401
 
 
-def test_scopes_allow_what_they_say(server, remote, keys, data):
+def test_a_scope_allows_its_own_routes_and_no_more(server, remote, keys, data):
     with as_owner(server, keys["a", "read"]) as reader, as_owner(server, keys["a", "observe"]) as observer:
         assert len(reader.stream(remote.id).score(Z[:2])) == 2
         assert refusal(lambda: reader.stream(remote.id).observe(Z[:2])) == 403
@@ -88,7 +88,7 @@ def test_scopes_allow_what_they_say(server, remote, keys, data):
         assert refusal(lambda: observer.create(data.parent / "space", detector="online")) == 403
 
 
-def test_another_tenant_finds_nothing(server, remote, keys, tmp_path):
+def test_a_stream_does_not_exist_for_another_tenant(server, remote, keys, tmp_path):
     with as_owner(server, keys["b", "admin"]) as other:
         there = other.stream(remote.id)
         assert other.streams() == []
@@ -100,7 +100,7 @@ def test_another_tenant_finds_nothing(server, remote, keys, tmp_path):
         assert [row["id"] for row in operator.streams()] == [remote.id]
 
 
-def test_a_tenant_over_its_rate_is_told_to_wait_and_the_others_are_not(server, keys, data):
+def test_a_tenant_over_its_rate_gets_429_and_the_others_do_not(server, keys, data):
     with as_owner(server, keys["b", "admin"]) as other:
         busy = other.create(data.parent / "space", detector="online")
         assert [refusal(lambda: [busy.observe(Z) for _ in range(8)])] == [429]
@@ -111,7 +111,7 @@ def test_a_tenant_over_its_rate_is_told_to_wait_and_the_others_are_not(server, k
         assert refusal(lambda: other.create(data.parent / "space", detector="online")) == 409
 
 
-def test_keys_are_hashed_private_and_revoked_at_once(server, keys, data):
+def test_keys_are_stored_as_hashes_in_a_private_file_and_revoked_at_once(server, keys, data):
     path = data / "keys.json"
     assert path.stat().st_mode & 0o077 == 0
     assert not any(text.split("_", 2)[2] in path.read_text() for text in keys.values())
@@ -122,14 +122,14 @@ def test_keys_are_hashed_private_and_revoked_at_once(server, keys, data):
         assert refusal(brief.streams) == 401
 
 
-def test_the_first_key_is_noticed_by_who_began_without(tmp_path):
+def test_the_first_key_is_noticed_by_a_running_service(tmp_path):
     running = ApiKeys(tmp_path / "keys.json")
     assert len(running) == 0
     ApiKeys(tmp_path / "keys.json").add("a", "read")
     assert len(running) == 1
 
 
-def test_bad_keys_are_not_made(tmp_path):
+def test_a_key_with_a_bad_scope_or_owner_is_refused(tmp_path):
     made = ApiKeys(tmp_path / "keys.json")
     with pytest.raises(SettingError, match="scope"):
         made.add("a", "root")
@@ -139,7 +139,7 @@ def test_bad_keys_are_not_made(tmp_path):
         made.revoke("nobody")
 
 
-def test_no_address_but_loopback_without_keys(tmp_path):
+def test_binding_another_address_than_loopback_needs_a_key(tmp_path):
     with pytest.raises(SettingError, match="unseen keys add"):
         run(Settings(tmp_path, "0.0.0.0"), port=0, demo=False, announce=print)
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1", "example.org")] == [
@@ -180,7 +180,7 @@ def open_server(tmp_path_factory):
         {"host": "127.0.0.1.evil.example"},
     ],
 )
-def test_a_strangers_page_cannot_reach_through_the_users_browser(open_server, headers):
+def test_a_request_made_by_another_web_site_is_refused(open_server, headers):
     server, remote = open_server
     answer = server.client.http.post(f"/v1/streams/{remote.id}/reset", headers=headers)
     assert answer.status_code == 403
@@ -188,7 +188,7 @@ def test_a_strangers_page_cannot_reach_through_the_users_browser(open_server, he
     assert server.client.http.get("/v1/streams", headers=own).status_code == 200
 
 
-def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
+def test_an_image_whose_header_claims_too_many_pixels_is_refused_before_decoding():
     from PIL import Image
 
     file = io.BytesIO()
@@ -201,7 +201,7 @@ def test_pictures_that_claim_too_many_pixels_are_not_unpacked():
     assert "image 8: not an image" in str(junk)
 
 
-def test_keys_and_features_stay_out_of_the_log(tmp_path, caplog):
+def test_the_log_holds_no_key(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG):
         made = ApiKeys(tmp_path / "keys.json")
         text = made.add("a", "read")
@@ -267,12 +267,12 @@ def unchanged(open_server, tmp_path, examples):
     return statuses
 
 
-def test_malformed_requests_break_nothing_and_change_nothing(open_server, tmp_path):
+def test_malformed_requests_get_no_500_and_change_no_state(open_server, tmp_path):
     assert len(unchanged(open_server, tmp_path, 3)) > 30
 
 
 @pytest.mark.slow
-def test_ten_thousand_malformed_requests(open_server, tmp_path):
+def test_ten_thousand_malformed_requests_get_no_500_and_change_no_state(open_server, tmp_path):
     statuses = unchanged(open_server, tmp_path, 800)
     print(f"\n{len(statuses)} requests, statuses {sorted(set(statuses))}")
     assert len(statuses) >= 10_000

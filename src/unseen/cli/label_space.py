@@ -1,0 +1,91 @@
+"""The label space that a command works with: names from options and files, negatives mined or read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from unseen import LabelSpace
+from unseen.cli import terminal
+from unseen.encoders import Encoder
+from unseen.errors import EncoderError, LabelError, StateError
+from unseen.labels import read_names, wordnet
+from unseen.labels.nearest import Pair, near_duplicates
+from unseen.progress import Progress
+
+
+def given_names(path: Path | None, given: list[str] | None) -> list[str]:
+    """Return the names of a file and of the command line, in that order."""
+    names = [*(read_names(path) if path else ()), *(given or ())]
+    if not names:
+        raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
+    return names
+
+
+def space_path(state: Path) -> Path:
+    """Return where the label space of a state lies."""
+    return state.with_suffix(".space.safetensors")
+
+
+def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
+    """Return the label space of `--space`, or the one saved beside the state; None for a new one."""
+    if space:
+        return LabelSpace.load(space)
+    if state and state.exists():
+        if not space_path(state).exists():
+            raise StateError(f"expected the label space of {state} at {space_path(state)}, got no file; pass --space")
+        return LabelSpace.load(space_path(state))
+    if state and not has_names:
+        raise LabelError(
+            f"expected names, or a state that knows them, got no file at {state}; pass --labels for the first run"
+        )
+    return None
+
+
+def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabulary: int) -> LabelSpace:
+    """Return a new label space, with negatives mined from `vocabulary` words of WordNet."""
+    corpus = wordnet().thinned(vocabulary)
+    terminal.err.print(f"mining negatives from {corpus.name} (each word is encoded once and then kept)", soft_wrap=True)
+    with words_bar() as progress:
+        space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
+    warn(near_duplicates(space))
+    return space
+
+
+def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> None:
+    """Refuse names or an encoder that a saved label space was not made with."""
+    if names and tuple(names) != space.names:
+        raise LabelError(
+            f"expected the names of the label space, {', '.join(space.names[:3])} ..., got {', '.join(names[:3])} ...; "
+            "leave out --label and --labels, or start another --state file"
+        )
+    made_by = space.manifest.get("encoder_fingerprint", encoder.fingerprint)
+    if made_by != encoder.fingerprint:
+        raise EncoderError(
+            f"expected the encoder of this label space, {space.encoder} ({made_by[:8]}), got {encoder.name} "
+            f"({encoder.fingerprint[:8]}); pass --encoder {space.encoder}"
+        )
+
+
+@contextmanager
+def words_bar() -> Iterator[Progress]:
+    """Show how many words of the corpus have been encoded; yield what to call with the count."""
+    started = time.perf_counter()
+    with terminal.progress("words") as bar:
+        task = bar.add_task("corpus", total=None, rate="")
+
+        def progress(done: int, total: int) -> None:
+            rate = done / max(time.perf_counter() - started, 1e-6)
+            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} per second")
+
+        yield progress
+
+
+def warn(pairs: Sequence[Pair]) -> None:
+    """Print which negatives nearly repeat a known name."""
+    if pairs:
+        few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
+        terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
+        terminal.err.print(few, markup=False, soft_wrap=True)

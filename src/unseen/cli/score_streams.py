@@ -1,0 +1,90 @@
+"""unseen score streams: one session per value of a column, on one machine or on many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unseen import LabelSpace, keyed
+from unseen.cli import options, output, terminal
+from unseen.cli.session import SessionOptions
+from unseen.features import Features, load_features
+from unseen.scale import cluster
+from unseen.scale import score as scaled
+
+
+def streams(
+    features: options.Features,
+    space: options.Space,
+    key: Annotated[str, typer.Option(help="Column that says which stream a sample belongs to, such as `folder`.")],
+    detector: options.Detector = None,
+    state: Annotated[Path | None, typer.Option(help="Folder that keeps one state per stream.")] = None,
+    recall: options.Recall = None,
+    threshold: options.Threshold = None,
+    ray: options.Ray = None,
+    learn: options.Learn = True,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score each stream of a column by itself; print the verdicts in the order of the input.
+
+    Example: `unseen score streams table.parquet --space space.safetensors --key camera --ray auto`
+
+    With --ray many streams are scored at once; the verdicts are the same, to the last bit.
+    """
+    spec = SessionOptions(detector, recall, threshold).spec(LabelSpace.load(space))
+    job = keyed.StreamJob(spec, learn=learn, keep_state=learn and state is not None)
+    samples = load_features(features)
+    keys = samples.column(key)
+    split = keyed.split(keys)
+    results = _run(job, split, samples, state, ray)
+    out = output.choose(as_json=as_json)
+    for stream, record in zip(keys, keyed.joined(split, results).records(samples.keys), strict=True):
+        out.verdict({"key": record["key"], "stream": stream, **record})
+    by_key = {result.key: result.summary for result in results}
+    _print_summary([(stream.key, by_key[stream.key]) for stream in split], state, as_json=as_json)
+
+
+def _run(
+    job: keyed.StreamJob,
+    streams: Sequence[keyed.KeyedStream],
+    samples: Features,
+    state: Path | None,
+    ray: str | None,
+) -> list[keyed.StreamResult]:
+    """Return the result of every stream; keep its state as soon as it is there."""
+    states = keyed.read_states(state, streams) if state else {}
+    results = []
+    with terminal.progress("samples") as bar, _runner(ray) as run:
+        task = bar.add_task(f"{len(streams):,} streams", total=len(samples), rate="")
+        for result in run(job, streams, samples.z, states):
+            if state and job.keep_state:
+                keyed.write_state(state, result)
+            results.append(result)
+            bar.update(task, advance=result.summary.samples, rate=result.key)
+    return results
+
+
+@contextmanager
+def _runner(ray: str | None) -> Iterator[keyed.StreamRunner]:
+    if ray is None:
+        yield keyed.run_serially
+        return
+    with cluster.connect(ray) as joined:
+        yield scaled.on_ray(joined)
+
+
+def _print_summary(found: Sequence[tuple[str, keyed.StreamSummary]], state: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        for key, summary in found:
+            terminal.emit({"stream": key, "summary": summary._asdict()})
+        return
+    total = {name: sum(getattr(one, name) for _, one in found) for name in ("samples", "known", "seen")}
+    learned = sum(one.taught_known + one.taught_unknown for _, one in found)
+    terminal.err.print(
+        f"{len(found):,} streams · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
+        f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
+    )

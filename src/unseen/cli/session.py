@@ -1,0 +1,58 @@
+"""The session that a command line asks for: a new one, or the one that a state file was saved by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen import LabelSpace, Session, detectors
+from unseen.errors import SettingError
+from unseen.session import SessionSpec
+from unseen.threshold import Adaptive, Fixed, ThresholdRule
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """The options of a session; None where the command line leaves one out."""
+
+    detector: str | None
+    recall: float | None
+    threshold: float | None
+
+    def __post_init__(self) -> None:
+        """Refuse what no command can run, before anything slow has begun."""
+        if self.recall is not None and self.threshold is not None:
+            raise SettingError("expected --recall or --threshold, got both; a fixed threshold aims at no recall")
+        if detectors.find(self.detector or detectors.DEFAULT).needs_patches:
+            raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
+        _ = self.rule
+
+    @property
+    def rule(self) -> ThresholdRule[Any] | None:
+        """Return the threshold rule of the options, None where they have none."""
+        if self.threshold is not None:
+            return Fixed(self.threshold)
+        return None if self.recall is None else Adaptive(self.recall)
+
+    def spec(self, labels: LabelSpace) -> SessionSpec:
+        """Return the description of a new session."""
+        rule = self.rule or Adaptive()
+        return SessionSpec(
+            labels, self.detector or detectors.DEFAULT, threshold=rule.name, threshold_settings=rule.settings
+        )
+
+    def session(self, labels: LabelSpace, state: Path | None) -> Session:
+        """Return a new session, or the one that `state` was saved by; refuse options that it was not learned with."""
+        if state is None or not state.exists():
+            return self.spec(labels).build()
+        saved = Session.load(state, labels)
+        detector = self.detector and detectors.find(self.detector).name
+        rule = self.rule and self.rule.for_detector(derives_baseline=saved.detector.derives_baseline)
+        for option, given, kept in (
+            ("--detector", detector, saved.detector.name),
+            ("--recall and --threshold", rule, saved.rule),
+        ):
+            if given not in (None, kept):
+                raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
+        return saved

@@ -1,0 +1,113 @@
+"""A command that sends one stream through a session: prints verdicts, saves the state, sums up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen import Session
+from unseen.cli import terminal
+from unseen.cli.output import Output
+from unseen.threshold import Adaptive, ThresholdRule
+from unseen.verdicts import Verdicts
+
+
+@dataclass
+class StreamRun:
+    """One stream on its way through a session, and the counts of its verdicts."""
+
+    session: Session
+    output: Output
+    state: Path | None = None  # where the session is saved
+    learn: bool = True
+    judged: int = 0
+    known: int = 0
+    skipped: int = 0
+    is_stopped: bool = False
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        """Remember what had been learned before."""
+        self.taught_before = self.taught
+
+    @property
+    def taught(self) -> int:
+        """Return how many images the session has ever learned from."""
+        tally = self.session.snapshot.tally
+        return int(tally.taught_known + tally.taught_unknown)
+
+    @property
+    def rate(self) -> float:
+        """Return images per second, decoding and encoding included."""
+        return self.judged / max(time.perf_counter() - self.started, 1e-9)
+
+    @property
+    def exit_code(self) -> int:
+        """Return 1 where an input was skipped or the run was stopped."""
+        return terminal.SKIPPED if self.skipped or self.is_stopped else terminal.DONE
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Save the state at the end; Ctrl-C ends the run and keeps what was printed."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.is_stopped = True
+        finally:
+            self.save()
+
+    def judge(self, z: Float[Tensor, "T d"]) -> Verdicts:
+        """Return the verdicts on the next images, learning from them unless `learn` is False."""
+        verdicts = self.session.observe(z) if self.learn else self.session.score(z)
+        self.judged += len(verdicts)
+        self.known += int(verdicts.known.sum())
+        return verdicts
+
+    def save(self) -> None:
+        """Save the state, if it has a file and may change."""
+        if self.state and self.learn:
+            self.session.save(self.state)
+
+    def counts(self) -> dict[str, Any]:
+        """Return what the run has come to."""
+        return {
+            "known": self.known,
+            "unknown": self.judged - self.known,
+            "skipped": self.skipped,
+            "learned_from": self.taught - self.taught_before,
+            "seen": int(self.session.snapshot.tally.seen),
+            "threshold": self.session.threshold,
+            "stopped": self.is_stopped,
+        }
+
+    def print_summary(self, *, as_json: bool, report: Path | None = None) -> None:
+        """Print in one line, or as one JSON object, how the run went."""
+        state = self.state if self.learn else None
+        if as_json:
+            files = {name: path and str(path) for name, path in (("state", state), ("report", report))}
+            terminal.emit({"summary": self.counts(), "images_per_second": round(self.rate, 2), **files})
+            return
+        parts = [
+            f"known {self.known:,}",
+            f"unknown {self.judged - self.known:,}",
+            f"skipped {self.skipped:,}" if self.skipped else "",
+            f"learned from {self.taught - self.taught_before:,} ({self.counts()['seen']:,} ever seen)",
+            f"threshold {self.session.threshold:.2f} ({rule_in_words(self.session.rule)})",
+            f"{self.rate:,.1f} images per second",
+            f"state saved to {state}" if state else "",
+            f"report in {report}" if report else "",
+            "stopped: what is printed is kept" if self.is_stopped else "",
+        ]
+        terminal.err.print(" · ".join(filter(None, parts)), markup=False, soft_wrap=True)
+
+
+def rule_in_words(rule: ThresholdRule[Any]) -> str:
+    """Return what a threshold rule does."""
+    return f"adaptive, aims at {100 * rule.recall:g} % of known" if isinstance(rule, Adaptive) else rule.name

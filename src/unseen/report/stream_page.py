@@ -1,0 +1,224 @@
+"""The page about one stream: one HTML file with its verdicts, its threshold over time, and thumbnails."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from unseen.labels import LabelSpace
+from unseen.labels.nearest import nearest_negatives
+from unseen.report import charts
+from unseen.session import Session
+from unseen.storage.files import replacing
+from unseen.verdicts import Verdicts
+
+SIDE = 112  # pixels of a thumbnail on the page
+SHOWN = 36  # thumbnails at either end of either gallery
+NAMES = 60  # rows of the label space
+SKIPPED = 200
+STYLE = Path(__file__).with_name("stream_page.css")
+
+
+class Thumbnail(NamedTuple):
+    """One image as the report shows it."""
+
+    margin: float
+    key: str
+    nearest: str
+    jpeg: bytes | None
+
+
+@dataclass
+class Gallery:
+    """The images of one verdict with the highest and the lowest margins: a bounded number, however long the stream."""
+
+    thumbnails: list[Thumbnail] = field(default_factory=list)
+
+    def add(self, thumbnail: Thumbnail) -> None:
+        """Add an image; drop those in the middle when there are too many."""
+        self.thumbnails.append(thumbnail)
+        if len(self.thumbnails) > 8 * SHOWN:
+            self.thumbnails = [*self.highest(SHOWN), *self.lowest(SHOWN)]
+
+    def highest(self, count: int) -> list[Thumbnail]:
+        """Return the images with the highest margins, highest first."""
+        return sorted(self.thumbnails, key=lambda one: -one.margin)[:count]
+
+    def lowest(self, count: int) -> list[Thumbnail]:
+        """Return the images with the lowest margins, highest first."""
+        return sorted(self.thumbnails, key=lambda one: -one.margin)[-count:]
+
+
+@dataclass
+class StreamLog:
+    """The verdicts of a run so far, and thumbnails of a few images."""
+
+    known: Gallery = field(default_factory=Gallery)
+    unknown: Gallery = field(default_factory=Gallery)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    parts: list[Verdicts] = field(default_factory=list)
+
+    def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
+        """Keep the verdicts on consecutive images."""
+        self.parts.append(verdicts)
+        for key, verdict, jpeg in zip(keys, verdicts, jpegs, strict=True):
+            gallery = self.known if verdict.known else self.unknown
+            gallery.add(Thumbnail(verdict.margin, key, verdict.nearest, jpeg))
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """Return the verdicts of the whole run."""
+        return Verdicts.joined(self.parts)
+
+
+class Section(NamedTuple):
+    """A table of the page, with a title and perhaps a chart."""
+
+    title: str
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    chart: str = ""
+
+
+def write(path: str | Path, log: StreamLog, session: Session, *, title: str, sections: Sequence[Section] = ()) -> None:
+    """Write the page, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(page(log, session, title=title, sections=sections), encoding="utf-8")
+
+
+def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Section] = ()) -> str:
+    """Return one HTML page that needs nothing beside it."""
+    parts = [
+        f"<h1>{escape(title)}</h1><p>{escape(about(session))}</p>",
+        _stream(log, session) if log.parts else "<p>No image could be read.</p>",
+        *map(_section, sections),
+        _galleries(log) if log.parts else "",
+        _section(label_section(session.detector.labels, log)),
+        _skipped(log.skipped),
+    ]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    style = STYLE.read_text(encoding="utf-8")
+    body = "".join(parts)
+    return f'<!doctype html><html lang="en"><head>{head}<style>{style}</style></head><body>{body}</body></html>'
+
+
+def about(session: Session) -> str:
+    """Return in one line which encoder, label space and detector judge the images."""
+    space = session.detector.labels
+    mined = ", ".join(
+        part
+        for part in (
+            space.manifest.get("corpus", ""),
+            f"{space.manifest['miner']} rule" if "miner" in space.manifest else "",
+            f"fingerprint {space.fingerprint[:8]}",
+        )
+        if part
+    )
+    return (
+        f"encoder {space.encoder or 'unnamed'} · {len(space.names):,} names + {len(space.negatives):,} negatives "
+        f"({mined}) · detector {session.detector.name}"
+    )
+
+
+def label_section(space: LabelSpace, log: StreamLog) -> Section:
+    """Return each name with how often it was the verdict and the negatives nearest to it."""
+    called = [0] * len(space.names)
+    if log.parts:
+        verdicts = log.verdicts
+        called = torch.bincount(verdicts.label[verdicts.known], minlength=len(space.names)).tolist()
+    near = nearest_negatives(space, 4)
+    order = sorted(range(len(space.names)), key=lambda i: -called[i])[:NAMES]
+    rows = []
+    for i in order:
+        pairs = near[space.names[i]]
+        rows.append((space.names[i], f"{called[i]:,}", ", ".join(f"{p.negative} {p.cosine:.2f}" for p in pairs)))
+    more = f" The {NAMES} most frequent of {len(space.names):,}." if len(space.names) > NAMES else ""
+    note = f"Known names, how many images got each, and the negatives nearest to it in text space.{more}"
+    return Section("Label space", note, ("name", "images", "nearest negatives"), rows)
+
+
+def _stream(log: StreamLog, session: Session) -> str:
+    verdicts, tally = log.verdicts, session.snapshot.tally
+    known = int(verdicts.known.sum())
+    tiles = {
+        "known": f"{known:,}",
+        "unknown": f"{len(verdicts) - known:,}",
+        "skipped": f"{len(log.skipped):,}",
+        "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
+        f"threshold, {session.rule.name}": f"{session.threshold:.2f}",
+    }
+    parts = [
+        f'<div class="tiles">{"".join(_tile(what, value) for what, value in tiles.items())}</div>',
+        "<h2>Margins</h2><p>Score less baseline, in nats, with the threshold at the end of the stream. An image is "
+        "known if its margin is at least the threshold of its time, so early verdicts may differ from the picture.</p>",
+        legend("known", "unknown", "threshold"),
+        charts.histogram(verdicts.margin, verdicts.known, session.threshold),
+        "<h2>Over time</h2><p>Every image in order of arrival, and the threshold that each of them met.</p>",
+        charts.track(verdicts.margin, verdicts.known, verdicts.threshold),
+    ]
+    return "".join(parts)
+
+
+def _galleries(log: StreamLog) -> str:
+    known = int(log.verdicts.known.sum())
+    unknown = len(log.verdicts) - known
+    first = _gallery("Known", "Images with one of your names", "known", log.known, known)
+    return first + _gallery("Unknown", "Images with none of your names", "unknown", log.unknown, unknown)
+
+
+def _gallery(title: str, note: str, kind: str, gallery: Gallery, count: int) -> str:
+    ends, more = [gallery.highest(count)], ""
+    if count > 2 * SHOWN:
+        ends, more = [gallery.highest(SHOWN), gallery.lowest(SHOWN)], f" Of {count:,}, the {SHOWN} at either end."
+    figures = "<hr>".join("".join(_figure(kind, one) for one in end) for end in ends)
+    return f'<h2>{title}</h2><p>{note}, highest margin first.{more}</p><div class="pictures">{figures}</div>'
+
+
+def _figure(kind: str, one: Thumbnail) -> str:
+    picture = "<div></div>"
+    if one.jpeg:
+        picture = f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{base64.b64encode(one.jpeg).decode()}">'
+    name = escape(one.nearest) if kind == "known" else f"nearest: {escape(one.nearest)}"
+    caption = f"<b>{name}</b><span>{one.margin:+.2f}</span><span>{escape(Path(one.key).name)}</span>"
+    return f'<figure class="{kind}" title="{escape(one.key)}">{picture}<figcaption>{caption}</figcaption></figure>'
+
+
+def _section(section: Section) -> str:
+    number = [all(_is_number(row[i]) for row in section.rows) for i in range(len(section.head))]
+    marks = [' class="number"' if is_number else "" for is_number in number]
+    head = "".join(f"<th{mark}>{escape(cell)}</th>" for mark, cell in zip(marks, section.head, strict=True))
+    rows = "".join(
+        "<tr>" + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, row, strict=True)) + "</tr>"
+        for row in section.rows
+    )
+    body = f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+    return f"<h2>{escape(section.title)}</h2><p>{escape(section.note)}</p>{section.chart}{body}"
+
+
+def _skipped(skipped: Sequence[tuple[str, str]]) -> str:
+    if not skipped:
+        return ""
+    more = f" The first {SKIPPED} of {len(skipped):,}." if len(skipped) > SKIPPED else ""
+    note = f"These files could not be read, so they have no verdict and nothing was learned from them.{more}"
+    return _section(Section("Skipped", note, ("file", "reason"), skipped[:SKIPPED]))
+
+
+def _tile(what: str, value: str) -> str:
+    return f'<div class="tile {what}"><b>{value}</b><span>{escape(what)}</span></div>'
+
+
+def legend(*kinds: str) -> str:
+    """Return what the colours of a chart mean."""
+    words = {"online": "learning"}
+    return "".join(f'<span class="key"><i class="{kind}"></i>{words.get(kind, kind)}</span>' for kind in kinds)
+
+
+def _is_number(cell: str) -> bool:
+    return cell.strip("%±+- ").replace(",", "").replace(".", "", 1).isdigit()

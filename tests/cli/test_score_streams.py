@@ -1,0 +1,111 @@
+"""unseen score streams: one session per value of a column."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from helpers import suite_files
+from helpers.streams import space, stream
+from unseen import LabelSpace, Session, keyed
+from unseen.cli import app
+from unseen.errors import MissingExtra, SettingError, StateError
+
+KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20
+
+
+def run(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.fixture
+def files(tmp_path):
+    labels = space(dtype=torch.float32)
+    labels.save(tmp_path / "space.safetensors")
+    camera = torch.tensor([ord(key[0]) for key in KEYS])
+    tensors = {"features": stream(labels, len(KEYS)), "camera": camera}
+    save_file(tensors, tmp_path / "z.safetensors", metadata={"site": json.dumps(KEYS)})
+    return tmp_path
+
+
+def words(files, *more):
+    return ["score", "streams", files / "z.safetensors", "--space", files / "space.safetensors", "--json", *more]
+
+
+@pytest.mark.parametrize("column", ["site", "camera"])
+def test_the_command_prints_samples_in_order_and_then_the_streams(files, column):
+    result = run(*words(files, "--key", column, "--threshold", 0))
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    samples, streams = rows[: len(KEYS)], rows[len(KEYS) :]
+    assert [row["key"] for row in samples] == [f"z/{row}" for row in range(len(KEYS))]
+    keys = KEYS if column == "site" else [str(ord(key[0])) for key in KEYS]
+    assert [row["stream"] for row in samples] == keys
+    assert [row["summary"]["samples"] for row in streams] == [60, 40, 20]
+    known = sum(row["verdict"] == "known" for row in samples if row["stream"] == keys[0])
+    assert streams[0]["summary"]["known"] == known
+    assert "3 streams" in run(*[word for word in words(files, "--key", column) if word != "--json"]).stderr
+
+
+def test_states_lie_in_a_folder_and_go_on(files):
+    arguments = words(files, "--key", "site", "--state", files / "states", "--detector", "online")
+    for seen in (60, 120):
+        rows = [json.loads(line) for line in run(*arguments).stdout.splitlines()]
+        assert rows[-3]["summary"]["seen"] == seen
+    labels = LabelSpace.load(files / "space.safetensors")
+    session = Session.load(keyed.state_path(files / "states", "c/d"), labels)
+    assert int(session.snapshot.tally.seen) == 40
+    kept = {path.name: path.read_bytes() for path in (files / "states").iterdir()}
+    assert len(kept) == 3
+    assert run(*arguments, "--no-learn").exit_code == 0
+    assert {path.name: path.read_bytes() for path in (files / "states").iterdir()} == kept
+    wrong = run(*words(files, "--key", "site", "--state", files / "states"))
+    assert isinstance(wrong.exception, StateError)
+    assert "expected a state of detector pooled, got one of online" in str(wrong.exception)
+
+
+def test_a_column_that_is_not_there_is_named(files):
+    assert "expected a column out of camera, site, folder" in str(run(*words(files, "--key", "x")).exception)
+
+
+def test_one_stream_on_ray_needs_shards(files):
+    arguments = ["score", files / "z.safetensors", "--space", files / "space.safetensors", "--ray", "local"]
+    assert "expected --shards with --ray" in str(run(*arguments).exception)
+
+
+def test_without_ray_other_commands_work_and_this_one_says_what_to_install(files, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run(*words(files, "--key", "site")).exit_code == 0
+    (files / "photos").mkdir()
+    table = suite_files.write(files)
+    for command in (
+        words(files, "--key", "site", "--ray", "auto"),
+        ["encode", files / "photos", "-o", files / "f", "--ray", "auto"],
+        ["bench", table, "--features", files, "--ray", "auto"],
+    ):
+        error = run(*command).exception
+        assert isinstance(error, MissingExtra)
+        assert "pip install 'unseen[ray]'" in str(error)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_a_missing_cluster_is_reported_at_once(files, address):
+    pytest.importorskip("ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        error = run(*words(files, "--key", "site", "--ray", address.format(unused.getsockname()[1]))).exception
+    assert isinstance(error, SettingError)
+    assert "expected a Ray cluster at" in str(error)
+
+
+def test_no_module_imports_ray_before_it_is_needed():
+    code = "import sys, unseen.cli; sys.exit(any(name in sys.modules for name in ('ray', 'pyarrow')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

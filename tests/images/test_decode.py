@@ -1,0 +1,88 @@
+"""Decoding: every kind of pixel and every kind of damage."""
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from helpers.pictures import GREEN, RED, centre, encoded, flat
+from unseen.errors import ImageError
+from unseen.images import decode as decoding
+from unseen.images.decode import decode
+
+
+def test_exif_orientation_is_applied():
+    left_red = Pillow.new("RGB", (8, 4), RED)
+    left_red.paste(GREEN, (4, 0, 8, 4))
+    exif = Pillow.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    upright = decode(encoded(left_red, exif=exif))
+    assert upright.size == (4, 8)
+    assert upright.getpixel((2, 1)) == RED
+    assert upright.getpixel((2, 6)) == GREEN
+
+
+def test_grey_becomes_three_equal_channels():
+    assert centre(decode(encoded(flat(77, mode="L")))) == (77, 77, 77)
+
+
+def test_black_and_white_becomes_rgb():
+    assert centre(decode(encoded(flat(1, mode="1")))) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("alpha", [0, 255])
+def test_alpha_lies_on_white_paper(alpha):
+    expected = RED if alpha else (255, 255, 255)
+    assert centre(decode(encoded(flat((*RED, alpha), mode="RGBA")))) == expected
+
+
+def test_grey_with_alpha_lies_on_white_paper():
+    assert centre(decode(encoded(flat((10, 0), mode="LA")))) == (255, 255, 255)
+
+
+def test_palette_with_and_without_transparency():
+    palette = flat().convert("P", palette=Pillow.Palette.ADAPTIVE)
+    assert centre(decode(encoded(palette))) == RED
+    assert centre(decode(encoded(palette, transparency=palette.getpixel((0, 0))))) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0, 0), (65535, 255), (32896, 128), (300, 1)])
+def test_sixteen_bits_are_scaled_not_clipped(value, expected):
+    deep = Pillow.fromarray(np.full((6, 8), value, dtype=np.uint16))
+    assert centre(decode(encoded(deep))) == (expected,) * 3
+    assert centre(decode(encoded(deep, "TIFF"))) == (expected,) * 3
+
+
+def test_cmyk_becomes_rgb():
+    red, green, blue = centre(decode(encoded(flat((0, 255, 255, 0), mode="CMYK"), "JPEG")))
+    assert red > 200
+    assert max(green, blue) < 60
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_animated_files_give_their_first_frame(kind):
+    first = decode(encoded(flat(RED), kind, save_all=True, append_images=[flat(GREEN)]))
+    assert np.abs(np.subtract(centre(first), RED)).max() < 12
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"", "empty file"),
+        (b"hello, I am no picture", "not an image Pillow can read"),
+        (encoded(Pillow.effect_noise((64, 64), 50).convert("RGB"), "JPEG")[:-400], "damaged: .*truncated"),
+        (encoded(Pillow.effect_noise((64, 64), 50), "PNG")[:-600], "damaged"),
+        (encoded(flat(0.5, mode="F"), "TIFF"), "floating-point pixels have no agreed range"),
+        (encoded(flat(1 << 20, mode="I"), "TIFF"), "32-bit pixels have no agreed range"),
+    ],
+    ids=["empty", "text", "cut jpeg", "cut png", "float", "32 bit"],
+)
+def test_bad_pictures_are_refused_with_a_reason(bad, reason):
+    with pytest.raises(ImageError, match=reason):
+        decode(bad)
+
+
+@pytest.mark.parametrize("limit", ["ours", "pillow's"])
+def test_decompression_bombs_are_refused(monkeypatch, limit):
+    monkeypatch.setattr(*((decoding, "MAX_PIXELS", 40) if limit == "ours" else (Pillow, "MAX_IMAGE_PIXELS", 20)))
+    with pytest.raises(ImageError, match="too large"):
+        decode(encoded(flat()))

@@ -1,0 +1,76 @@
+"""Requests that arrive while a block is computed form the next block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from unseen.errors import ServiceError
+from unseen.serve.work.batcher import MicroBatcher
+
+
+class Recorder:
+    """Work that waits for a gate, records its blocks and answers each request with its length."""
+
+    def __init__(self) -> None:
+        self.gate, self.blocks = threading.Event(), list[int]()
+
+    def __call__(self, requests: Sequence[str]) -> list[int | Exception]:
+        self.gate.wait(10)
+        self.blocks.append(len(requests))
+        return [ValueError(request) if request == "bad" else len(request) for request in requests]
+
+
+async def answers(work: Recorder, requests: Sequence[str], *, block: int = 100, queue: int = 100) -> list[object]:
+    with ThreadPoolExecutor(1) as pool:
+        batcher = MicroBatcher(work, pool, block=block, queue=queue)
+        first = asyncio.create_task(batcher(requests[0]))
+        await asyncio.sleep(0.05)  # the first block is at work now
+        rest = [asyncio.create_task(batcher(request)) for request in requests[1:]]
+        await asyncio.sleep(0.05)
+        work.gate.set()
+        found = await asyncio.gather(first, *rest, return_exceptions=True)
+        await batcher.idle()
+        assert batcher.waiting == 0
+        return list(found)
+
+
+def test_requests_that_wait_become_one_block() -> None:
+    work = Recorder()
+    assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"])) == [1, 2, 3, 4]
+    assert work.blocks == [1, 3]
+
+
+def test_a_block_holds_no_more_samples_than_its_limit() -> None:
+    work = Recorder()
+    assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"], block=5)) == [1, 2, 3, 4]
+    assert work.blocks == [1, 2, 1]
+
+
+def test_a_request_beyond_the_queue_is_refused_with_429() -> None:
+    found = asyncio.run(answers(Recorder(), ["a", "bb", "ccc"], queue=3))
+    assert found[:2] == [1, 2]
+    assert isinstance(found[2], ServiceError)
+    assert found[2].status == 429
+
+
+def test_an_error_of_one_request_is_raised_to_its_caller_only() -> None:
+    found = asyncio.run(answers(Recorder(), ["a", "bad", "ccc"]))
+    assert found[::2] == [1, 3]
+    assert isinstance(found[1], ValueError)
+
+
+def test_an_error_of_the_block_is_raised_to_every_caller() -> None:
+    def broken(requests: Sequence[str]) -> list[int | Exception]:
+        raise RuntimeError("broken")
+
+    async def call() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            await MicroBatcher(broken, pool, block=1, queue=1)("a")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        asyncio.run(call())
