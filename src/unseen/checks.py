@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from unseen import checkpoint
 from unseen.detectors import Detector, Reading
+from unseen.detectors.state import flatten, is_state
 from unseen.errors import FeatureError
 
 TRUTH_PARAMETERS = {"y", "y_true", "label", "labels", "target", "targets", "is_id", "is_ood", "truth", "ground_truth"}
@@ -115,9 +116,7 @@ def check_state_survives_checkpoint(detector: Detector[Any], z: Tensor) -> None:
     """A state written to a file and read back goes on as the one in memory."""
     half = len(z) // 2
     _, state = detector.observe(detector.start(), z[:half])
-    fields = [] if state is None else getattr(state, "_fields", None)
-    plain = fields is not None and all(isinstance(getattr(state, field), Tensor) for field in fields)
-    _require(plain, "a state that is None or a NamedTuple of tensors", type(state).__name__)
+    _require(is_state(state), "a state that is None or a NamedTuple of tensors", type(state).__name__)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         checkpoint.save(path, {"detector": state}, {})
@@ -148,8 +147,7 @@ def check_does_not_write_state(detector: Detector[Any], z: Tensor) -> None:
         before = {name: tensor.clone() for name, tensor in held.items()}
         detector.observe(state, z)
         detector.score(state, z)
-        fields = {} if state is None else state._asdict()
-        after = {**fields, "id_anchors": labels.id_anchors, "ood_anchors": labels.ood_anchors}
+        after = {**flatten(state), "id_anchors": labels.id_anchors, "ood_anchors": labels.ood_anchors}
         written = sorted(name for name, tensor in after.items() if not torch.equal(tensor, before[name]))
         _require(not written, "a state that stays as it was", f"other values in {written}")
 

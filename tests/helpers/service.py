@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import Session
+from unseen.detectors.state import flatten
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
 from unseen.serve.http.service import Service
@@ -123,8 +124,7 @@ def flat(session: Session) -> dict[str, Tensor]:
     return {
         f"{name}.{field}": tensor
         for name, state in session.snapshot._asdict().items()
-        if state is not None
-        for field, tensor in state._asdict().items()
+        for field, tensor in flatten(state).items()
     }
 
 

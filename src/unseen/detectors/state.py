@@ -1,4 +1,4 @@
-"""States are None or NamedTuples of tensors and of further NamedTuples: one function to work on all their tensors."""
+"""States are None or NamedTuples of tensors and of further NamedTuples: what works on all their tensors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 S = TypeVar("S")
+
+
+def is_state(value: object) -> bool:
+    """Return whether a value is None or a NamedTuple of tensors and of further NamedTuples."""
+    if value is None:
+        return True
+    parts = [getattr(value, name) for name in getattr(value, "_fields", ())]
+    return bool(parts) and all(isinstance(part, Tensor) or (part is not None and is_state(part)) for part in parts)
 
 
 def map_state(function: Callable[..., Tensor], state: S, *others: S) -> S:

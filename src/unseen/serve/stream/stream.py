@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, checkpoint
+from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, first_of_each_key, raw_bytes, split_by_batch
@@ -114,10 +115,8 @@ class Stream:
 
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
-        state, start = self.readers.snapshot.detector, self.spec.build().snapshot.detector
-        if state is None:
-            return {}
-        pairs = {name: (bank, getattr(start, name)) for name, bank in state._asdict().items() if bank.ndim == 2}
+        state, start = flatten(self.readers.snapshot.detector), flatten(self.spec.build().snapshot.detector)
+        pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2}
         return {
             name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
             for name, (bank, anchors) in pairs.items()

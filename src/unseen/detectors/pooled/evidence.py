@@ -1,0 +1,159 @@
+"""How much the frozen text speaks for an image being known, in nats: a sum of terms, each with its own baseline."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.detectors.pooled.baseline import expected_maximum, typical_energy, unrelated_normal
+from unseen.labels import LabelSpace
+from unseen.odds import in_cache
+from unseen.text import TextLogits, neglabel
+
+BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
+TINY = 1e-9  # floor of a variance: every name, or every image, is the same
+
+
+class LogitMoments(NamedTuple):
+    """How logits are distributed, of one image or on average: one normal for known names, one for negatives."""
+
+    known_deviation: Float[Tensor, "*T"]
+    negative_deviation: Float[Tensor, "*T"]
+    gap: Float[Tensor, "*T"]  # mean logit of the known names - mean logit of the negatives
+
+
+class LabelStatistics(NamedTuple):
+    """What the terms need of a label space."""
+
+    names: int
+    negatives: int
+    gap_shrinkage: float
+
+
+class ImageStatistics(NamedTuple):
+    """What the terms need of each image."""
+
+    text: TextLogits
+    contrast: Float[Tensor, " T"]  # best - mean logit of the known names
+    moments: LogitMoments
+
+
+class Evidence(NamedTuple):
+    """The frozen evidence of each image, and the moments from which its baseline follows."""
+
+    value: Float[Tensor, " T"]
+    moments: LogitMoments
+
+
+class EvidenceTerm(ABC):
+    """One summand of the evidence."""
+
+    @abstractmethod
+    def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
+        """Return the term of each image."""
+
+    @abstractmethod
+    def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
+        """Return the typical term of an image related to no name, whose logits have these moments."""
+
+
+class LogOdds(EvidenceTerm):
+    """NegLabel's log-odds (Eq. 3), less the share `gap_shrinkage` of the distance between the two mean logits.
+
+    That share tells one cloud of names from the other, not a known image from an unknown one.
+    """
+
+    def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
+        """Return the log-odds of each image."""
+        return neglabel(image.text) - labels.gap_shrinkage * image.moments.gap
+
+    def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
+        """Return the difference of two random energies, and what is left of the gap."""
+        known = typical_energy(labels.names, moments.known_deviation)
+        odds = known - typical_energy(labels.negatives, moments.negative_deviation)
+        return odds + (1 - labels.gap_shrinkage) * moments.gap
+
+
+class Contrast(EvidenceTerm):
+    """Best - mean logit of the known names: what MCM at T = 1 ranks by."""
+
+    def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
+        """Return the contrast of each image."""
+        return image.contrast
+
+    def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
+        """Return the expected maximum of K normals."""
+        return expected_maximum(labels.names) * moments.known_deviation
+
+
+@dataclass(frozen=True)
+class Surprise(EvidenceTerm):
+    """The nats by which it is improbable that one of K unrelated names has so large a contrast, times `weight`."""
+
+    weight: float = 0.5
+
+    def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
+        """Return the weighted surprise of each image."""
+        return self.weight * surprise(image.contrast, image.moments, labels.names)
+
+    def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
+        """Return the weighted surprise of the contrast that chance gives."""
+        return self.weight * surprise(Contrast().baseline(moments, labels), moments, labels.names)
+
+
+TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
+
+
+def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Evidence:
+    """Return f, the sum of the terms of each image, in float64."""
+    (known_mean, known_var), (negative_mean, negative_var) = (mean_and_variance(part) for part in text)
+    peak = text.known.amax(1)
+    moments = LogitMoments(known_var.sqrt(), negative_var.sqrt(), known_mean - negative_mean)
+    image = ImageStatistics(text, peak - known_mean, moments)
+    value = reduce(torch.add, (term.value(image, labels) for term in terms))
+    mean, deviation = unrelated_normal(known_mean.double(), known_var.double(), peak.double(), labels.names)
+    unrelated = LogitMoments(deviation, negative_var.double().sqrt(), mean - negative_mean.double())
+    return Evidence(value.double(), unrelated)
+
+
+def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
+    """Return the evidence of an image related to no name."""
+    return reduce(torch.add, (term.baseline(moments, labels) for term in terms))
+
+
+def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:
+    """Return contrast^2 / (2 v), v the variance of the names' logits; few names borrow from the negatives."""
+    own, borrowed = names * moments.known_deviation.square(), BORROWED * moments.negative_deviation.square()
+    variance = (own + borrowed) / (names + BORROWED)
+    return contrast.square() / variance.clamp(min=TINY) / 2
+
+
+def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+    """Return both for each row, as many rows at a time as fit in the cache."""
+    mean, variance = (logits.new_empty(len(logits)) for _ in range(2))
+    for rows in in_cache(logits):
+        mean[rows] = logits[rows].mean(1)
+        variance[rows] = (logits[rows] - mean[rows].unsqueeze(1)).square_().mean(1)
+    return mean, variance
+
+
+def gap_shrinkage(labels: LabelSpace) -> float:
+    """Return how much of the gap between the mean name and the mean negative is not due to chance, from 0 to 1.
+
+    James-Stein shrinkage, from the text alone: 0 where the gap is what K - 1 names and L negatives drawn from one cloud
+    would show (one name is left out: it may be the right one), near 1 where they come from two clouds.
+    """
+    known, negative = labels.id_anchors.double(), labels.ood_anchors.double()
+    if len(known) == 1:
+        return 0.0
+    gap = (known.mean(0) - negative.mean(0)).square().sum()
+    within = sum((rows - rows.mean(0)).square().sum() for rows in (known, negative)) / (len(known) + len(negative) - 2)
+    chance = within * (1 / (len(known) - 1) + 1 / len(negative))
+    return float((1 - chance / gap).clamp(min=0)) if gap > 0 else 0.0
