@@ -160,7 +160,7 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     plan = scaled_encode.plan(ray, where, store, job, size=40, form="parquet")
     blocked = tmp_path / plan.shards[1].name
     blocked.mkdir()  # no file can take the place of a folder
-    monkeypatch.setattr(scaled_encode, "ATTEMPTS", 2)
+    monkeypatch.setattr(scaled_encode, "MAX_ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"got 2 undone \(80 images, .* the same command tries the rest again"):
         list(scaled_encode.run(ray, _deadly(plan, 2), job))
     blocked.rmdir()
