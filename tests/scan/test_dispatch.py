@@ -115,7 +115,7 @@ def test_detectors_return_the_same_readings_through_the_gpu_code(emulated, monke
     with monkeypatch.context() as plain:
         plain.setattr(scan, "backend", lambda device: "blocked")
         expected, state = detector.observe(detector.start(), z)
-    for name in ("online", "single_bank"):
+    for name in ("online", "single_bank", "prototypes"):
         monkeypatch.setattr(f"unseen.detectors.{name}.is_on_gpu", lambda z: True)
     got, after = detector.observe(detector.start(), z)
     assert detector.block_for(z) == 700

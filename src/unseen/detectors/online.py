@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.base import Reading, in_range
 from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps, exact_near_bound, routes
 from unseen.odds import energy, logit, logits, top
 from unseen.scan import Anchors, TargetSource, is_on_gpu, read, run_both, scan, scan_many, shared_targets
@@ -31,23 +32,17 @@ class Banks(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Online(Detector[Banks]):
+class Online(PrototypeLearner[Banks]):
     """Learn both banks from samples the frozen text is sure of, and score by Eq. 14."""
 
-    tau: float = 0.01
-    kappa: float = 0.05
-    rho: float = 0.1
     beta: float = 0.95
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
-    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        positive(tau=self.tau, kappa=self.kappa)
-        in_range("rho", self.rho, 0, 100)
         in_range("beta", self.beta, 0.5, 1, low_open=True)
 
     def start(self) -> Banks:
@@ -90,10 +85,6 @@ class Online(Detector[Banks]):
             Reading.of(id_read.energy - ood_read.energy, id_read.label, route),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
         )
-
-    def block_for(self, z: Tensor) -> int:
-        """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
-        return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
 
     def observe_many(
         self, states: Sequence[Banks], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]

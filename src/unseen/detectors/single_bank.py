@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.base import Reading
 from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps
 from unseen.odds import logits, top
 from unseen.scan import Anchors, TargetSource, is_on_gpu, scan
@@ -26,21 +27,10 @@ class Bank(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SingleBank(Detector[Bank]):
+class SingleBank(PrototypeLearner[Bank]):
     """Learn one bank and score by the log-odds of its best name. Subclasses write `teaching`."""
 
-    tau: float = 0.01
-    kappa: float = 0.05
-    rho: float = 0.1
-
     needs_names: ClassVar[int] = 2
-    merges: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        positive(tau=self.tau, kappa=self.kappa)
-        in_range("rho", self.rho, 0, 100)
 
     @abstractmethod
     def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
@@ -62,10 +52,6 @@ class SingleBank(Detector[Bank]):
         step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
         best, bank = scan(state.bank, targets, z, step, kappa=self.kappa, tau=self.tau)
         return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)
-
-    def block_for(self, z: Tensor) -> int:
-        """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
-        return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
 
     def _text_targets(self, z: Float[Tensor, "T d"]) -> Tensor | Anchors:
         """Return the logits of the frozen text; on a GPU the anchors, because logits of whole streams do not fit."""
