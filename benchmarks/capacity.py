@@ -10,9 +10,10 @@ measured. Prices are assumptions, not quotes: put in your own.
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from unseen.bench import command, markdown_table
 
 MILLION = 1e6
 RATES = {  # images per second, docs/performance.md: one H200 with 16 cores, JPEG of 500 x 375, 39 kB
@@ -37,41 +38,49 @@ PRICES = {  # assumed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--images", type=float, default=1e9)
     parser.add_argument("--days", type=float, default=1.0, help="when it must be done")
     for name, (value, what) in {**RATES, **OTHERS, **PRICES}.items():
         parser.add_argument(f"--{name}", type=float, default=value, help=f"{what} ({value:g})")
-    print("\n".join(plan(vars(parser.parse_args()))))
+    given = vars(command.parse(parser))
+    print("\n".join([*gpu_table(given), "", *other_table(given)]))
 
 
-def plan(given: dict[str, float]) -> Iterator[str]:
-    images, bytes_in = given["images"], given["image_kb"] * 1e3
-    needed = f"GPUs for {given['days']:g} days"
-    yield f"| {images:,.0f} images | images/s per GPU | GPU hours | {needed} | MB/s in, per GPU | dollars per million |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    for name, (_, what) in RATES.items():
-        rate = given[name.replace("-", "_")]
+def gpu_table(given: dict[str, float]) -> Iterator[str]:
+    images = given["images"]
+    heads = (f"{images:,.0f} images", "images/s per GPU", "GPU hours", f"GPUs for {given['days']:g} days")
+    return markdown_table((*heads, "MB/s in, per GPU", "dollars per million"), map(rate_cells(given), RATES.items()))
+
+
+def rate_cells(given: dict[str, float]) -> Callable[[tuple[str, tuple[float, str]]], tuple[str, ...]]:
+    def cells(item: tuple[str, tuple[float, str]]) -> tuple[str, ...]:
+        name, (_, what) = item
+        rate, images = given[name.replace("-", "_")], given["images"]
         hours = images / rate / 3600
         need = math.ceil(hours / (24 * given["days"]))
         price = hours * given["gpu_hour"] / images * MILLION
-        stream = rate * bytes_in / 1e6
-        yield f"| {what} | {rate:,.0f} | {hours:,.1f} | {need} | {stream:,.0f} | {price:.2f} |"
-    per_core = given["cpu_decode"] / given["cores"]
-    feature = 2 * given["dim"] + given["row_bytes"]
-    stored = {"images": images * bytes_in / 1e12, "features": images * feature / 1e12}
-    yield ""
-    yield "| besides | |"
-    yield "|---|--:|"
-    yield f"| cores that decode for one GPU at the rate of the tower | {given['tower'] / per_core:,.0f} |"
-    yield f"| dollars per million to decode on such cores | {MILLION / per_core / 3600 * given['core_hour']:.2f} |"
-    yield f"| images, TB | {stored['images']:,.1f} |"
-    yield f"| features in half precision with keys, TB | {stored['features']:,.2f} |"
-    month = sum(stored.values()) * given["tb_month"]
-    yield f"| dollars a month to keep both | {month:,.0f} |"
-    yield f"| dollars to read all images once | {stored['images'] * given['tb_out']:,.0f} |"
-    yield f"| hours to score them all as one stream, one GPU | {images * given['score_gpu'] / 3.6e9:.2f} |"
-    yield f"| hours to score them all as one stream, two cores | {images * given['score_cpu'] / 3.6e9:.1f} |"
+        megabytes = rate * given["image_kb"] / 1e3
+        return what, f"{rate:,.0f}", f"{hours:,.1f}", str(need), f"{megabytes:,.0f}", f"{price:.2f}"
+
+    return cells
+
+
+def other_table(given: dict[str, float]) -> Iterator[str]:
+    images, per_core = given["images"], given["cpu_decode"] / given["cores"]
+    stored = images * given["image_kb"] / 1e9
+    features = images * (2 * given["dim"] + given["row_bytes"]) / 1e12
+    lines = {
+        "cores that decode for one GPU at the rate of the tower": f"{given['tower'] / per_core:,.0f}",
+        "dollars per million to decode on such cores": f"{MILLION / per_core / 3600 * given['core_hour']:.2f}",
+        "images, TB": f"{stored:,.1f}",
+        "features in half precision with keys, TB": f"{features:,.2f}",
+        "dollars a month to keep both": f"{(stored + features) * given['tb_month']:,.0f}",
+        "dollars to read all images once": f"{stored * given['tb_out']:,.0f}",
+        "hours to score them all as one stream, one GPU": f"{images * given['score_gpu'] / 3.6e9:.2f}",
+        "hours to score them all as one stream, two cores": f"{images * given['score_cpu'] / 3.6e9:.1f}",
+    }
+    return markdown_table(("besides", ""), lines.items())
 
 
 if __name__ == "__main__":

@@ -2,62 +2,69 @@
 
     python benchmarks/inner.py                # those of the three that are installed
 
-One JSON object a line: median microseconds per teaching sample of interleaved repetitions, and the largest difference
-of the scales from NumPy's.
+Median microseconds per teaching sample of interleaved repetitions, and the largest difference of the scales from
+NumPy's.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from unseen.bench import command
+from unseen.bench.command import Arguments
+from unseen.bench.jsonl import Row
+from unseen.bench.timing import alternating_seconds
 from unseen.scan import blocked
 
 TEACHERS, DIM, KAPPA = 64, 512, 0.05
-Row = Callable[..., None]
+MoveRow = Callable[..., None]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000])
+    parser = command.parser(__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000], help="of the bank")
     parser.add_argument("--repeat", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    parser.set_defaults(threads=2)
+    arguments = command.parse(parser)
+    command.show(measure(arguments), arguments)
+
+
+def measure(arguments: Arguments) -> Iterator[Row]:
     candidates = {"numpy": blocked.move_row, **with_numba(), **with_torch()}
     for rows in arguments.rows:
-        inputs: Any = lesson(rows)
-        scales, times = {}, {name: [] for name in candidates}
-        for _ in range(arguments.repeat + 1):
-            for name, move_row in candidates.items():
-                blocked.move_row = move_row
-                started = time.perf_counter()
-                _, scales[name] = blocked.learn(*inputs, kappa=KAPPA)
-                times[name].append(1e6 * (time.perf_counter() - started) / TEACHERS)
-        for name in candidates:
-            off = float((scales[name] - scales["numpy"]).abs().max())
-            each = statistics.median(times[name][1:])
-            print(json.dumps({"row": name, "rows": rows, "us_per_teacher": round(each, 1), "off": off}), flush=True)
+        inputs = block_of_teachers(rows)
+        scales = {name: learn(move_row, inputs) for name, move_row in candidates.items()}
+        works = {name: partial(learn, move_row, inputs) for name, move_row in candidates.items()}
+        for name, times in alternating_seconds(works, rounds=arguments.repeat).items():
+            each = round(1e6 * statistics.median(times) / TEACHERS, 1)
+            difference = float((scales[name] - scales["numpy"]).abs().max())
+            yield {"loop": name, "rows": rows, "us_per_teacher": each, "largest_difference": difference}
 
 
-def lesson(rows: int) -> tuple[torch.Tensor, ...]:
+def learn(move_row: MoveRow, inputs: dict[str, Any]) -> torch.Tensor:
+    """Return the scales of the rows after one block, with `move_row` as the inner loop."""
+    module: Any = blocked
+    module.move_row = move_row
+    return blocked.learn(**inputs, kappa=KAPPA)[1]
+
+
+def block_of_teachers(rows: int) -> dict[str, torch.Tensor]:
     """Return what one block of teachers hands to `blocked.learn`."""
     generator = torch.Generator().manual_seed(0)
     bank, z = (normalize(torch.randn(n, DIM, generator=generator), dim=-1) for n in (rows, TEACHERS))
     cosine = z @ bank.T
     rate = 0.1 / torch.arange(1, TEACHERS + 1).sqrt() / KAPPA
-    return cosine, z @ z.T, torch.softmax(cosine / 0.01, dim=1), rate
+    return {"cosine": cosine, "gram": z @ z.T, "target": torch.softmax(cosine / 0.01, dim=1), "rate": rate}
 
 
-def with_numba() -> dict[str, Row]:
+def with_numba() -> dict[str, MoveRow]:
     try:
         import numba
     except ImportError:
@@ -81,7 +88,7 @@ def with_numba() -> dict[str, Row]:
     return {"numba": move_row}
 
 
-def with_torch() -> dict[str, Row]:
+def with_torch() -> dict[str, MoveRow]:
     @torch.compile(dynamic=False)
     def moved(u, aim, rate, before):  # type: ignore[no-untyped-def]
         u = u * before

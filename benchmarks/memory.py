@@ -8,43 +8,37 @@ Each stream runs in a process of its own, because peak memory is a property of a
 
 from __future__ import annotations
 
-import argparse
-import json
+import multiprocessing
 import resource
-import subprocess
-import sys
+from collections.abc import Iterator
+from functools import partial
 
-import torch
-
-from speed import label_space, stream
+from unseen.bench import command, markdown_table
+from unseen.bench.jsonl import Row
+from unseen.bench.synthetic import label_space, stream
 from unseen.detectors import Online
+
+STEP = 1_000  # samples made at a time: the stream itself must not be what is measured
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[1_000, 10_000, 50_000])
     parser.add_argument("--known", type=int, default=1_000)
     parser.add_argument("--negatives", type=int, default=10_000)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measured(arguments.one, arguments.known, arguments.negatives)))
-        return
-    for samples in arguments.samples:
-        command = [sys.executable, __file__, "--one", str(samples)]
-        command += ["--known", str(arguments.known), "--negatives", str(arguments.negatives)]
-        row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        print(json.dumps(row) if arguments.json else line(row), flush=True)
+    arguments = command.parse(parser)
+    work = partial(measure, known=arguments.known, negatives=arguments.negatives)
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as processes:
+        command.show(processes.imap(work, arguments.samples), arguments, table)
 
 
-def measured(samples: int, known: int, negatives: int) -> dict[str, int]:
+def measure(samples: int, *, known: int, negatives: int) -> Row:
     labels = label_space(known, negatives, 512)
     online = Online(labels)
     state = online.start()
     before = peak()
-    for part in range(0, samples, 1_000):  # made as it goes: the stream itself must not be what is measured
-        _, state = online.observe(state, stream(labels, min(1_000, samples - part)))
+    for part in range(0, samples, STEP):
+        _, state = online.observe(state, stream(labels, min(STEP, samples - part)))
     return {
         "samples": samples,
         "state_bytes": sum(tensor.numel() * tensor.element_size() for tensor in state),
@@ -57,13 +51,12 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def line(row: dict[str, int]) -> str:
-    return (
-        f"{row['samples']:>9,} samples: state {row['state_bytes']:,} bytes (d (K + L) floats and two counters: "
-        f"{row['expected_state_bytes']:,}), working memory {row['working_bytes'] / 2**20:,.0f} MiB"
-    )
+def table(rows: list[Row]) -> Iterator[str]:
+    heads = ("samples", "state, bytes", "d (K + L) floats and two counters, bytes", "working memory, MiB")
+    fields = ("samples", "state_bytes", "expected_state_bytes")
+    lines = ((*(f"{row[name]:,}" for name in fields), f"{row['working_bytes'] / 2**20:,.0f}") for row in rows)
+    return markdown_table(heads, lines)
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
     main()

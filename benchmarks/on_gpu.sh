@@ -8,7 +8,7 @@
 # STEP     some of: build tests speed race encode profile memory precision   (all, in this order)
 #
 # Needs Python with torch for CUDA, nvcc, and for the tests pytest; PYTHON names another interpreter.
-# TOWERS and BATCHES choose what `encode` tries: see python benchmarks/speed.py --device cuda --help.
+# TOWERS and BATCHES choose what `encode` tries: see python benchmarks/gpu_encode.py --help.
 set -u
 out=$(mkdir -p "${1:?a folder for the results}" && cd "$1" && pwd)
 total=${2:-300}
@@ -40,10 +40,10 @@ step() { # name, limit in seconds, file, lines to show, command
     return $status
 }
 
-measure() { # name, limit, parts and options
-    local name=$1 limit=$2
-    shift 2
-    step "$name" "$limit" results.jsonl 40 "$python" benchmarks/speed.py --device cuda --untested --json --only "$@"
+measure() { # name, limit, file in benchmarks/, options
+    local name=$1 limit=$2 file=$3
+    shift 3
+    step "$name" "$limit" results.jsonl 40 "$python" "benchmarks/$file" --untested --json "$@"
 }
 
 run_build() {
@@ -60,9 +60,9 @@ run_tests() {
         return 1
     fi
 }
-run_speed() { measure speed 120 ceilings streams latency many; }
-run_encode() { measure encode 150 ceilings encode ${TOWERS:+--towers $TOWERS} ${BATCHES:+--batches $BATCHES}; }
-run_profile() { measure profile 40 profile; }
+run_speed() { measure speed 120 gpu.py --only ceilings streams latency many; }
+run_encode() { measure encode 150 gpu_encode.py --only encode ${TOWERS:+--towers $TOWERS} ${BATCHES:+--batches $BATCHES}; }
+run_profile() { measure profile 40 gpu_profile.py; }
 run_race() {
     local filter=(--kernel-name kns=learn)
     compute-sanitizer --help 2>/dev/null | grep -q -- --kernel-name || filter=()
@@ -74,7 +74,7 @@ run_memory() {
 }
 run_precision() {
     if [ -d "$features" ]; then
-        measure precision 60 precision --features "$features"
+        measure precision 60 gpu.py --only precision --features "$features"
     else
         echo '== precision: not run, set UNSEEN_FEATURES to the folder of features'
     fi

@@ -9,7 +9,6 @@ fewer. The tables say how many each line has.
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,11 @@ from unseen.bench import (
     ResultFolder,
     Row,
     code_version,
+    command,
     compare_runs,
     default_detectors,
     list_runs,
+    markdown_table,
     run_all,
     with_sweeps,
 )
@@ -77,7 +78,7 @@ scores depend on no order. µs is the time per sample on one core, state what th
 Which FPR95 is meant stands above each table. What needs ID images, and what routes by the truth, is in tables of its
 own and comparable with nothing else. `*` marks sets known to contain images of known classes.
 
-The baselines have their published settings. `default` is this project's own method and was developed with these same
+The baselines have their published settings. `pooled` is this project's own method and was developed with these same
 sets at hand: its lines are development figures, not a blind test. An order in which one kind comes first tells a method
 that learns from the stream something about the kind; read those tables as a test of robustness, not as a ranking.
 imagenet1k-surrogate has negatives that are not CLIP text, and the CIFAR suites have names and negatives from the
@@ -89,23 +90,22 @@ images than the true names, so that frozen scores against negatives fall below c
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = command.parser(__doc__, features=True)
+    parser.add_argument("--out", type=Path, default=Path("results"), help="where rows are kept and resumed from")
     parser.add_argument("--page", type=Path, default=Path("docs/results.md"))
-    parser.add_argument("--suites", default=",".join(dict.fromkeys(part.suite for part in PLAN)))
-    parser.add_argument("--workers", type=int)
-    options = parser.parse_args()
+    parser.add_argument("--suites", nargs="+", default=list(dict.fromkeys(part.suite for part in PLAN)))
+    parser.add_argument("--workers", type=int, help="processes; as many as cores if not given")
+    arguments = command.parse(parser)
     started = time.perf_counter()
     sections = []
-    for name in options.suites.split(","):
-        rows = run(name, options.features, options.out, options.workers)
-        suite = suites.load(name, options.features)
-        page.write(options.out / f"{name}.html", suite, rows, ResultFolder(options.out, name))
-        sections.append(section(suite, rows, ResultFolder(options.out, name)))
+    for name in arguments.suites:
+        rows = run(name, arguments.folder, arguments.out, arguments.workers)
+        suite = suites.load(name, arguments.folder)
+        page.write(arguments.out / f"{name}.html", suite, rows, ResultFolder(arguments.out, name))
+        sections.append(section(suite, rows, ResultFolder(arguments.out, name)))
     minutes = (time.perf_counter() - started) / 60
     note = f"\nunseen {code_version()}, torch {torch.__version__}; what was new took {minutes:.0f} minutes.\n"
-    options.page.write_text(HEAD + note + "".join(sections))
+    arguments.page.write_text(HEAD + note + "".join(sections))
 
 
 def run(name: str, features: Path, out: Path, workers: int | None) -> list[Row]:
@@ -128,14 +128,11 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
         text += f"\n### {table.title}\n\n{tables.markdown(table, unclean=suite.unclean)}"
     names = {row["detector"] for row in rows}
     if {"pooled", "neglabel"} <= names:
-        text += f"\n### {suite.name}: default less neglabel, 95 % intervals over seeds and samples\n\n"
-        text += "| set | order | margin AUROC | margin fpr95_id | score AUROC | score fpr95_id |\n"
-        text += f"|---|---|{4 * '--:|'}\n"
-        for found in compare_runs((results, results), ("neglabel", "pooled"), replicates=500):
-            cells = (
-                f"{100 * d.mean:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in found.differences.values()
-            )
-            text += f"| {found.set} | {found.order} | {' | '.join(cells)} |\n"
+        text += f"\n### {suite.name}: pooled less neglabel, 95 % intervals over seeds and samples\n\n"
+        found = compare_runs((results, results), ("neglabel", "pooled"), replicates=500)
+        lines = ((one.set, one.order, *map(str, one.differences.values())) for one in found)
+        heads = ("set", "order", "margin AUROC", "margin fpr95_id", "score AUROC", "score fpr95_id")
+        text += "\n".join(markdown_table(heads, lines)) + "\n"
     return text
 
 

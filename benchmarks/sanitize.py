@@ -8,23 +8,23 @@ Banks of more than 12,288 rows use that form of the kernel. Two early versions o
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import torch
 from torch.nn.functional import normalize
 
+from unseen.bench import command
 from unseen.scan import naive
 from unseen.scan.cuda import scan as cuda
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--rows", type=int, default=12_400)
     parser.add_argument("--samples", type=int, default=40, help="every one teaches: a panel is 8 of them")
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
-    arguments = parser.parse_args()
+    arguments = command.parse(parser)
     generator = torch.Generator().manual_seed(0)
     dtype = getattr(torch, arguments.dtype)
     bank, z = (

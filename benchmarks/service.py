@@ -12,7 +12,6 @@ are those of a session that observes them in that order.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -24,7 +23,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -33,50 +33,17 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
-from speed import label_space, stream
 from unseen import LabelSpace, Session, detectors
+from unseen.bench import Row, command, markdown_table
+from unseen.bench.command import Arguments
+from unseen.bench.synthetic import label_space, stream
 
-FORKS = multiprocessing.get_context("spawn")
-VERIFIED = 1024  # samples whose scores are computed again
-
-
-@dataclass(frozen=True)
-class Row:
-    """One case: who was asked, how, and how fast the answers came."""
-
-    server: str
-    clients: int
-    batch: int
-    seconds: float
-    samples: int
-    per_second: float
-    p50_ms: float
-    p99_ms: float
-    cpu_us: float  # the server's CPU time per sample: what stays comparable when the machine has other work
-    errors: int
+SPAWN = multiprocessing.get_context("spawn")
+VERIFIED = 1024  # samples whose margins are computed again
 
 
 def main() -> None:
-    arguments = parsed()
-    torch.set_num_threads(1)  # two wait for each other while the servers have the cores
-    labels = label_space(arguments.known, arguments.negatives, arguments.dim)
-    z = stream(labels, 4096)
-    rows = []
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        space = Path(folder) / "space.safetensors"
-        labels.save(space)
-        for clients, batch in loads(arguments):
-            for server in arguments.servers:
-                row = measured(arguments, Path(folder), space, z, server, clients, batch)
-                rows.append(row)
-                if arguments.json:
-                    print(json.dumps(asdict(row)), flush=True)
-    if not arguments.json:
-        show(rows)
-
-
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--known", type=int, default=1_000)
     parser.add_argument("--negatives", type=int, default=10_000)
     parser.add_argument("--dim", type=int, default=512)
@@ -85,28 +52,33 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="samples in their requests")
     parser.add_argument("--concurrency", type=int, default=32, help="callers that send one sample at a time")
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--threads", type=int, default=1, help="cores that compute one block, of every server")
+    parser.add_argument("--compute", type=int, default=1, help="cores that compute one block, of every server")
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
-    parser.add_argument("--servers", nargs="+", default=["durable", "volatile", "naive"])
-    parser.add_argument("--loads", nargs="+", default=["batched", "single"])
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument("--loads", nargs="+", choices=("batched", "single"), default=["batched", "single"])
+    arguments = command.parse(parser)
+    command.show(measure_all(arguments), arguments, table)
 
 
-def loads(arguments: argparse.Namespace) -> list[tuple[int, int]]:
-    """Return how many callers send how many samples at a time."""
-    both = {"batched": (arguments.clients, arguments.batch), "single": (arguments.concurrency, 1)}
-    return [both[name] for name in arguments.loads]
+def measure_all(arguments: Arguments) -> Iterator[Row]:
+    labels = label_space(arguments.known, arguments.negatives, arguments.dim)
+    z = stream(labels, 4096)
+    loads = {"batched": (arguments.clients, arguments.batch), "single": (arguments.concurrency, 1)}
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        space = Path(folder) / "space.safetensors"
+        labels.save(space)
+        for clients, batch in (loads[name] for name in arguments.loads):
+            for server in arguments.servers:
+                yield measure(arguments, Path(folder), space, z, server, clients, batch)
 
 
-def measured(
-    arguments: argparse.Namespace, folder: Path, space: Path, z: torch.Tensor, server: str, clients: int, batch: int
+def measure(
+    arguments: Arguments, folder: Path, space: Path, z: torch.Tensor, server: str, clients: int, batch: int
 ) -> Row:
-    ours, theirs = FORKS.Pipe()
-    target = naive if server == "naive" else service
-    data = folder / f"{server}-{batch}"
-    options = (theirs, data, space, arguments.detector, server, arguments.threads)
-    process = FORKS.Process(target=target, args=options, daemon=True)
+    """Return how fast one server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
+    ours, theirs = SPAWN.Pipe()
+    options = (theirs, folder / f"{server}-{batch}", space, arguments.detector, server, arguments.compute)
+    process = SPAWN.Process(target=SERVERS[server], args=options, daemon=True)
     process.start()
     if not ours.poll(120):
         sys.exit(f"the {server} server did not start")
@@ -114,24 +86,28 @@ def measured(
     try:
         warm, load = (Load(host, path, z, clients, batch) for _ in range(2))
         warm.run(min(2.0, arguments.seconds))
-        before = cpu(process.pid)
+        before = cpu_seconds(process.pid)
         elapsed = load.run(arguments.seconds)
-        spent = cpu(process.pid) - before
+        spent = cpu_seconds(process.pid) - before
     finally:
         process.kill()
         process.join()
-    times, errors = load.times, load.errors + warm.errors
-    if not times:
+    errors, samples = load.errors + warm.errors, len(load.times) * batch
+    if not samples:
         sys.exit(f"the {server} server answered nothing")
     if server != "naive" and not errors:
         verify(warm.answers + load.answers, LabelSpace.load(space), z, arguments.detector, batch)
-    samples = len(times) * batch
-    cuts = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-    per_second, cpu_us = samples / elapsed, 1e6 * spent / samples
-    return Row(server, clients, batch, elapsed, samples, per_second, 1e3 * cuts[49], 1e3 * cuts[98], cpu_us, errors)
+    row = {"server": server, "clients": clients, "batch": batch, "seconds": elapsed, "samples": samples}
+    row |= {"per_second": samples / elapsed, **percentiles(load.times), "cpu_us": 1e6 * spent / samples}
+    return row | {"errors": errors}
 
 
-def cpu(pid: int | None) -> float:
+def percentiles(times: list[float]) -> Row:
+    found = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+    return {"p50_ms": 1e3 * found[49], "p99_ms": 1e3 * found[98]}
+
+
+def cpu_seconds(pid: int | None) -> float:
     """Return the seconds of CPU time a process has used, by Linux's count."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -261,31 +237,20 @@ def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor
         sys.exit(f"margins differ by up to {gap} from those of a session")
 
 
-def show(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def table(rows: list[Row]) -> Iterator[str]:
+    heads = ("server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors")
+    yield from markdown_table((*heads, "of volatile", "of naive"), (cells(row, rows) for row in rows))
+    yield f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row"
 
-    table = Table(
-        "server",
-        "callers",
-        "batch",
-        "samples",
-        "per second",
-        "p50 ms",
-        "p99 ms",
-        "CPU µs",
-        "errors",
-        "of volatile",
-        "of naive",
-    )
-    for row in rows:
-        beside = {other.server: row.per_second / other.per_second for other in rows if other.batch == row.batch}
-        ratios = (f"{beside[name]:.2f}" if name in beside else "" for name in ("volatile", "naive"))
-        numbers = tuple(f"{x:,.0f}" for x in (row.per_second, row.p50_ms, row.p99_ms, row.cpu_us, row.errors))
-        table.add_row(row.server, str(row.clients), str(row.batch), f"{row.samples:,}", *numbers, *ratios)
-    Console().print(table)
-    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row")
 
+def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
+    rates = {other["server"]: other["per_second"] for other in rows if other["batch"] == row["batch"]}
+    ratios = (f"{row['per_second'] / rates[name]:.2f}" if name in rates else "" for name in ("volatile", "naive"))
+    numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
+    return row["server"], *(f"{row[name]:,.0f}" for name in numbers), *ratios
+
+
+SERVERS: dict[str, Callable[..., None]] = {"durable": service, "volatile": service, "naive": naive}
 
 if __name__ == "__main__":
     main()

@@ -1,20 +1,18 @@
-"""What the adaptive line keeps and rejects, on stored CLIP features: the figures on thresholds in docs/method.md.
+"""What the adaptive threshold keeps and rejects, on stored CLIP features: the figures in docs/method.md.
 
     python benchmarks/threshold.py FOLDER                                # every suite, order and wanted recall; minutes
-    python benchmarks/threshold.py FOLDER --suite imagenet200 --seeds 3
-    python benchmarks/threshold.py FOLDER --rows rows.jsonl              # goes on where a killed run stopped
+    python benchmarks/threshold.py FOLDER --suites imagenet200 --seeds 3
+    python benchmarks/threshold.py FOLDER --rows rows.jsonl              # resumes where a killed run stopped
 
-For each stream of the default detector: the realised recall of known images and the share of unknown images rejected,
-in percent, over the whole stream for each wanted recall and over its first images for the middle one. CIFAR suites read
-names with the offline text tower (`unseen models fetch offline`). Sets of 10,000 images are thinned to 3,000.
+For each stream of the recommended detector: the realised recall of known images and the share of unknown images
+rejected, in percent, over the whole stream for each wanted recall and over its first images for the middle one. CIFAR
+suites read names with the offline text tower (`unseen models fetch offline`). Sets of 10,000 images are thinned to
+3,000.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,18 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen import suites
+from pooled import SETS, load_suite
+from unseen.bench import Case, Row, command, grouped, markdown_table, mean
+from unseen.bench.command import Arguments
 from unseen.detectors import PooledEvidence
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
 
-SETS = {
-    "imagenet200": ("near", "textures10", "intel_scenes", "flowers102", "mnist"),
-    "imagenet200-lowres": ("textures10", "flowers102"),
-    "imagenet1k-surrogate": ("textures10", "intel_scenes", "flowers102"),
-    "cifar10": ("cifar100", "textures10", "intel_scenes", "flowers102", "mnist"),
-    "cifar100": ("textures10", "intel_scenes", "flowers102", "mnist"),
-}
+CIFAR = ("textures10", "intel_scenes", "flowers102", "mnist")
+SUITES = {**SETS, "cifar10": ("cifar100", *CIFAR), "cifar100": CIFAR}
 ORDERS: dict[str, dict[str, Any]] = {
     "shuffled": {"kind": "shuffled"},
     "ID first": {"kind": "id_first"},
@@ -46,113 +41,79 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 WANTED = (90, 95, 99)
 LENGTHS = (50, 100, 200)
+COLUMNS = {f"at{wanted}": f"wanted {wanted} %" for wanted in WANTED} | {f"first{n}": f"first {n}" for n in LENGTHS}
 MOST = 3000
 TOLERANCE = 3.0
 
-Row = dict[str, Any]
-
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="the stored features")
-    parser.add_argument("--suite", action="append", choices=SETS, help="only this one; may be given again")
-    parser.add_argument("--order", action="append", choices=ORDERS, help="only this one; may be given again")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--rows", type=Path, help="JSON lines to go on from and to append to")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    show(list(rows(arguments)))
+    parser = command.parser(__doc__, features=True, resumes=True, seeds=1)
+    parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES))
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS))
+    arguments = command.parse(parser)
+    command.answer(cases(arguments), arguments, tables)
 
 
-def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Yield one row per stream, computing only those that the file has not."""
-    path: Path | None = arguments.rows
-    lines = path.read_text().splitlines() if path and path.exists() else []
-    done = {json.dumps(row["key"]): row for row in map(json.loads, lines)}
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    for name in arguments.suite or SETS:
-        key: Any
-        for key in (
-            [name, ood, order, seed] for ood in SETS[name] for order in arguments.order or ORDERS for seed in seeds
-        ):
-            if json.dumps(key) not in done:
-                row = {"key": key, **stream(arguments.folder, *key)}
-                done[json.dumps(key)] = row
-                if path:
-                    with path.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-            yield done[json.dumps(key)]
+def cases(arguments: Arguments) -> Iterator[Case]:
+    for name in arguments.suites:
+        for ood in SUITES[name]:
+            for order in arguments.orders:
+                for seed in command.seeds(arguments):
+                    key = {"suite": name, "set": ood, "order": order, "seed": seed}
+                    yield Case(key, functools.partial(judge, arguments.folder, **key))
 
 
-@functools.cache
-def suite(name: str, folder: str) -> suites.Suite:
-    return suites.load(name, folder)
-
-
-def stream(folder: str, name: str, ood: str, order: str, seed: int) -> Row:
+def judge(folder: Path, *, suite: str, set: str, order: str, seed: int) -> Row:
     """Return what was kept and rejected in one stream, for each wanted recall and, for the middle one, early on."""
-    trial = thinned(suite(name, folder).against(ood), seed).ordered(**ORDERS[order], seed=seed)
-    detector = PooledEvidence(suite(name, folder).labels)
+    loaded = load_suite(suite, folder)
+    trial = thin(loaded.against(set), seed).ordered(**ORDERS[order], seed=seed)
+    detector = PooledEvidence(loaded.labels)
     reading, _ = detector.observe(detector.start(), trial.z)
     row: Row = {}
     for wanted in WANTED:
         rule = Adaptive(wanted / 100, derives_baseline=True)
         decisions, _ = rule.learn(rule.start(), reading.margin)
         known = reading.margin >= decisions.threshold
-        row[f"at{wanted}"] = shares(known, trial.is_id)
+        row |= shares(f"at{wanted}", known, trial.is_id)
         if wanted == WANTED[1]:
-            row |= {f"first{length}": shares(known[:length], trial.is_id[:length]) for length in LENGTHS}
+            for length in LENGTHS:
+                row |= shares(f"first{length}", known[:length], trial.is_id[:length])
     return row
 
 
-def thinned(trial: Trial, seed: int) -> Trial:
+def thin(trial: Trial, seed: int) -> Trial:
     """Return at most MOST samples of each side."""
     generator = torch.Generator().manual_seed(seed)
     sides = [side.nonzero().squeeze(1) for side in (trial.is_id, ~trial.is_id)]
     return trial[torch.cat([side[torch.randperm(len(side), generator=generator)[:MOST]] for side in sides])]
 
 
-def shares(known: Tensor, is_id: Tensor) -> tuple[float, float]:
+def shares(name: str, known: Tensor, is_id: Tensor) -> Row:
     """Return how much of the known was kept and of the unknown rejected, in percent; NaN where there was none."""
     kept, rejected = known[is_id].double().mean(), (~known[~is_id]).double().mean()
-    return 100 * float(kept), 100 * float(rejected)
+    return {f"{name}_kept": 100 * float(kept), f"{name}_rejected": 100 * float(rejected)}
 
 
-def show(found: list[Row]) -> None:
-    columns = [f"at{wanted}" for wanted in WANTED] + [f"first{length}" for length in LENGTHS]
-    titles = [f"wanted {wanted} %" for wanted in WANTED] + [f"first {length}" for length in LENGTHS]
-    print("kept of the known / rejected of the unknown, in percent, mean over seeds")
-    print(f"| set | order | {' | '.join(titles)} |\n|{'---|' * (2 + len(columns))}")
-    for name, ood, order in dict.fromkeys(tuple(row["key"][:3]) for row in found):
-        group = [row for row in found if row["key"][:3] == [name, ood, order]]
-        print(f"| {name} {ood} | {order} | {' | '.join(both(group, column) for column in columns)} |")
-    print(f"\n| suite | order | {' | '.join(titles)} |\n|{'---|' * (2 + len(columns))}")
-    for name, order in dict.fromkeys((row["key"][0], row["key"][2]) for row in found):
-        group = [row for row in found if row["key"][0] == name and row["key"][2] == order]
-        print(f"| {name}, mean | {order} | {' | '.join(both(group, column) for column in columns)} |")
-    print(
-        "\nrealised recall against the wanted one, by suite; both kinds of one-sided streams included where they apply"
-    )
-    for name in dict.fromkeys(row["key"][0] for row in found):
+def tables(rows: list[Row]) -> Iterator[str]:
+    yield "kept of the known / rejected of the unknown, in percent, mean over seeds\n"
+    groups = {(f"{name} {ood}", order): g for (name, ood, order), g in grouped(rows, "suite", "set", "order").items()}
+    groups |= {(f"{name}, mean", order): group for (name, order), group in grouped(rows, "suite", "order").items()}
+    lines = ((*key, *(both(group, column) for column in COLUMNS)) for key, group in groups.items())
+    yield from markdown_table(("set", "order", *COLUMNS.values()), lines)
+    yield "\nrealised recall against the wanted one, by suite; streams of one kind included where they apply"
+    for (name,), group in grouped(rows, "suite").items():
         for wanted in WANTED:
-            print(f"{name}: wanted {wanted} %: {off(found, name, wanted)}")
+            yield f"{name}: wanted {wanted} %: {off(group, wanted)}"
 
 
-def both(group: list[Row], column: str) -> str:
-    kept, rejected = zip(*(row[column] for row in group), strict=True)
-    return f"{average(kept)} / {average(rejected)}"
+def both(rows: list[Row], column: str) -> str:
+    return f"{mean(rows, f'{column}_kept'):.1f} / {mean(rows, f'{column}_rejected'):.1f}".replace("nan", "-")
 
 
-def average(values: tuple[float, ...]) -> str:
-    real = [value for value in values if not math.isnan(value)]
-    return f"{statistics.fmean(real):.1f}" if real else "-"
-
-
-def off(found: list[Row], name: str, wanted: int) -> str:
-    kept = [row[f"at{wanted}"][0] - wanted for row in found if row["key"][0] == name]
-    kept = [value for value in kept if not math.isnan(value)]
+def off(rows: list[Row], wanted: int) -> str:
+    kept = [row[f"at{wanted}_kept"] - wanted for row in rows if row[f"at{wanted}_kept"] is not None]
+    if not kept:
+        return "no known images"
     below, above = sum(value < -TOLERANCE for value in kept), sum(value > TOLERANCE for value in kept)
     return (
         f"off by {min(kept):+.1f} to {max(kept):+.1f}, {statistics.fmean(kept):+.1f} on average of {len(kept)}; "

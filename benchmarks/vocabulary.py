@@ -1,6 +1,6 @@
 """How many words `unseen detect` should read, and how many negatives it should keep: the table of docs/detect.md.
 
-python benchmarks/vocabulary.py ../shared/clip-b16
+    python benchmarks/vocabulary.py ../shared/clip-b16
 
 Image features are real CLIP; names and negatives go through the offline text tower (`unseen models fetch offline`).
 Every setting encodes its words once, about 280 a second, and all of them take eight minutes.
@@ -8,14 +8,16 @@ Every setting encodes its words once, about 280 a second, and all of them take e
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
+from unseen.bench import Case, Row, command, grouped, markdown_table
+from unseen.encoders.base import Encoder
 from unseen.evaluate import evaluate
 from unseen.features import Features, load_features
 from unseen.labels import wordnet
@@ -67,19 +69,42 @@ def imagenet(
 
 
 def main() -> None:
-    """Print one row per setting, AUROC / FPR95 of the default detector in percent."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path)
-    everything = list(tasks(parser.parse_args().features))
-    encoder = load_encoder("offline")
-    print(f"| words read | negatives | {' | '.join(title for title, _, _ in everything)} |")
+    """Print one row per setting, AUROC / FPR95 of the recommended detector in percent."""
+    arguments = command.parse(command.parser(__doc__, features=True, resumes=True))
+    command.answer(cases(list(tasks(arguments.folder))), arguments, table)
+
+
+def cases(everything: list[tuple[str, list[str], Trial]]) -> Iterator[Case]:
+    """Yield one case per setting and task."""
     for words, negatives in SETTINGS:
-        cells = []
-        for _, names, stream in everything:
-            space = LabelSpace.build(names, encoder, negatives=negatives, corpus=wordnet().thinned(words))
-            metrics = evaluate(detectors.make("default", space), stream).metrics
-            cells.append(f"{100 * metrics['auroc']:.1f} / {100 * metrics['fpr95_id']:.1f}")
-        print(f"| {f'{words:,}' if words else 'all'} | {negatives:,} | {' | '.join(cells)} |", flush=True)
+        for title, names, stream in everything:
+            key = {"words": words, "negatives": negatives, "task": title}
+            yield Case(key, partial(rank, words, negatives, names, stream))
+
+
+def rank(words: int, negatives: int, names: list[str], stream: Trial) -> Row:
+    """Return the metrics of the recommended detector with so many words read and negatives kept."""
+    space = LabelSpace.build(names, offline_encoder(), negatives=negatives, corpus=wordnet().thinned(words))
+    metrics = evaluate(detectors.make(detectors.DEFAULT, space), stream).metrics
+    return {name: 100 * metrics[name] for name in ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")}
+
+
+@cache
+def offline_encoder() -> Encoder:
+    return load_encoder("offline")
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    titles = list(dict.fromkeys(row["task"] for row in rows))
+    lines = (
+        (
+            f"{words:,}" if words else "all",
+            f"{negatives:,}",
+            *(f"{r['auroc']:.1f} / {r['fpr95_id']:.1f}" for r in group),
+        )
+        for (words, negatives), group in grouped(rows, "words", "negatives").items()
+    )
+    return markdown_table(("words read", "negatives", *titles), lines)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from unseen.detectors import REGISTRY, Online, OnlineID, PooledEvidence, Reading
 from unseen.detectors.merging import merged_bank
 from unseen.detectors.state import flatten
 from unseen.errors import SettingError
-from unseen.scale.merge import Actors, Here, Sharded, actors
+from unseen.scale.merge import LocalObservers, RayObservers, ShardedDetector, ray_observers
 
 MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.needs_patches)
 LEARNING = ["pooled", "online", "online-id", "framework"]
@@ -30,33 +30,33 @@ def equal(one: Reading, other: Reading) -> bool:
     return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
 
 
-def test_what_learns_a_sum_or_a_bank_merges_and_what_remembers_samples_does_not() -> None:
+def test_detectors_with_sums_or_banks_merge_and_detectors_that_store_samples_do_not() -> None:
     assert set(LEARNING) < set(MERGING)
     assert not {"adaneg", "tanl"} & set(MERGING)
     with pytest.raises(SettingError, match="adaneg"):
-        Sharded.of(make("adaneg", space()))
+        ShardedDetector.of(make("adaneg", space()))
 
 
 @pytest.mark.parametrize("every", [7, 1000])
 @pytest.mark.parametrize("name", MERGING)
-def test_one_observer_is_the_sequential_result(name: str, every: int) -> None:
+def test_one_observer_gives_the_sequential_result(name: str, every: int) -> None:
     detector = make(name, space(dtype=torch.float32))
     z = stream(detector.labels, 50)
     alone, end = detector.observe(detector.start(), z)
-    reading, state = Sharded.of(detector, shards=1, every=every).observe(detector.start(), z)
+    reading, state = ShardedDetector.of(detector, shards=1, every=every).observe(detector.start(), z)
     torch.testing.assert_close(reading, alone, rtol=1e-4, atol=1e-4)
     if every == 1000:  # the same calls: the same bits
         assert equal(reading, alone)
         assert all(torch.equal(flatten(end)[name], part) for name, part in flatten(state).items())
 
 
-@pytest.mark.parametrize("deal", ["turns", "runs"])
+@pytest.mark.parametrize("split", ["interleaved", "contiguous"])
 @pytest.mark.parametrize("shards", [2, 3, 8])
-def test_the_regression_and_the_sums_of_pooled_are_those_of_one_observer(shards: int, deal: str) -> None:
+def test_the_regression_and_the_sums_of_pooled_are_those_of_one_observer(shards: int, split: str) -> None:
     detector = PooledEvidence(space())
     z = stream(detector.labels, 100)
     _, alone = detector.observe(detector.start(), z)
-    _, state = Sharded.of(detector, shards=shards, every=30, deal=deal).observe(detector.start(), z)
+    _, state = ShardedDetector.of(detector, shards=shards, every=30, split=split).observe(detector.start(), z)
     met_on_its_way = {"leverage_squares", "record.errors", "record.predicted_powers"}  # by each observer
     for name in flatten(alone).keys() - met_on_its_way:
         torch.testing.assert_close(flatten(state)[name], flatten(alone)[name], rtol=1e-7, atol=1e-9)
@@ -66,7 +66,7 @@ def test_the_regression_and_the_sums_of_pooled_are_those_of_one_observer(shards:
 def test_banks_stay_on_the_sphere_and_counts_add_up(rule: str) -> None:
     detector = Online(space())
     z = stream(detector.labels, 100)
-    reading, state = Sharded.of(detector, shards=4, every=40, rule=rule).observe(detector.start(), z)
+    reading, state = ShardedDetector.of(detector, shards=4, every=40, rule=rule).observe(detector.start(), z)
     alone, end = detector.observe(detector.start(), z)
     assert torch.equal(reading.route, alone.route)  # the frozen text routes
     assert (int(state.id_seen), int(state.ood_seen)) == (int(end.id_seen), int(end.ood_seen))
@@ -84,7 +84,7 @@ def test_the_mean_is_weighted_by_teaching_counts_and_the_sum_adds_moves() -> Non
     torch.testing.assert_close(total, normalize(one + two - start, dim=-1))
 
 
-def test_a_part_that_taught_nothing_has_no_say() -> None:
+def test_an_observer_that_taught_nothing_has_no_weight_in_the_merged_bank() -> None:
     start, one, two = (unit(5, 8, seed=seed) for seed in (1, 2, 3))
     none, some = torch.tensor(0), torch.tensor(9)
     torch.testing.assert_close(merged_bank(start, [one, two], [none, some], rule="mean"), two)
@@ -95,7 +95,7 @@ def test_a_part_that_taught_nothing_has_no_say() -> None:
 def test_every_observer_starts_a_round_with_the_merged_state_and_sees_its_own_part_only(name: str) -> None:
     detector = make(name, space())
     z = stream(detector.labels, 24)
-    reading, state = Sharded.of(detector, shards=2, every=12).observe(detector.start(), z)
+    reading, state = ShardedDetector.of(detector, shards=2, every=12).observe(detector.start(), z)
     ends = []
     for first in (0, 1):
         own, end = detector.observe(detector.start(), z[first:12:2])
@@ -114,48 +114,48 @@ def test_merging_more_often_brings_pooled_closer_to_the_sequential_scores() -> N
     alone, _ = detector.observe(detector.start(), z)
     errors = []
     for every in (8, 400):
-        reading, _ = Sharded.of(detector, shards=8, every=every).observe(detector.start(), z)
+        reading, _ = ShardedDetector.of(detector, shards=8, every=every).observe(detector.start(), z)
         errors.append(float((reading.score - alone.score).square().mean()))
     assert 0 < errors[0] < errors[1]
 
 
-def test_a_session_of_many_observers_and_one_of_one_read_each_others_files(tmp_path: Path) -> None:
+def test_sessions_with_one_and_with_many_observers_load_each_others_states(tmp_path: Path) -> None:
     detector = OnlineID(space())
     z = stream(detector.labels, 60)
-    many = Session(Sharded.of(detector, shards=3, every=20))
+    many = Session(ShardedDetector.of(detector, shards=3, every=20))
     many.observe(z)
     many.save(tmp_path / "state.safetensors")
     one = Session.load(tmp_path / "state.safetensors", detector.labels)
     assert type(one.detector) is OnlineID
     assert torch.equal(one.score(z).reading.score, many.score(z).reading.score)
     again = Session.load(
-        tmp_path / "state.safetensors", detector.labels, detector=Sharded.of(detector, shards=2, every=9)
+        tmp_path / "state.safetensors", detector.labels, detector=ShardedDetector.of(detector, shards=2, every=9)
     )
     assert torch.equal(again.snapshot.detector.bank, many.snapshot.detector.bank)
 
 
-def test_an_empty_stream_and_bad_options() -> None:
+def test_an_empty_stream_is_scored_and_bad_options_are_refused() -> None:
     detector = Online(space())
-    reading, state = Sharded.of(detector, shards=4, every=8).observe(detector.start(), unit(0, 16))
+    reading, state = ShardedDetector.of(detector, shards=4, every=8).observe(detector.start(), unit(0, 16))
     assert len(reading.score) == 0
     assert int(state.id_seen) == 0
-    for options in ({"shards": 0}, {"shards": 9, "every": 8}, {"rule": "median"}, {"deal": "cards"}):
+    for options in ({"shards": 0}, {"shards": 9, "every": 8}, {"rule": "median"}, {"split": "cards"}):
         with pytest.raises(SettingError, match="expected"):
-            Sharded.of(detector, **options)
+            ShardedDetector.of(detector, **options)
 
 
-class Backwards(Here):
+class Backwards(LocalObservers):
     """Observers that finish in another order than they were asked."""
 
     def observe(self, detector: Any, state: Any, parts: Sequence[Tensor]) -> list[tuple[Reading, object]]:
         return super().observe(detector, state, parts[::-1])[::-1]
 
 
-def test_who_computes_first_changes_no_bit() -> None:
+def test_the_order_in_which_observers_finish_changes_no_bit() -> None:
     detector = Online(space(dtype=torch.float32))
     z = stream(detector.labels, 90)
-    teams = (Here(), Backwards())
-    one, two = (Sharded.of(detector, shards=4, every=16, team=team).observe(detector.start(), z) for team in teams)
+    sharded = (ShardedDetector.of(detector, shards=4, every=16, observers=o) for o in (LocalObservers(), Backwards()))
+    one, two = (each.observe(each.start(), z) for each in sharded)
     assert equal(one[0], two[0])
     assert all(torch.equal(a, b) for a, b in zip(one[1], two[1], strict=True))
 
@@ -173,12 +173,12 @@ def scored(*options: str) -> str:
     return result.stdout
 
 
-def test_the_command_shares_a_stream_and_keeps_a_state_anyone_can_go_on_from(tmp_path: Path) -> None:
+def test_the_command_shards_a_stream_and_saves_a_state_that_one_observer_can_resume(tmp_path: Path) -> None:
     asked = files(tmp_path)
     rows = [json.loads(line) for line in scored(*asked, "--shards", "3", "--merge-every", "40").splitlines()]
     detector = PooledEvidence(space(dtype=torch.float32))
     z = load_file(tmp_path / "features.safetensors")["features"]
-    expected = Session(Sharded.of(detector, shards=3, every=40)).observe(z)
+    expected = Session(ShardedDetector.of(detector, shards=3, every=40)).observe(z)
     assert [row["margin"] for row in rows[:-1]] == pytest.approx([verdict.margin for verdict in expected], rel=1e-4)
     state = ("--state", str(tmp_path / "state.safetensors"))
     scored(*asked, *state, "--shards", "2", "--merge-every", "40")
@@ -193,9 +193,9 @@ def test_the_command_refuses_to_share_a_stream_that_does_not_learn(tmp_path: Pat
 def test_actors_get_the_same_numbers_and_are_stopped() -> None:
     ray, detector = InlineRay(), Online(space(dtype=torch.float32))
     z = stream(detector.labels, 90)
-    with actors(ray, detector, 4) as team:
-        there = Sharded.of(detector, shards=4, every=16, team=team).observe(detector.start(), z)
-    here = Sharded.of(detector, shards=4, every=16).observe(detector.start(), z)
+    with ray_observers(ray, detector, 4) as team:
+        there = ShardedDetector.of(detector, shards=4, every=16, observers=team).observe(detector.start(), z)
+    here = ShardedDetector.of(detector, shards=4, every=16).observe(detector.start(), z)
     assert equal(there[0], here[0])
     assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
     assert ray.started == ray.killed == 4
@@ -206,14 +206,14 @@ def test_the_command_gives_the_same_numbers_on_ray_although_an_observer_dies(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [*files(tmp_path), "--shards", "2", "--merge-every", "30"]
-    rounds, observe = [], Actors.observe
+    rounds, observe = [], RayObservers.observe
 
-    def dying(team: Actors, *what: Any) -> Any:
+    def dying(team: RayObservers, *what: Any) -> Any:
         rounds.append(what)
         if len(rounds) == 2:
             ray.kill(team.actors[0], no_restart=False)
         return observe(team, *what)
 
-    monkeypatch.setattr(Actors, "observe", dying)
+    monkeypatch.setattr(RayObservers, "observe", dying)
     assert scored(*asked, "--ray", "local") == scored(*asked)
     assert len(rounds) == 4

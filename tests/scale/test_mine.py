@@ -54,7 +54,9 @@ def same_as_local(made: dict[str, LabelSpace], cache: Path, miner: str) -> None:
 
 
 @pytest.mark.parametrize("miner", MINERS)
-def test_map_and_reduce_give_the_fingerprint_of_the_local_miner(inline: InlineRay, tmp_path: Path, miner: str) -> None:
+def test_mining_on_a_cluster_gives_the_fingerprint_of_the_local_miner(
+    inline: InlineRay, tmp_path: Path, miner: str
+) -> None:
     spec = MiningSpec.of(**options(miner))
     seen: list[tuple[int, int]] = []
     progress = lambda *at: seen.append(at)  # noqa: E731
@@ -64,9 +66,7 @@ def test_map_and_reduce_give_the_fingerprint_of_the_local_miner(inline: InlineRa
     assert inline.started == inline.killed == 3
 
 
-def test_what_a_cluster_encoded_the_local_miner_reads_and_the_other_way_round(
-    inline: InlineRay, tmp_path: Path
-) -> None:
+def test_the_cluster_and_the_local_miner_share_one_cache_of_vectors(inline: InlineRay, tmp_path: Path) -> None:
     spec = MiningSpec.of(**options("neglabel"))
     list(scaled.mine(inline, SPACES, HashEncoder, spec, cache=tmp_path))
     encoder = HashEncoder()
@@ -109,7 +109,7 @@ def shipped(ray: Any) -> Any:
 
 
 @pytest.mark.ray
-def test_an_encoder_that_dies_loses_and_doubles_nothing(
+def test_an_encoder_that_dies_changes_no_label_space(
     shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "CHUNK", 7)

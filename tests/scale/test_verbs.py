@@ -123,9 +123,9 @@ def _same(one, two):
     assert torch.equal(one.labels, two.labels) if one.labels is not None else two.labels is None
 
 
-def test_every_kind_of_source_and_a_worker_killed_in_the_middle(ray, model, sources, local, tmp_path):
+def test_every_kind_of_source_is_encoded_although_a_worker_is_killed(ray, model, sources, local, tmp_path):
     expected, skipped = local
-    job = scaled_encode.Job(str(model), "cpu", BATCH, actors=2)
+    job = scaled_encode.EncodeJob(str(model), "cpu", BATCH, actors=2)
     plan = scaled_encode.plan(ray, sources, tmp_path, job, size=8)
     assert (plan.total, plan.already) == (4 * COUNT + 4, 0)
     reports, victim = [], 0
@@ -156,7 +156,7 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     expected, skipped = local
     store = f"local://{tmp_path}"  # a file system of fsspec's, where a cluster would use one of an object store
     where = [source if "list" in source else f"local://{source}" for source in sources]
-    job = scaled_encode.Job(str(model), "cpu", actors=1)
+    job = scaled_encode.EncodeJob(str(model), "cpu", actors=1)
     plan = scaled_encode.plan(ray, where, store, job, size=40, form="parquet")
     blocked = tmp_path / plan.shards[1].name
     blocked.mkdir()  # no file can take the place of a folder
@@ -181,8 +181,8 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     assert scaled_encode.plan(ray, where, store, job).total == 4  # damaged ones are tried again, as on one machine
 
 
-def test_misuse_is_said_before_work_begins(ray, model, sources, tmp_path):
-    job = scaled_encode.Job(str(model), "cpu")
+def test_misuse_is_refused_before_work_begins(ray, model, sources, tmp_path):
+    job = scaled_encode.EncodeJob(str(model), "cpu")
     with pytest.raises(SettingError, match="expected a format"):
         scaled_encode.plan(ray, sources, tmp_path, job, form="csv")
     with pytest.raises(SettingError, match="got a video"):
@@ -203,13 +203,13 @@ def columns(result: keyed.StreamResult) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("detector", ["default", "online"])
-def test_keyed_scores_are_those_of_one_machine_to_the_last_bit(ray, streams, detector):
+def test_keyed_verdicts_on_ray_are_the_same_bits_as_on_one_machine(ray, streams, detector):
     labels, z, keys = streams
     recipe = keyed.StreamJob(SessionSpec(labels, detector), keep_state=True)
     parts = keyed.split(keys)
     alone = {scan.key: scan for scan in keyed.run_serially(recipe, parts, z, {})}
     for ahead in (1, 4):
-        found = list(scaled_score.on(ray, ahead=ahead)(recipe, parts, z, {}))
+        found = list(scaled_score.on_ray(ray, ahead=ahead)(recipe, parts, z, {}))
         assert len(found) == len(alone)
         for scan in found:
             other = alone[scan.key]
@@ -230,7 +230,7 @@ def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
 
     killer = threading.Thread(target=strike)
     killer.start()
-    found = list(scaled_score.on(ray)(recipe, parts, z, {}))
+    found = list(scaled_score.on_ray(ray)(recipe, parts, z, {}))
     stopped.set()
     killer.join()
     assert any(victims)
@@ -244,7 +244,7 @@ def _sum(state: bytes) -> str:
     return json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])["__metadata__"]["sha256"]
 
 
-def test_score_with_ray_prints_what_score_prints(ray, streams, tmp_path):
+def test_score_with_ray_prints_the_same_lines_as_without(ray, streams, tmp_path):
     labels, z, keys = streams
     labels.save(tmp_path / "space.safetensors")
     save_file({"features": z}, tmp_path / "z.safetensors", metadata={"camera": json.dumps(keys)})
@@ -255,14 +255,14 @@ def test_score_with_ray_prints_what_score_prints(ray, streams, tmp_path):
     assert len(one.stdout.splitlines()) == 900 + 12
 
 
-def test_an_error_in_a_worker_arrives_as_itself(ray, streams):
+def test_an_error_in_a_worker_is_raised_with_its_own_type(ray, streams):
     labels, z, keys = streams
     recipe = keyed.StreamJob(SessionSpec(labels.with_negatives(0), "neglabel"))
     with pytest.raises(LabelError, match="expected a label space with negatives"):
-        list(scaled_score.on(ray)(recipe, keyed.split(keys), z, {}))
+        list(scaled_score.on_ray(ray)(recipe, keyed.split(keys), z, {}))
 
 
-def test_a_benchmark_has_the_same_rows_and_resumes(ray, tmp_path):
+def test_a_benchmark_on_ray_has_the_same_rows_and_resumes(ray, tmp_path):
     table = suite_files.write(tmp_path)
     suite = suites.load(str(table), table.parent)
     runs = list_runs(suite, names=("mcm", "online"), orders=("shuffled",), seeds=2)
@@ -282,7 +282,7 @@ def test_a_benchmark_has_the_same_rows_and_resumes(ray, tmp_path):
     assert all(torch.equal(here.samples(row), there.samples(row)) for row in expected)
 
 
-def test_the_bench_command_takes_ray(ray, tmp_path):
+def test_the_bench_command_with_ray_prints_the_same_rows(ray, tmp_path):
     table = suite_files.write(tmp_path)
     words = ["bench", str(table), "--features", str(tmp_path), "--seeds", "1", "--detectors", "mcm,online", "--json"]
     one, two = (

@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unseen.bench.jsonl import Row, append_row, canonical, read_rows
 from unseen.bench.version import code_version
@@ -66,9 +66,9 @@ def finite(row: Row) -> Row:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
 
 
-def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[object, ...], list[Row]]:
+def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows by the values of the named fields, in order of first appearance."""
-    groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
     return dict(groups)

@@ -50,7 +50,7 @@ def encode(
             "start the command on a node of the cluster"
         )
     if ray:
-        job = scaled.Job(encoder, device, batch, actors)
+        job = scaled.EncodeJob(encoder, device, batch, actors)
         with cluster.connect(ray) as joined:
             plan = scaled.plan(joined, sources, output, job, size=shard, form=form, root=root)
             steps = (Step(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))

@@ -83,8 +83,8 @@ def _sharded(session: Session, shards: int, every: int, ray: str | None) -> Iter
     if shards == 1:
         yield session
     elif ray is None:
-        yield session.at(session.snapshot, detector=merge.Sharded.of(detector, shards=shards, every=every))
+        yield session.at(session.snapshot, detector=merge.ShardedDetector.of(detector, shards=shards, every=every))
     else:
-        with cluster.connect(ray) as joined, merge.actors(joined, detector, shards) as team:
-            shared = merge.Sharded.of(detector, shards=shards, every=every, team=team)
+        with cluster.connect(ray) as joined, merge.ray_observers(joined, detector, shards) as observers:
+            shared = merge.ShardedDetector.of(detector, shards=shards, every=every, observers=observers)
             yield session.at(session.snapshot, detector=shared)

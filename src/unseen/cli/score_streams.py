@@ -74,7 +74,7 @@ def _runner(ray: str | None) -> Iterator[keyed.StreamRunner]:
         yield keyed.run_serially
         return
     with cluster.connect(ray) as joined:
-        yield scaled.on(joined)
+        yield scaled.on_ray(joined)
 
 
 def _print_summary(found: Sequence[tuple[str, keyed.StreamSummary]], state: Path | None, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from unseen.errors import DataError, SettingError
 from unseen.features.parquet import read_parquet
 from unseen.features.shards import MANIFEST, Row, read_manifest, read_shards
 from unseen.storage.files import read_safetensors
-from unseen.storage.remote import Location, location, reading
+from unseen.storage.remote import Location, local_copy, location
 
 FOLDER = "folder"
 TENSORS = ("features", "z")  # what a single file may call its vectors
@@ -73,7 +73,7 @@ def load_features(path: str | Path, *, unit: bool = True) -> Features:
         return _load_folder(place)
     if not place.is_file():
         raise DataError(f"expected features, got nothing at {path}; make them with: unseen encode IMAGES -o {path}")
-    with reading(place) as local:
+    with local_copy(place) as local:
         found = _load_table(local) if place.suffix == ".parquet" else _load_file(local)
     return replace(found, z=normalize(found.z, dim=-1)) if unit else found
 

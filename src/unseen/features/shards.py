@@ -20,7 +20,7 @@ from torch import Tensor
 from unseen.errors import DataError, EncoderError, StateError
 from unseen.features.parquet import ROW_COLUMNS, read_parquet, write_parquet
 from unseen.storage.files import load_tensors, replacing, save_tensors
-from unseen.storage.remote import Location, Remote, reading, writing
+from unseen.storage.remote import Location, Remote, local_copy, local_draft
 
 KIND = "unseen-features"
 MANIFEST = "manifest.json"
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 def write_shard(place: Location, z: Float[Tensor, "n d"], rows: Sequence[Row], fingerprint: str) -> None:
     """Write vectors and what is known of each as one file, whole or not at all, in the format its name ends with."""
-    with writing(place) as local:
+    with local_draft(place) as local:
         if place.suffix == ".parquet":
             write_parquet(local, z, rows, {"kind": KIND, "fingerprint": fingerprint})
             return
@@ -43,7 +43,7 @@ def read_shards(folder: Location) -> Iterator[tuple[Float[Tensor, "n d"], list[R
     places: Sequence[Location] = folder.files(recursive=False) if isinstance(folder, Remote) else list(folder.iterdir())
     shards = [place for place in places if any(fnmatch(place.name, f"[0-9]*.{form}") for form in FORMATS)]
     for place in sorted(shards, key=lambda place: place.name):
-        with reading(place) as local:
+        with local_copy(place) as local:
             try:
                 yield _read_shard(local)
             except (StateError, DataError) as error:

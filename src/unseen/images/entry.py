@@ -12,25 +12,8 @@ from unseen.storage.remote import Location
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-IMAGE_SUFFIXES = frozenset(
-    [
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".png",
-        ".webp",
-        ".bmp",
-        ".gif",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".jp2",
-        ".avif",
-    ],
-)
+COMMON = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+IMAGE_SUFFIXES = frozenset(COMMON | {".ppm", ".pgm", ".pbm", ".jp2", ".avif"})
 MISSING = "missing"  # the identity of a file that is not there
 
 

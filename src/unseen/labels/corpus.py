@@ -56,7 +56,11 @@ def _spaced(words: tuple[str, ...], count: int) -> tuple[str, ...]:
 
 
 def canonical_spelling(word: str) -> str:
-    """Return one form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores."""
+    """Return one form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores.
+
+    >>> canonical_spelling("Ice-Cream") == canonical_spelling("ice_cream") == "ice cream"
+    True
+    """
     return word.casefold().replace("_", " ").replace("-", " ").strip()
 
 

@@ -76,7 +76,11 @@ class PromptTemplates:
         return " | ".join(self.templates)
 
     def texts(self, name: str) -> list[str]:
-        """Return the name in every template; underscores in class names are spaces."""
+        """Return the name in every template; underscores in class names are spaces.
+
+        >>> PromptTemplates(("The nice {}.",)).texts("sports_car")
+        ['The nice sports car.']
+        """
         return [template.replace("{}", name.replace("_", " ")) for template in self.templates]
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:

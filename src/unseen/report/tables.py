@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from unseen.bench import KINDS, Row, mean_and_deviation
+from unseen.bench import KINDS, Row, markdown_table, mean_and_deviation
 from unseen.bench.results import COLUMNS
 from unseen.bench.runs import ANY_ORDER
 from unseen.suites import Suite
@@ -104,14 +104,20 @@ def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
     marked = [f"{name}*" if name in unclean else name for name in table.columns]
     heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
     heads += ["seeds", "µs", "state"]
-    lines = [_row(heads), "|---|" + "--:|" * (len(heads) - 1)]
-    for line in table.lines:
-        numbers = [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})")]
-        name = f"*{line.method}, as printed*" if line.printed else line.method
-        lines.append(
-            _row([name, *numbers, "—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)])
-        )
-    return "\n".join(lines) + "\n"
+    lines = ([_method(line, "*{}*"), *_numbers(line, table), *_costs(line)] for line in table.lines)
+    return "\n".join(markdown_table(heads, lines)) + "\n"
+
+
+def _numbers(line: Line, table: Table) -> list[str]:
+    return [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})")]
+
+
+def _costs(line: Line) -> tuple[str, str, str]:
+    return "—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)
+
+
+def _method(line: Line, printed: str) -> str:
+    return printed.format(f"{line.method}, as printed") if line.printed else line.method
 
 
 def latex(table: Table) -> str:
@@ -129,7 +135,7 @@ def latex(table: Table) -> str:
         cells = [texts(line.cells.get(name), r"{} {{\scriptsize$\pm${}}}") for name in columns]
         if id(line) in best:
             cells[-1] = [rf"\textbf{{{text}}}" for text in cells[-1]]
-        name = rf"\textit{{{_tex(line.method)}, as printed}}" if line.printed else _tex(line.method)
+        name = _tex(_method(line, r"\textit{{{}}}"))
         lines.append(" & ".join([name, *(text for cell in cells for text in cell)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -223,10 +229,6 @@ def _number(value: float) -> str:
 def time(line: Line) -> str:
     """Return the microseconds that one sample took."""
     return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unseen.bench import Executor, Row, Run, RunResult, execute
 from unseen.bench.executors import from_arrays, to_arrays
-from unseen.scale.cluster import fetched
+from unseen.scale.cluster import task_results
 from unseen.suites import Suite
 from unseen.threads import one_thread
 
@@ -20,12 +19,8 @@ def on_ray(ray: Any, *, ahead: int = AHEAD) -> Executor:
 
     def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
         task, shared = ray.remote(max_retries=5)(_work), ray.put(suite)
-        limit = max(2, ahead * int(ray.cluster_resources().get("CPU", 1)))
-        waiting, running = deque(runs), deque[Any]()
-        while waiting or running:
-            while waiting and len(running) < limit:
-                running.append(task.remote(shared, waiting.popleft()))
-            yield from_arrays(fetched(ray, running.popleft()))
+        results = task_results(ray, lambda run: task.remote(shared, run), runs, ahead=ahead, in_order=True)
+        return map(from_arrays, results)
 
     return executor
 

@@ -6,24 +6,27 @@ import importlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from unseen.errors import MissingExtra, SettingError, UnseenError
 
+T = TypeVar("T")
+
 LOCAL = "local"
-PATIENCE = 10.0  # seconds for a cluster to answer
+CONNECT_TIMEOUT = 10.0  # seconds for a cluster to answer
 # Ray ends a worker that idles for a second once there are more workers than cores: beside one actor a core, every short
 # task would import torch anew. And it gives workers a low priority, which only delays where nothing else is served.
-KEPT = {"num_workers_soft_limit": 64, "worker_niceness": 0}
+SYSTEM_CONFIG = {"num_workers_soft_limit": 64, "worker_niceness": 0}
 HELP = "Run on Ray: `auto` joins the running cluster, `local` starts one here, or host:port or ray://host:10001."
 
 
 def module() -> Any:
     """Return Ray, or say what to install."""
-    # Ray's own words about its dashboard, usage and progress belong in its log files, not between ours
+    # what Ray prints of its dashboard, usage and progress belongs in its log files, not between our lines
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -48,11 +51,11 @@ def connect(
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         settings |= {"num_cpus": workers, "object_store_memory": memory}
-        settings |= {"include_dashboard": False, "_system_config": KEPT}
+        settings |= {"include_dashboard": False, "_system_config": SYSTEM_CONFIG}
     if env:
         settings["runtime_env"] = {"env_vars": dict(env)}
     try:
-        _knock(address)
+        _check_listening(address)
         ray.init(address, **settings)
     except Exception as error:  # Ray raises bare ones when a start-up times out
         raise SettingError(
@@ -76,21 +79,43 @@ def fetched(ray: Any, found: Any) -> Any:
         raise
 
 
-def _knock(address: str) -> None:
+def cpu_slots(ray: Any) -> float:
+    """Return the CPU slots of the cluster, at least one."""
+    return max(1.0, float(ray.cluster_resources().get("CPU", 1)))
+
+
+def task_results(
+    ray: Any, submit: Callable[[T], Any], items: Iterable[T], *, ahead: int, in_order: bool
+) -> Iterator[Any]:
+    """Yield the result of each submitted task, in the order of the items or as they are done.
+
+    At most `ahead` tasks per CPU slot are out at a time: enough to keep it busy, not so many that all inputs lie in the
+    object store.
+    """
+    waiting, running, limit = deque(items), deque[Any](), max(2, ahead * int(cpu_slots(ray)))
+    while waiting or running:
+        while waiting and len(running) < limit:
+            running.append(submit(waiting.popleft()))
+        done = [running[0]] if in_order else ray.wait(list(running))[0]
+        running = deque(task for task in running if task not in done)
+        yield from fetched(ray, done)
+
+
+def _check_listening(address: str) -> None:
     """Raise within seconds where nobody listens at a HOST:PORT: Ray itself would wait for minutes."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname and place.port:
-        socket.create_connection((place.hostname, place.port), timeout=PATIENCE).close()
+        socket.create_connection((place.hostname, place.port), timeout=CONNECT_TIMEOUT).close()
 
 
 def _keep_stdout_clean() -> None:
-    """Send to stderr what Ray says of dead workers: it says so on stdout, where the data go, and has no switch."""
+    """Send to stderr what Ray prints of dead workers: it prints to stdout, where the data go, and has no switch."""
     worker: Any = importlib.import_module("ray._private.worker")
-    said = getattr(worker, "print_to_stdstream", None)
-    if said and not getattr(said, "_to_stderr", False):
+    print_to_stream = getattr(worker, "print_to_stdstream", None)
+    if print_to_stream and not getattr(print_to_stream, "_to_stderr", False):
 
         def to_stderr(data: dict[str, Any], *args: Any, **options: Any) -> Any:
-            return said({**data, "is_err": True}, *args, **options)
+            return print_to_stream({**data, "is_err": True}, *args, **options)
 
         to_stderr._to_stderr = True  # type: ignore[attr-defined]
         worker.print_to_stdstream = to_stderr

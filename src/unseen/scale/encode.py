@@ -3,7 +3,7 @@
 The driver cuts what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
 encoded and written by an actor that holds the model, and reported as one small row. Ray Data moves the shards: it
 holds decoding back when pixels pile up, restarts what died and runs its shard again. It would do so for ever, also
-where a picture is what kills the worker; so a ledger counts, and a shard that died too often is given up and named.
+where a picture kills the worker; so attempts are counted, and a shard that died too often is given up and named.
 
 A shard's file has a name that follows from the plan, and appears whole; so a shard that ran twice is one file, and
 after a kill the same command finds what is written and plans the rest. Nothing is appended, hence nothing can be lost
@@ -37,15 +37,15 @@ from unseen.scale.cluster import fetched, module
 from unseen.storage.remote import Location, location
 
 SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
-WAITS = (0.5, 2.0)  # seconds before a write is tried again
-ATTEMPTS = 4  # at one shard: more deaths than that are no accident
-BROKEN = 3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
-DECODING = 0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
+RETRY_WAITS = (0.5, 2.0)  # seconds before a write is tried again
+MAX_ATTEMPTS = 4  # at one shard: more deaths than that are no accident
+MAX_FAILED_SHARDS = 3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
+DECODE_CPUS = 0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
 
 Prepare = Callable[[Sequence[Image]], Tensor]
 
 
-class Model(NamedTuple):
+class EncoderInfo(NamedTuple):
     """What the driver must know of an encoder that only the workers load."""
 
     name: str
@@ -53,7 +53,7 @@ class Model(NamedTuple):
     prepare: Prepare
 
 
-class Input(NamedTuple):
+class PlacedEntry(NamedTuple):
     """One picture and its place among all inputs of the folder."""
 
     place: int
@@ -65,10 +65,10 @@ class Shard:
     """One unit of work and the file that it becomes."""
 
     name: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[PlacedEntry, ...]
 
 
-class Written(NamedTuple):
+class ShardResult(NamedTuple):
     """What became of one shard."""
 
     name: str
@@ -78,10 +78,10 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class EncodePlan:
     """What is still to be done, and how much was there."""
 
-    model: Model
+    model: EncoderInfo
     folder: Location
     shards: tuple[Shard, ...]
     already: int
@@ -92,7 +92,7 @@ class Plan:
         return sum(len(shard.inputs) for shard in self.shards)
 
 
-class Job(NamedTuple):
+class EncodeJob(NamedTuple):
     """How the work is to be done: by which model, on what, in steps of how many."""
 
     encoder: str
@@ -105,12 +105,12 @@ def plan(
     ray: Any,
     sources: Sequence[str],
     output: str | Path,
-    job: Job,
+    job: EncodeJob,
     *,
     size: int = SHARD,
     form: str = FORMATS[0],
     root: Path | None = None,
-) -> Plan:
+) -> EncodePlan:
     """Return the shards that are not yet in the folder; the folder is claimed for the encoder."""
     if form not in FORMATS:
         raise SettingError(f"expected a format out of {', '.join(FORMATS)}, got {form!r}; choose one of them")
@@ -118,61 +118,63 @@ def plan(
         raise SettingError("expected pictures with --ray, got a video: its frames come one by one; encode it without")
     entries = list(find_images(list(sources), root=root))
     folder = location(output).absolute()
-    model = Model(*fetched(ray, ray.remote(_described).remote(_anywhere(job.encoder))))
+    model = EncoderInfo(*fetched(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
     claim_folder(folder, model.name, model.fingerprint)
-    done = _done(folder)
-    missing = [one for one in _placed(entries, done) if (one.entry.path, one.entry.identity) not in done]
+    done = _done_entries(folder)
+    missing = [one for one in _place_entries(entries, done) if (one.entry.path, one.entry.identity) not in done]
     started = time.time_ns()  # later runs sort after earlier ones, as their shards replace those of changed files
     cut = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
-    shards = tuple(Shard(_name(started, number, part, model, form), part) for number, part in enumerate(cut))
-    return Plan(model, folder, shards, len(entries) - len(missing))
+    shards = tuple(Shard(_shard_name(started, number, part, model, form), part) for number, part in enumerate(cut))
+    return EncodePlan(model, folder, shards, len(entries) - len(missing))
 
 
-def run(ray: Any, plan: Plan, job: Job) -> Iterator[Written]:
+def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
     """Encode the shards of a plan and yield each when its file is there; raise if one could not be done."""
     if not plan.shards:
         return
     left = {shard.name: shard for shard in plan.shards}
     reasons = []
-    ledger = ray.remote(_Ledger).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote(ATTEMPTS)
-    for done in _reports(ray, _flow(ray, plan, job, ledger)):
+    counter = ray.remote(_AttemptCounter).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+    attempts = counter.remote(MAX_ATTEMPTS)
+    for done in _shard_results(ray, _dataset(ray, plan, job, attempts)):
         if done.error:
             reasons.append(done.error)
         elif left.pop(done.name, None):
-            _assert_shared(plan.folder, done)
+            _check_shared_folder(plan.folder, done)
             yield done
-        if len(reasons) > BROKEN:
+        if len(reasons) > MAX_FAILED_SHARDS:
             break
     if left:
-        raise DataError(_lost(left.values(), (*reasons, "their workers died again and again")[0]))
+        raise DataError(_undone_message(left.values(), (*reasons, "their workers died again and again")[0]))
 
 
-def _reports(ray: Any, flow: Any) -> Iterator[Written]:
+def _shard_results(ray: Any, flow: Any) -> Iterator[ShardResult]:
     try:
         for row in flow.iter_rows():
             skipped = tuple(Skipped(*one) for one in json.loads(row["skipped"]))
-            yield Written(row["name"], row["encoded"], skipped, row["error"])
+            yield ShardResult(row["name"], row["encoded"], skipped, row["error"])
     except ray.exceptions.RayError as error:  # more than the few broken shards that are let pass
-        yield Written("", 0, (), str(error).strip().splitlines()[-1])
+        yield ShardResult("", 0, (), str(error).strip().splitlines()[-1])
 
 
-def _flow(ray: Any, plan: Plan, job: Job, ledger: Any) -> Any:
-    _quiet(ray)
+def _dataset(ray: Any, plan: EncodePlan, job: EncodeJob, attempts: Any) -> Any:
+    _silence_progress(ray)
     gpus = job.device.startswith("cuda") if job.device else ray.cluster_resources().get("GPU", 0) > 0
     actors = min(job.actors or _actors(ray, gpus=gpus), len(plan.shards))
-    share: dict[str, float] = {"num_gpus": 1, "num_cpus": 1} if gpus else {"num_cpus": 1 - DECODING}
+    share: dict[str, float] = {"num_gpus": 1, "num_cpus": 1} if gpus else {"num_cpus": 1 - DECODE_CPUS}
     items = [{"name": shard.name, "inputs": pickle.dumps(shard.inputs)} for shard in plan.shards]
     flow = ray.data.from_items(items, override_num_blocks=len(items))
-    flow = flow.map(_Decode(plan.model.prepare, ledger), num_cpus=1 if gpus else DECODING)
+    flow = flow.map(_Decode(plan.model.prepare, attempts), num_cpus=1 if gpus else DECODE_CPUS)
+    located = job._replace(encoder=_absolute_name(job.encoder))
     return flow.map(
         _Encode,
-        fn_constructor_args=(job._replace(encoder=_anywhere(job.encoder)), plan.folder, plan.model.fingerprint, ledger),
+        fn_constructor_args=(located, plan.folder, plan.model.fingerprint, attempts),
         compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
         **share,
     )
 
 
-def _assert_shared(folder: Location, done: Written) -> None:
+def _check_shared_folder(folder: Location, done: ShardResult) -> None:
     if done.encoded and not (folder / done.name).exists():
         raise DataError(
             f"expected {done.name} in {folder}, where a worker wrote it, got no file: the workers have disks of their "
@@ -180,7 +182,7 @@ def _assert_shared(folder: Location, done: Written) -> None:
         )
 
 
-class _Ledger:
+class _AttemptCounter:
     """Count how often each piece of work was begun: Ray begins it again when a worker dies."""
 
     def __init__(self, limit: int) -> None:
@@ -191,12 +193,12 @@ class _Ledger:
         return self.begun[work] <= self.limit
 
 
-def _begin(ledger: Any, work: str) -> None:
-    if not module().get(ledger.begin.remote(work)):
+def _begin_attempt(attempts: Any, work: str) -> None:
+    if not module().get(attempts.begin.remote(work)):
         raise DataError("the workers that tried it died, each time; look for a picture that is too large to decode")
 
 
-def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any], dict[str, Any]]:
+def _errors_as_rows(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any], dict[str, Any]]:
     """Return a stage that tells why a shard failed instead of raising, and hands on what failed before."""
 
     @wraps(work)
@@ -204,7 +206,7 @@ def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any],
         if row.get("error"):
             return {"name": row["name"], "encoded": 0, "skipped": "[]", "error": row["error"]}
         try:
-            _begin(self.ledger, f"{type(self).__name__} {row['name']}")
+            _begin_attempt(self.attempts, f"{type(self).__name__} {row['name']}")
             return work(self, row) | {"error": ""}
         except Exception as error:
             empty = {"rows": "[]", "pixels": b"", "dtype": "uint8", "shape": "[0]", "encoded": 0, "skipped": "[]"}
@@ -216,12 +218,12 @@ def _telling(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any],
 class _Decode:
     """Make the pixels of a shard; what cannot be read is written down."""
 
-    def __init__(self, prepare: Prepare, ledger: Any) -> None:
-        self.prepare, self.ledger = prepare, ledger
+    def __init__(self, prepare: Prepare, attempts: Any) -> None:
+        self.prepare, self.attempts = prepare, attempts
 
-    @_telling
+    @_errors_as_rows
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        inputs: tuple[Input, ...] = pickle.loads(row["inputs"])
+        inputs: tuple[PlacedEntry, ...] = pickle.loads(row["inputs"])
         (batch,) = read_entries([one.entry for one in inputs], size=len(inputs))
         rows = [
             {"key": image.path, "identity": image.identity, "label": image.label, "index": one.place}
@@ -242,7 +244,7 @@ class _Decode:
 class _Encode:
     """Hold the model, encode shards, write them."""
 
-    def __init__(self, job: Job, folder: Location, fingerprint: str, ledger: Any) -> None:
+    def __init__(self, job: EncodeJob, folder: Location, fingerprint: str, attempts: Any) -> None:
         if not torch.cuda.is_available():
             torch.set_num_threads(1)  # one actor a core: threads of several would only wait for each other
         self.model = load_encoder(job.encoder, device=job.device)
@@ -251,22 +253,22 @@ class _Encode:
                 f"expected the encoder {fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}; "
                 "put the same model on all of them"
             )
-        self.batch, self.folder, self.ledger = job.batch, folder, ledger
+        self.batch, self.folder, self.attempts = job.batch, folder, attempts
 
-    @_telling
+    @_errors_as_rows
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         rows = json.loads(row["rows"])
         if rows:
             array = np.frombuffer(row["pixels"], row["dtype"]).reshape(json.loads(row["shape"]))
             pixels = torch.from_numpy(array.copy())
             z = torch.cat([self.model.vectors(part).cpu() for part in pixels.split(self.batch)])
-            _persistently(partial(write_shard, self.folder / row["name"], z, rows, self.model.fingerprint))
+            _with_retries(partial(write_shard, self.folder / row["name"], z, rows, self.model.fingerprint))
         return {"name": row["name"], "encoded": len(rows), "skipped": row["skipped"]}
 
 
-def _persistently(work: Callable[[], None]) -> None:
+def _with_retries(work: Callable[[], None]) -> None:
     """Do what may fail for a moment, as a write to a store does; the last failure is raised."""
-    for wait in WAITS:
+    for wait in RETRY_WAITS:
         try:
             return work()
         except OSError:
@@ -274,22 +276,22 @@ def _persistently(work: Callable[[], None]) -> None:
     return work()
 
 
-def _described(encoder: str) -> tuple[str, str, Prepare]:
+def _describe_encoder(encoder: str) -> tuple[str, str, Prepare]:
     model = load_encoder(encoder, device="cpu")
     return model.name, model.fingerprint, model.prepare
 
 
-def _anywhere(encoder: str) -> str:
+def _absolute_name(encoder: str) -> str:
     """Return the name of an encoder such that a process in another working folder finds it."""
     return str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
 
 
-def _done(folder: Location) -> dict[tuple[str, str], int | None]:
+def _done_entries(folder: Location) -> dict[tuple[str, str], int | None]:
     """Return what is in the folder, as (key, identity), with its place; a damaged shard is an error that names it."""
     return {(row["key"], row["identity"]): row.get("index") for _, rows in read_shards(folder) for row in rows}
 
 
-def _placed(entries: Sequence[Entry], done: dict[tuple[str, str], int | None]) -> Iterator[Input]:
+def _place_entries(entries: Sequence[Entry], done: dict[tuple[str, str], int | None]) -> Iterator[PlacedEntry]:
     """Yield each entry once, with its place: where the list already began in this folder, else after what is there."""
     places = {key: index for (key, _), index in done.items() if index is not None}
     known = ((places[entry.path], number) for number, entry in enumerate(entries) if entry.path in places)
@@ -298,10 +300,10 @@ def _placed(entries: Sequence[Entry], done: dict[tuple[str, str], int | None]) -
     for place, entry in enumerate(entries, start=index - number):
         if entry.path not in seen:
             seen.add(entry.path)
-            yield Input(place, entry)
+            yield PlacedEntry(place, entry)
 
 
-def _name(started: int, number: int, inputs: Sequence[Input], model: Model, form: str) -> str:
+def _shard_name(started: int, number: int, inputs: Sequence[PlacedEntry], model: EncoderInfo, form: str) -> str:
     rows = [(one.place, one.entry.path, one.entry.identity) for one in inputs]
     digest = hashlib.sha256(json.dumps([model.fingerprint, rows]).encode()).hexdigest()
     return f"{started:020d}-{number:06d}-{digest[:12]}.{form}"
@@ -312,15 +314,15 @@ def _actors(ray: Any, *, gpus: bool) -> int:
     return max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
 
 
-def _quiet(ray: Any) -> None:
+def _silence_progress(ray: Any) -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the command has a bar of its own
     context.print_on_execution_start = False
-    context.max_errored_blocks = BROKEN
+    context.max_errored_blocks = MAX_FAILED_SHARDS
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it has to say is in our error, the rest in its log
 
 
-def _lost(shards: Any, reason: str) -> str:
+def _undone_message(shards: Any, reason: str) -> str:
     lost = list(shards)
     keys = [one.entry.path for shard in lost for one in shard.inputs]
     return (

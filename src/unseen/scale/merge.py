@@ -3,8 +3,8 @@
 **An approximation, and an explicit choice.** Algorithm 1 is a chain: each sample is scored by a bank that all earlier
 samples have taught. Here every observer starts a round with the same state, sees only its own part of the round, and
 at the end the states are merged. docs/scale.md has what that costs in AUROC; one observer is exactly the sequential
-result. A round is a pure function of (state, samples), so the same samples give the same numbers whoever computes
-them, in whichever order, and however often an observer died on the way.
+result. A round is a pure function of (state, samples), so the same samples give the same numbers on any machine, in any
+order, and however often an observer died on the way.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from unseen.detectors import Detector, Reading
 from unseen.detectors.merging import MERGE_RULES, MergeRule
 from unseen.detectors.state import map_state
 from unseen.errors import SettingError
-from unseen.scale.cluster import fetched
+from unseen.scale.cluster import cpu_slots, fetched
 
-Deal = Literal["turns", "runs"]
-DEALS: tuple[Deal, ...] = ("turns", "runs")
+Split = Literal["interleaved", "contiguous"]
+SPLITS: tuple[Split, ...] = ("interleaved", "contiguous")
 
 
-class Team(Protocol):
+class Observers(Protocol):
     """Observers that each take a part of a round."""
 
     def observe(
@@ -37,8 +37,8 @@ class Team(Protocol):
         """Return, for every part, its readings and the state after it, all from the same `state`."""
 
 
-class Here:
-    """Observers that take turns in this process: the reference, and what a study needs."""
+class LocalObservers:
+    """Observers one after another in this process: the reference for any other kind."""
 
     def observe(
         self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
@@ -48,7 +48,7 @@ class Here:
 
 
 @dataclass(frozen=True, eq=False)
-class Sharded(Detector[Any]):
+class ShardedDetector(Detector[Any]):
     """A detector that several observers run side by side, merged after every `every` samples of the stream.
 
     It is used like the detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call
@@ -59,11 +59,11 @@ class Sharded(Detector[Any]):
     shards: int = 2
     every: int = 1024
     rule: MergeRule = "mean"  # how moves of banks are put together; sums need no rule
-    deal: Deal = "turns"  # each sample to the next observer, or a run of consecutive samples to each
-    team: Team = field(default_factory=Here)
+    split: Split = "interleaved"  # each sample to the next observer, or consecutive samples to each
+    observers: Observers = field(default_factory=LocalObservers)
 
     @classmethod
-    def of(cls, detector: Detector[Any], **options: Any) -> Sharded:
+    def of(cls, detector: Detector[Any], **options: Any) -> ShardedDetector:
         """Return `detector` with observers side by side."""
         return cls(detector.labels, detector, **options)
 
@@ -75,7 +75,7 @@ class Sharded(Detector[Any]):
                 f"expected 1 <= shards <= samples between merges, got {self.shards} shards and {self.every} samples; "
                 "merge less often or take fewer shards"
             )
-        for what, value, known in (("rule", self.rule, MERGE_RULES), ("deal", self.deal, DEALS)):
+        for what, value, known in (("rule", self.rule, MERGE_RULES), ("split", self.split, SPLITS)):
             if value not in known:
                 raise SettingError(f"expected a {what} out of {', '.join(known)}, got {value!r}; check the spelling")
         self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge
@@ -99,8 +99,8 @@ class Sharded(Detector[Any]):
         """Learn from one round, shared out, and merge."""
         if not len(z):
             return self.detector.observe(state, z)
-        places = dealt(len(z), self.shards, self.deal)
-        done = self.team.observe(self.detector, state, [z[own].contiguous() for own in places])
+        places = split_round(len(z), self.shards, self.split)
+        done = self.observers.observe(self.detector, state, [z[own].contiguous() for own in places])
         readings, ends = zip(*done, strict=True)
         arrival = torch.cat(places).argsort()
         joined = Reading(*(column[arrival.to(column.device)] for column in Reading.joined(list(readings))))
@@ -115,19 +115,21 @@ class Sharded(Detector[Any]):
         return Reading.joined(readings), state
 
 
-def dealt(count: int, shards: int, deal: Deal) -> list[Int[Tensor, " n"]]:
+def split_round(count: int, shards: int, split: Split) -> list[Int[Tensor, " n"]]:
     """Return which samples of a round each observer gets, in order; who would get none is left out.
 
-    >>> [own.tolist() for own in dealt(5, 2, "turns")], [own.tolist() for own in dealt(5, 2, "runs")]
-    ([[0, 2, 4], [1, 3]], [[0, 1, 2], [3, 4]])
+    >>> [own.tolist() for own in split_round(5, 2, "interleaved")]
+    [[0, 2, 4], [1, 3]]
+    >>> [own.tolist() for own in split_round(5, 2, "contiguous")]
+    [[0, 1, 2], [3, 4]]
     """
     samples = torch.arange(count)
-    if deal == "runs":
+    if split == "contiguous":
         return list(samples.chunk(shards))
     return [samples[first::shards] for first in range(min(shards, count))]
 
 
-class Observer:
+class ObserverActor:
     """What runs in an actor: one detector, built once, and no state between two rounds."""
 
     def __init__(self, detector: Detector[Any], threads: int) -> None:
@@ -142,7 +144,7 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Actors:
+class RayObservers:
     """Observers as Ray actors. One that dies is started again and given its part again: nothing is lost by that."""
 
     ray: Any
@@ -158,14 +160,14 @@ class Actors:
 
 
 @contextmanager
-def actors(ray: Any, detector: Detector[Any], shards: int) -> Iterator[Actors]:
+def ray_observers(ray: Any, detector: Detector[Any], shards: int) -> Iterator[RayObservers]:
     """Yield one Ray actor per shard, each on a CPU slot of its own while there are enough, and stop them afterwards."""
-    slots = min(1.0, int(1000 * ray.cluster_resources().get("CPU", 1) / shards) / 1000)
-    kind = ray.remote(num_cpus=slots, max_restarts=-1, max_task_retries=-1)(Observer)
+    slots = min(1.0, int(1000 * cpu_slots(ray) / shards) / 1000)
+    kind = ray.remote(num_cpus=slots, max_restarts=-1, max_task_retries=-1)(ObserverActor)
     shared, threads = ray.put(detector), torch.get_num_threads()
-    team = [kind.remote(shared, threads) for _ in range(shards)]
+    observers = [kind.remote(shared, threads) for _ in range(shards)]
     try:
-        yield Actors(ray, team)
+        yield RayObservers(ray, observers)
     finally:
-        for actor in team:
+        for actor in observers:
             ray.kill(actor)

@@ -26,7 +26,7 @@ from unseen.scale import cluster
 AHEAD = 2  # chunks that wait at an actor, so that it never waits for us
 
 
-class Identity(NamedTuple):
+class EncoderIdentity(NamedTuple):
     """Which encoder the actors have loaded."""
 
     name: str
@@ -34,7 +34,7 @@ class Identity(NamedTuple):
     text_fingerprint: str
 
 
-class Texts:
+class TextEncoderActor:
     """What runs in an actor: one encoder."""
 
     def __init__(self, load: Callable[[], TextEncoder], threads: int) -> None:
@@ -42,9 +42,9 @@ class Texts:
         torch.set_num_threads(threads)
         self.encoder = load()
 
-    def identity(self) -> Identity:
+    def identity(self) -> EncoderIdentity:
         """Return which encoder this is."""
-        return Identity(self.encoder.name, self.encoder.fingerprint, text_fingerprint(self.encoder))
+        return EncoderIdentity(self.encoder.name, self.encoder.fingerprint, text_fingerprint(self.encoder))
 
     def vectors(self, chunk: WordChunk) -> Float16[Tensor, "n d"]:
         """Return one vector per word."""
@@ -67,12 +67,13 @@ def mine(
     progress: Progress = no_progress,
 ) -> Iterator[tuple[str, LabelSpace]]:
     """Yield one label space for each entry of `spaces` (what to call it, and its names), in that order."""
-    slots = cluster_slots(ray)
+    slots = cluster.cpu_slots(ray)
     count = workers or max(1, int(slots))
-    kind = ray.remote(num_cpus=min(1.0, slots / count), num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Texts)
-    actors = [kind.remote(load, torch.get_num_threads()) for _ in range(count)]
+    options = {"num_cpus": min(1.0, slots / count), "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
+    actor_class = ray.remote(**options)(TextEncoderActor)
+    actors = [actor_class.remote(load, torch.get_num_threads()) for _ in range(count)]
     try:
-        identity = _agreed(cluster.fetched(ray, [actor.identity.remote() for actor in actors]))
+        identity = _same_identity(cluster.fetched(ray, [actor.identity.remote() for actor in actors]))
         chunks = chunk_corpus(spec.corpus, identity, spec.corpus_prompts, cache=cache)
         _encode_missing(ray, actors, chunks, progress)
         anchors = [actors[i % count].names.remote(spec.prompt, list(names)) for i, names in enumerate(spaces.values())]
@@ -80,15 +81,10 @@ def mine(
     finally:
         for actor in actors:
             ray.kill(actor)
-    yield from _reduced(ray, spaces, anchors, chunks, spec, identity)
+    yield from _choose_negatives(ray, spaces, anchors, chunks, spec, identity)
 
 
-def cluster_slots(ray: Any) -> float:
-    """Return the CPU slots of the cluster."""
-    return max(1.0, float(ray.cluster_resources().get("CPU", 1)))
-
-
-def _agreed(found: Sequence[Identity]) -> Identity:
+def _same_identity(found: Sequence[EncoderIdentity]) -> EncoderIdentity:
     if len(set(found)) > 1:
         raise EncoderError(
             f"expected one encoder on every node, got {sorted({one.text_fingerprint[:8] for one in found})}; "
@@ -115,15 +111,15 @@ def _encode_missing(ray: Any, actors: Sequence[Any], chunks: Sequence[WordChunk]
             progress(done := done + len(chunk.words), total)
 
 
-def _reduced(
+def _choose_negatives(
     ray: Any,
     spaces: Mapping[str, Sequence[str]],
     anchors: Sequence[Any],
     chunks: Sequence[WordChunk],
     spec: MiningSpec,
-    identity: Identity,
+    identity: EncoderIdentity,
 ) -> Iterator[tuple[str, LabelSpace]]:
-    task = ray.remote(num_cpus=1, max_retries=-1)(choose)
+    task = ray.remote(num_cpus=1, max_retries=-1)(choose_for_names)
     vectors = {chunk.path: ray.put(chunk.read()) for chunk in chunks}
     shared = ray.put((list(chunks), vectors, spec, identity, torch.get_num_threads()))
     chosen = [task.remote(list(names), own, shared) for names, own in zip(spaces.values(), anchors, strict=True)]
@@ -131,17 +127,17 @@ def _reduced(
         yield name, cluster.fetched(ray, space)
 
 
-def choose(
+def choose_for_names(
     names: Sequence[str],
     anchors: Float[Tensor, "K d"],
-    shared: tuple[Iterable[WordChunk], Mapping[Path, Any], MiningSpec, Identity, int],
+    shared: tuple[Iterable[WordChunk], Mapping[Path, Any], MiningSpec, EncoderIdentity, int],
 ) -> LabelSpace:
     """Return the names with their negatives; runs in a task, where vectors come out of the object store."""
     chunks, vectors, spec, identity, threads = shared
     torch.set_num_threads(threads)
-    words = candidates(chunks, partial(_vectors, vectors), names)
+    words = candidates(chunks, partial(_fetch_vectors, vectors), names)
     return spec.label_space(names, anchors.clone(), words, identity)
 
 
-def _vectors(vectors: Mapping[Path, Any], chunk: WordChunk) -> Float16[Tensor, "n d"]:
+def _fetch_vectors(vectors: Mapping[Path, Any], chunk: WordChunk) -> Float16[Tensor, "n d"]:
     return cluster.module().get(vectors[chunk.path])

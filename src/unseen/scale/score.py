@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,15 +10,15 @@ from torch import Tensor
 
 from unseen.detectors import Reading
 from unseen.keyed import KeyedStream, StreamJob, StreamResult, StreamRunner
-from unseen.scale.cluster import fetched
+from unseen.scale.cluster import task_results
 from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts
 
-AHEAD = 2  # streams sent out per core: enough to keep it busy, not so many that all features lie in the object store
+AHEAD = 2  # streams sent out per core
 
 
-def on(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
-    """Return what scores streams on Ray and yields each result when it is done.
+def on_ray(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
+    """Return a runner that scores streams on Ray and yields each result when it is done.
 
     A task is pure: it gets a stream and its state and returns both. One whose worker dies is run again and gives the
     same, to the last bit, as on one machine; the states are the driver's to keep.
@@ -29,16 +28,14 @@ def on(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
         job: StreamJob, streams: Sequence[KeyedStream], z: Tensor, states: Mapping[str, bytes]
     ) -> Iterator[StreamResult]:
         task, shared = ray.remote(max_retries=5)(_run_stream), ray.put(job)
-        limit = max(2, ahead * int(ray.cluster_resources().get("CPU", 1)))
+
+        def submit(stream: KeyedStream) -> Any:
+            return task.remote(shared, stream.key, z[stream.rows].numpy(), states.get(stream.key))
+
         # the longest first: else the last worker may be left with the longest stream
-        waiting = deque(sorted(streams, key=lambda stream: -len(stream.rows)))
-        running: list[Any] = []
-        while waiting or running:
-            while waiting and len(running) < limit:
-                stream = waiting.popleft()
-                running.append(task.remote(shared, stream.key, z[stream.rows].numpy(), states.get(stream.key)))
-            done, running = ray.wait(running)
-            yield from (_result(job.spec.labels.names, *part) for part in fetched(ray, done))
+        longest_first = sorted(streams, key=lambda stream: -len(stream.rows))
+        for part in task_results(ray, submit, longest_first, ahead=ahead, in_order=False):
+            yield _result(job.spec.labels.names, *part)
 
     return run
 

@@ -35,7 +35,7 @@ class Remote:
     """
 
     uri: str
-    size: int | None = None  # known where a listing told: asking for each file again would cost a request
+    size: int | None = None  # known from a listing, to save one request per file
     changed: int | None = None
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ Location = Path | Remote
 
 
 @contextmanager
-def reading(place: Location) -> Iterator[Path]:
+def local_copy(place: Location) -> Iterator[Path]:
     """Yield a local path with the bytes of `place`."""
     if isinstance(place, Path):
         yield place
@@ -146,7 +146,7 @@ def reading(place: Location) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(place: Location) -> Iterator[Path]:
+def local_draft(place: Location) -> Iterator[Path]:
     """Yield a local path; what was written to it is at `place` when the block ends well."""
     if isinstance(place, Path):
         yield place

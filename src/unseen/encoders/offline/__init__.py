@@ -1,5 +1,1 @@
 """The encoder that needs no model hub: CLIP's image tower and a fitted text tower from the package index."""
-
-from unseen.encoders.offline.encoder import OfflineEncoder
-
-__all__ = ["OfflineEncoder"]
