@@ -55,8 +55,8 @@ def detect(
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     """
     chosen = SessionOptions(detector, recall, threshold)
-    output.check(as_json=as_json, as_csv=as_csv)
     entries = sort_entries(find_images(photos, root=root, stride=stride), order)
+    out = output.choose(as_json=as_json, as_csv=as_csv, width=_width(entries))
     saved = label_space.saved_space(space, state, has_names=bool(labels or label))
     names = label_space.given_names(labels, label) if labels or label or saved is None else []
     model = load_encoder(encoder or (saved.encoder if saved else "offline"), device=device)
@@ -67,7 +67,6 @@ def detect(
     if state and not state.exists():
         used.save(label_space.space_path(state))
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
-    out = output.choose(as_json=as_json, as_csv=as_csv, width=_width(entries))
     run = DetectRun(session, out, state, has_thumbnails=report is not None)
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)

@@ -53,44 +53,33 @@ def encode(
         job = scaled.EncodeJob(encoder, device, batch, actors)
         with cluster.connect(ray) as joined:
             plan = scaled.plan(joined, sources, output, job, size=shard, form=form, root=root)
-            steps = (Step(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
-            _finish(steps, Tally(already=plan.already), plan.total, plan.model.name, output, as_json=as_json)
-        return
+            batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
+            EncodeRun(as_json, plan.already).finish(batches, plan.total, plan.model.name, output)  # exits
     entries = find_images(sources, root=root, stride=stride)
     model = load_encoder(encoder, device=device)
     cache = FeatureCache(output, model, form=form)
-    tally = Tally(already=sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0)
-    total = len(entries) - tally.already if isinstance(entries, Sized) else None
-    batches = encode_images(entries, model, cache, size=batch)
-    _finish((Step(len(one), one.skipped) for one in batches), tally, total, model.name, output, as_json=as_json)
+    already = sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0
+    total = len(entries) - already if isinstance(entries, Sized) else None
+    encoded = encode_images(entries, model, cache, size=batch)
+    batches = (EncodedBatch(len(one), one.skipped) for one in encoded)
+    EncodeRun(as_json, already).finish(batches, total, model.name, output)
 
 
-class Step(NamedTuple):
-    """What was done since the step before."""
+class EncodedBatch(NamedTuple):
+    """How many images were encoded in one step, and what was skipped."""
 
     encoded: int
     skipped: Sequence[Skipped]
 
 
-def _finish(
-    steps: Iterator[Step], tally: Tally, total: int | None, encoder: str, output: str, *, as_json: bool
-) -> NoReturn:
-    try:
-        _run(steps, tally, total, as_json=as_json)
-    except KeyboardInterrupt:
-        terminal.err.print(f"stopped: what is done is in {output}, the same command goes on from here")
-        tally.stopped = True
-    _summary(tally, encoder, output, as_json=as_json)
-    raise typer.Exit(terminal.SKIPPED if tally.skipped or tally.stopped else terminal.DONE)
-
-
 @dataclass
-class Tally:
-    """What has happened so far."""
+class EncodeRun:
+    """The counts of a run, and its output."""
 
+    as_json: bool
+    already: int = 0  # found in the folder
     encoded: int = 0
     skipped: int = 0
-    already: int = 0
     stopped: bool = False
     started: float = field(default_factory=time.perf_counter)
 
@@ -99,36 +88,38 @@ class Tally:
         """Return images per second, decoding included."""
         return self.encoded / max(time.perf_counter() - self.started, 1e-9)
 
+    def finish(self, batches: Iterator[EncodedBatch], total: int | None, encoder: str, output: str) -> NoReturn:
+        """Encode every batch, or as many as come before Ctrl-C, print the summary and exit."""
+        try:
+            self._encode_all(batches, total)
+        except KeyboardInterrupt:
+            terminal.err.print(f"stopped: what is done is in {output}, the same command goes on from here")
+            self.stopped = True
+        self._print_summary(encoder, output)
+        raise typer.Exit(terminal.SKIPPED if self.skipped or self.stopped else terminal.DONE)
 
-def _run(steps: Iterator[Step], tally: Tally, total: int | None, *, as_json: bool) -> None:
-    with terminal.progress("images") as bar:
-        task = bar.add_task("encode", total=total, rate="")
-        for step in steps:
-            tally.encoded += step.encoded
-            tally.skipped += len(step.skipped)
-            for row in step.skipped:
-                _report(row, as_json=as_json)
-            bar.update(task, advance=step.encoded + len(step.skipped), rate=f"{tally.rate:.1f} per second")
+    def _encode_all(self, batches: Iterator[EncodedBatch], total: int | None) -> None:
+        with terminal.progress("images") as bar:
+            task = bar.add_task("encode", total=total, rate="")
+            for batch in batches:
+                self.encoded += batch.encoded
+                self.skipped += len(batch.skipped)
+                for row in batch.skipped:
+                    self._print_skipped(row)
+                bar.update(task, advance=batch.encoded + len(batch.skipped), rate=f"{self.rate:.1f} per second")
 
+    def _print_skipped(self, row: Skipped) -> None:
+        if self.as_json:
+            terminal.emit({"key": row.path, "skipped": row.reason})
+        else:
+            terminal.err.print(f"{row.path}  skipped: {row.reason}", markup=False)
 
-def _report(row: Skipped, *, as_json: bool) -> None:
-    if as_json:
-        terminal.emit({"key": row.path, "skipped": row.reason})
-    else:
-        terminal.err.print(f"{row.path}  skipped: {row.reason}", markup=False)
-
-
-def _summary(tally: Tally, encoder: str, output: str, *, as_json: bool) -> None:
-    if as_json:
-        counts = {
-            "encoded": tally.encoded,
-            "already": tally.already,
-            "skipped": tally.skipped,
-            "stopped": tally.stopped,
-        }
-        terminal.emit({"summary": counts, "images_per_second": round(tally.rate, 2), "features": str(output)})
-        return
-    terminal.err.print(
-        f"encoded {tally.encoded:,} · already there {tally.already:,} · skipped {tally.skipped:,} · "
-        f"{tally.rate:.1f} images per second · {encoder} · features in {output}"
-    )
+    def _print_summary(self, encoder: str, output: str) -> None:
+        counts = {name: getattr(self, name) for name in ("encoded", "already", "skipped", "stopped")}
+        if self.as_json:
+            terminal.emit({"summary": counts, "images_per_second": round(self.rate, 2), "features": output})
+            return
+        terminal.err.print(
+            f"encoded {self.encoded:,} · already there {self.already:,} · skipped {self.skipped:,} · "
+            f"{self.rate:.1f} images per second · {encoder} · features in {output}"
+        )

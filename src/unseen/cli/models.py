@@ -44,7 +44,7 @@ def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None
     with _download_bar() as bar:
         task = bar.add_task(name, total=None)
         model.fetch(lambda done, total: bar.update(task, completed=done, total=total))
-    _say(model, as_json=as_json)
+    _print_model(model, as_json=as_json)
 
 
 @models.command("show")
@@ -53,10 +53,10 @@ def show_model(name: Name, as_json: options.AsJson = False) -> None:
 
     Example: `unseen models show ViT-B/16`
     """
-    _say(find_model(name), as_json=as_json)
+    _print_model(find_model(name), as_json=as_json)
 
 
-def _say(model: Model, *, as_json: bool) -> None:
+def _print_model(model: Model, *, as_json: bool) -> None:
     if as_json:
         terminal.emit(_row(model))
         return

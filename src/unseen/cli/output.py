@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from unseen.cli import terminal
 from unseen.errors import SettingError
@@ -14,69 +14,37 @@ from unseen.verdicts import FIELDS
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
 
 
-class Output(Protocol):
-    """Where the verdicts of a command go, one by one."""
+class Output(NamedTuple):
+    """What to call with each verdict, and with the key of each skipped input and the reason."""
 
-    def verdict(self, record: Record) -> None:
-        """Print one verdict."""
-
-    def skipped(self, key: str, reason: str) -> None:
-        """Print that an input has no verdict, and why."""
-
-
-class TextOutput:
-    """One line of text per verdict, with a column of `width` characters for the key."""
-
-    def __init__(self, width: int = 24) -> None:
-        self.width = width
-
-    def verdict(self, record: Record) -> None:
-        """Print one verdict."""
-        print(sentence(record, width=self.width))
-
-    def skipped(self, key: str, reason: str) -> None:
-        """Print that an input has no verdict, and why."""
-        print(f"{key:<{self.width}} skipped: {reason}")
-
-
-class JsonOutput:
-    """One JSON object per verdict."""
-
-    def verdict(self, record: Record) -> None:
-        """Print one verdict."""
-        terminal.emit(record)
-
-    def skipped(self, key: str, reason: str) -> None:
-        """Print that an input has no verdict, and why."""
-        terminal.emit({"key": key, "skipped": reason})
-
-
-class CsvOutput:
-    """A table for spreadsheets; the reason of a skipped input goes to stderr."""
-
-    def __init__(self) -> None:
-        self.table = csv.DictWriter(sys.stdout, FIELDS)
-        self.table.writeheader()
-
-    def verdict(self, record: Record) -> None:
-        """Print one verdict."""
-        self.table.writerow(record)
-
-    def skipped(self, key: str, reason: str) -> None:
-        """Print that an input has no verdict, and why."""
-        self.table.writerow({"key": key, "verdict": "skipped"})
-        terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
-
-
-def check(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse two outputs at once."""
-    if as_json and as_csv:
-        raise SettingError("expected --json or --csv, got both; choose one")
+    verdict: Callable[[Record], None]
+    skipped: Callable[[str, str], None]
 
 
 def choose(*, as_json: bool, as_csv: bool = False, width: int = 24) -> Output:
-    """Return the output that the options ask for."""
-    return JsonOutput() if as_json else CsvOutput() if as_csv else TextOutput(width)
+    """Return the output that the options ask for; `width` is that of the column for keys in text."""
+    if as_json and as_csv:
+        raise SettingError("expected --json or --csv, got both; choose one")
+    if as_json:
+        return Output(terminal.emit, lambda key, reason: terminal.emit({"key": key, "skipped": reason}))
+    if as_csv:
+        return _csv_table()
+    return Output(
+        lambda record: print(sentence(record, width=width)),
+        lambda key, reason: print(f"{key:<{width}} skipped: {reason}"),
+    )
+
+
+def _csv_table() -> Output:
+    """Return a table for spreadsheets; the reason of a skipped input goes to stderr."""
+    table = csv.DictWriter(sys.stdout, FIELDS)
+    table.writeheader()
+
+    def skipped(key: str, reason: str) -> None:
+        table.writerow({"key": key, "verdict": "skipped"})
+        terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
+
+    return Output(table.writerow, skipped)
 
 
 def sentence(record: Record, *, width: int = 24) -> str:

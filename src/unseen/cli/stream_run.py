@@ -75,32 +75,25 @@ class StreamRun:
         if self.state and self.learn:
             self.session.save(self.state)
 
-    def counts(self) -> dict[str, Any]:
-        """Return what the run has come to."""
-        return {
+    def print_summary(self, *, as_json: bool, report: Path | None = None) -> None:
+        """Print in one line, or as one JSON object, how the run went."""
+        state, rate = self.state if self.learn else None, self.rate
+        counts: dict[str, Any] = {
             "known": self.known,
             "unknown": self.judged - self.known,
             "skipped": self.skipped,
             "learned_from": self.taught - self.taught_before,
             "seen": int(self.session.snapshot.tally.seen),
-            "threshold": self.session.threshold,
-            "stopped": self.is_stopped,
         }
-
-    def print_summary(self, *, as_json: bool, report: Path | None = None) -> None:
-        """Print in one line, or as one JSON object, how the run went."""
-        state = self.state if self.learn else None
         if as_json:
+            counts |= {"threshold": self.session.threshold, "stopped": self.is_stopped}
             files = {name: path and str(path) for name, path in (("state", state), ("report", report))}
-            terminal.emit({"summary": self.counts(), "images_per_second": round(self.rate, 2), **files})
+            terminal.emit({"summary": counts, "images_per_second": round(rate, 2), **files})
             return
         parts = [
-            f"known {self.known:,}",
-            f"unknown {self.judged - self.known:,}",
-            f"skipped {self.skipped:,}" if self.skipped else "",
-            f"learned from {self.taught - self.taught_before:,} ({self.counts()['seen']:,} ever seen)",
+            *(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name),
             f"threshold {self.session.threshold:.2f} ({rule_in_words(self.session.rule)})",
-            f"{self.rate:,.1f} images per second",
+            f"{rate:,.1f} images per second",
             f"state saved to {state}" if state else "",
             f"report in {report}" if report else "",
             "stopped: what is printed is kept" if self.is_stopped else "",

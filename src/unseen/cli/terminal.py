@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from unseen.verdicts import finite
 
 DONE, SKIPPED, MISUSE = 0, 1, 2
 
@@ -44,7 +45,7 @@ def progress(unit: str) -> Progress:
 def _plain(value: Any) -> Any:
     """Return a value with null for what JSON has no number for: a share of nothing is nan."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return finite(value)
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
