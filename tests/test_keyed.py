@@ -16,12 +16,12 @@ from unseen.threshold import Fixed
 KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20
 
 
-def test_each_stream_is_scored_as_if_it_were_alone(labels):
+def test_the_verdicts_on_a_stream_do_not_depend_on_other_streams(labels):
     z = stream(labels, len(KEYS))
-    recipe = keyed.StreamJob(SessionSpec(labels, "online", threshold="fixed"))
+    job = keyed.StreamJob(SessionSpec(labels, "online", threshold="fixed"))
     parts = keyed.split(KEYS)
     assert [part.key for part in parts] == ["b", "a", "c/d"]
-    verdicts = keyed.joined(parts, reversed(list(keyed.run_serially(recipe, parts, z, {}))))
+    verdicts = keyed.joined(parts, reversed(list(keyed.run_serially(job, parts, z, {}))))
     for key in "b", "a", "c/d":
         rows = torch.tensor([row for row, other in enumerate(KEYS) if other == key])
         with one_thread():
@@ -31,23 +31,23 @@ def test_each_stream_is_scored_as_if_it_were_alone(labels):
 
 
 def test_a_stream_that_is_missing_is_an_error(labels):
-    recipe, parts = keyed.StreamJob(SessionSpec(labels, "mcm")), keyed.split(KEYS)
-    scans = list(keyed.run_serially(recipe, parts, stream(labels, len(KEYS)), {}))
+    job, parts = keyed.StreamJob(SessionSpec(labels, "mcm")), keyed.split(KEYS)
+    results = list(keyed.run_serially(job, parts, stream(labels, len(KEYS)), {}))
     with pytest.raises(DataError, match=r"got none for \['c/d'\]"):
-        keyed.joined(parts, scans[:2])
+        keyed.joined(parts, results[:2])
 
 
-def test_the_number_of_torch_threads_does_not_matter(labels):
-    z, recipe, parts = stream(labels, 600), keyed.StreamJob(SessionSpec(labels, "default")), keyed.split(["x"] * 600)
+def test_the_number_of_torch_threads_does_not_change_scores(labels):
+    z, job, parts = stream(labels, 600), keyed.StreamJob(SessionSpec(labels, "default")), keyed.split(["x"] * 600)
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            (scan,) = keyed.run_serially(recipe, parts, z, {})
+            (result,) = keyed.run_serially(job, parts, z, {})
             assert torch.get_num_threads() == threads
         finally:
             torch.set_num_threads(1)
-        found.append(scan.verdicts.reading)
+        found.append(result.verdicts.reading)
     assert all(map(torch.equal, *found))
 
 

@@ -21,7 +21,7 @@ def session(labels: LabelSpace) -> Session:
     return Session(Online(labels), Adaptive(warmup=16, every=8, window=64))
 
 
-def test_verdicts_name_the_known_and_not_the_unknown(labels):
+def test_only_known_images_have_a_name(labels):
     session = Session(Online(labels), Fixed(0.0))
     known, unknown = session.score(torch.stack([labels.id_anchors[2], labels.ood_anchors[0]]))
     assert known.name == "name 2"
@@ -86,7 +86,7 @@ def test_a_state_of_another_detector_is_refused(session, labels, tmp_path):
         Session.load(tmp_path / "s", labels, detector=Online(labels, rho=0.2))
 
 
-def test_ones_own_detector_is_passed_when_loading(labels, tmp_path):
+def test_a_detector_that_is_not_registered_is_passed_when_loading(labels, tmp_path):
     def uniform(z):
         return torch.full((len(z), len(labels.names)), 1 / len(labels.names))
 
@@ -107,7 +107,7 @@ def test_a_truncated_checkpoint_is_refused(session, labels, tmp_path, keep):
         Session.load(path, labels)
 
 
-def test_a_flipped_bit_is_refused(session, labels, tmp_path):
+def test_a_state_with_a_flipped_bit_is_refused(session, labels, tmp_path):
     path = tmp_path / "s"
     session.save(path)
     data = bytearray(path.read_bytes())
@@ -169,3 +169,22 @@ def test_the_state_is_readable_without_unseen(session, tmp_path):
     with safe_open(tmp_path / "s", framework="pt") as file:
         assert json.loads(file.metadata()["header"])["detector"] == "online"
         assert "detector.id_bank" in file.keys()  # noqa: SIM118
+
+
+def test_a_label_space_stands_for_the_recommended_detector(labels):
+    assert Session(labels).detector.name == detectors.DEFAULT == detectors.find("default").name
+
+
+def test_the_insides_of_a_session_cannot_be_assigned(session):
+    for name in ("snapshot", "detector", "rule", "threshold"):
+        with pytest.raises(AttributeError):
+            setattr(session, name, None)
+
+
+def test_a_session_at_a_snapshot_goes_on_from_it_and_leaves_the_first_alone(session, labels):
+    session.observe(stream(labels, 30))
+    before = session.snapshot
+    other = session.at(before)
+    other.observe(stream(labels, 20))
+    assert session.snapshot is before
+    assert int(other.snapshot.tally.seen) == 50

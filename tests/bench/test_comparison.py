@@ -14,7 +14,7 @@ def scores(seeds=4, known=200, unknown=150, shift=1.0, seed=0):
     return drawn
 
 
-def test_weights_count_samples_as_often_as_they_say():
+def test_weighted_metrics_are_those_of_repeated_samples():
     generator = np.random.default_rng(0)
     one = np.round(scores(1)[0].double().numpy(), 1)  # with ties
     id_weight, ood_weight = (generator.integers(0, 4, (3, count)).astype(float) for count in (200, 150))
@@ -33,7 +33,7 @@ def test_a_detector_does_not_differ_from_itself():
     assert not found["auroc"].is_difference
 
 
-def test_a_clear_difference_is_one_and_has_the_sign_of_b():
+def test_a_large_difference_is_found_with_the_sign_of_b():
     a = scores(shift=0.5)
     better = a.clone()
     better[:, :200] += 1
@@ -45,7 +45,7 @@ def test_a_clear_difference_is_one_and_has_the_sign_of_b():
     assert turned.mean == pytest.approx(-found["auroc"].mean)
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+def test_the_interval_covers_zero_in_most_pairs_of_equal_detectors():
     inside = 0
     for seed in range(40):
         a, b = scores(2, 100, 100, seed=seed), scores(2, 100, 100, seed=1000 + seed)  # alike, drawn apart

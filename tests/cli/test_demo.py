@@ -58,7 +58,7 @@ def test_the_features_are_real_clip(tmp_path: Path) -> None:
     assert report.metrics["auroc"] > 0.85
 
 
-def test_the_demo_says_what_happened_and_how_it_did(tmp_path: Path) -> None:
+def test_the_demo_prints_verdicts_and_metrics(tmp_path: Path) -> None:
     started = time.perf_counter()
     out, html = run(tmp_path)
     assert time.perf_counter() - started < 20

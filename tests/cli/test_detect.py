@@ -94,7 +94,7 @@ def test_a_broken_photo_is_reported_and_exits_one(photos: Path) -> None:
     assert "skipped 1" in result.stderr
 
 
-def test_a_folder_of_broken_photos_says_so_and_writes_its_report(tmp_path: Path) -> None:
+def test_a_folder_of_broken_photos_is_reported_and_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").write_bytes(b"")
     result = run(
@@ -118,7 +118,7 @@ def test_json_and_csv_carry_the_same_verdicts(photos: Path) -> None:
     assert objects[-1]["state"] is None
 
 
-def test_tomorrow_goes_on_without_names_and_equals_one_long_run(tmp_path: Path, photos: Path) -> None:
+def test_a_second_run_needs_no_names_and_two_runs_equal_one_long_run(tmp_path: Path, photos: Path) -> None:
     names = ("--label", "red", "--label", "green", "--json")
     whole = rows(run("photos", *names))
     first, second = tmp_path / "first", tmp_path / "second"
@@ -179,7 +179,7 @@ def test_label_files_of_windows_are_read_and_duplicates_refused(tmp_path: Path, 
         run("photos", "--labels", "classes.txt", "--label", "red")
 
 
-def test_misuse_is_named(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misuse_is_refused_with_a_remedy(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("--label", "red", "--label", "green")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="at least one image"):
@@ -199,7 +199,7 @@ def test_misuse_is_named(tmp_path: Path, photos: Path, monkeypatch: pytest.Monke
             run("photos", *names, *options)
 
 
-def test_a_state_meets_what_it_was_learned_with(
+def test_a_state_refuses_options_it_was_not_learned_with(
     tmp_path: Path, photos: Path, encoder: NamedColours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = ("--state", "s.safetensors")

@@ -58,7 +58,7 @@ def test_skipped_images_are_named_and_change_the_exit_code(photos, tmp_path):
     assert "skipped: not an image" in " ".join(person.stderr.split())
 
 
-def test_ctrl_c_keeps_what_is_done(photos, tmp_path, monkeypatch):
+def test_ctrl_c_keeps_the_features_encoded_so_far(photos, tmp_path, monkeypatch):
     class Interrupted(ColourEncoder):
         def images(self, batch):
             if self.calls >= 4:
@@ -124,7 +124,7 @@ def test_models_fetch_reports_the_result(monkeypatch):
 @pytest.mark.parametrize(
     "command", [["encode"], ["export"], ["models", "fetch"], ["models", "show"], ["models", "list"]]
 )
-def test_help_teaches_with_an_example(command):
+def test_help_has_an_example(command):
     assert "Example: " in run(*command, "--help").stdout
 
 

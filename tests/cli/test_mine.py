@@ -48,7 +48,7 @@ def test_json_is_one_object_with_the_manifest() -> None:
     assert len(row["nearest_negatives"]["cat"]) == 3
 
 
-def test_show_prints_both_sides_and_words_go_to_stderr() -> None:
+def test_show_prints_names_and_negatives_and_messages_go_to_stderr() -> None:
     out, err = run("--labels", "classes.txt", "--show")
     assert "nearest name dog" in out
     assert "most negative: " in out
@@ -60,7 +60,7 @@ def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) ->
     assert "nearly repeat a known name: cat ~ cats (0.97)" in capsys.readouterr().err
 
 
-def test_no_names_and_two_wordings_are_refused() -> None:
+def test_no_names_and_two_prompts_are_refused() -> None:
     with pytest.raises(LabelError, match="--labels"):
         CliRunner().invoke(app, [], catch_exceptions=False)
     with pytest.raises(LabelError, match="got both"):
@@ -87,7 +87,7 @@ def test_several_files_or_a_folder_make_one_space_each(tmp_path: Path) -> None:
         (["--labels", "classes.txt", "--labels", "./classes.txt"], "different names"),
     ],
 )
-def test_many_spaces_ask_for_what_they_need(tmp_path: Path, options: list[str], says: str) -> None:
+def test_several_label_spaces_refuse_options_for_one(tmp_path: Path, options: list[str], says: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LabelError, match=says):
         CliRunner().invoke(app, options, catch_exceptions=False)

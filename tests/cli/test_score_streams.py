@@ -53,7 +53,7 @@ def test_the_command_prints_samples_in_order_and_then_the_streams(files, column)
     assert "3 streams" in run(*[word for word in words(files, "--key", column) if word != "--json"]).stderr
 
 
-def test_states_lie_in_a_folder_and_go_on(files):
+def test_each_stream_has_a_state_in_the_folder_and_goes_on_from_it(files):
     arguments = words(files, "--key", "site", "--state", files / "states", "--detector", "online")
     for seen in (60, 120):
         rows = [json.loads(line) for line in run(*arguments).stdout.splitlines()]
@@ -70,7 +70,7 @@ def test_states_lie_in_a_folder_and_go_on(files):
     assert "expected a state of detector pooled, got one of online" in str(wrong.exception)
 
 
-def test_a_column_that_is_not_there_is_named(files):
+def test_a_missing_column_is_refused_with_those_that_exist(files):
     assert "expected a column out of camera, site, folder" in str(run(*words(files, "--key", "x")).exception)
 
 
@@ -79,7 +79,7 @@ def test_one_stream_on_ray_needs_shards(files):
     assert "expected --shards with --ray" in str(run(*arguments).exception)
 
 
-def test_without_ray_other_commands_work_and_this_one_says_what_to_install(files, monkeypatch):
+def test_without_ray_only_the_ray_option_is_refused(files, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -93,7 +93,7 @@ def test_only_sixty_names_are_shown_and_the_note_says_so() -> None:
     assert "of 80" in section.note
 
 
-def test_a_stream_of_nothing_still_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
+def test_an_empty_stream_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
     path = tmp_path / "deep" / "out.html"
     write(path, StreamLog(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
     assert "No image could be read" in path.read_text()

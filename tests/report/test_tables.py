@@ -30,7 +30,7 @@ def ran(tmp_path_factory):
     return suite, [row for _, row in run_all(suite, runs, results, workers=1)], results
 
 
-def test_one_table_per_kind_and_order_and_no_mixing(ran):
+def test_every_kind_and_order_has_a_table_of_its_own(ran):
     suite, rows, _ = ran
     found = tables.tables(rows, suite)
     assert [(table.kind, table.order) for table in found] == [
@@ -56,7 +56,18 @@ def test_a_cell_is_the_mean_over_seeds_and_an_average_that_of_sets_seed_by_seed(
     assert tables.tables(rows, suite)[0].lines[0].cells["near"].auroc_deviation is None  # one run: nothing deviates
 
 
-def test_what_the_paper_prints_stands_on_a_line_of_its_own(ran):
+def test_a_table_by_score_follows_where_the_score_ranks_otherwise_than_the_margin(ran):
+    suite, rows, _ = ran
+    mine = [row for row in rows if row["detector"] == "mcm"]
+    worse = [{**row, "by_set": {name: {**m, "auroc": 0.25} for name, m in row["by_set"].items()}} for row in mine]
+    by_margin, by_score = tables.tables(worse, suite)
+    assert (by_margin.judged_by, by_score.judged_by) == ("margin", "score")
+    assert by_margin.lines[0].cells["near"].auroc == 100 * mine[0]["margin_auroc"]
+    assert by_score.lines[0].cells["near"].auroc == 25
+    assert "by score" in by_score.title
+
+
+def test_printed_figures_of_the_paper_are_on_their_own_line(ran):
     suite, rows, _ = ran
     printed = tables.tables(rows, suite)[0].lines[1]
     assert printed.printed
@@ -68,7 +79,7 @@ def test_what_the_paper_prints_stands_on_a_line_of_its_own(ran):
     assert tex.count(r"\textbf{") == 2  # AUROC and FPR95 of the best average
 
 
-def test_markdown_and_latex_have_as_many_columns_everywhere(ran):
+def test_every_line_of_a_table_has_the_same_number_of_columns(ran):
     suite, rows, _ = ran
     for table in tables.tables(rows, suite):
         lines = tables.markdown(table).splitlines()
@@ -77,11 +88,11 @@ def test_markdown_and_latex_have_as_many_columns_everywhere(ran):
         assert {line.count("&") for line in body} == {2 * len(table.columns)}
 
 
-def test_sizes_are_readable():
+def test_sizes_are_written_in_bytes_kilobytes_and_megabytes():
     assert [size(count) for count in (None, 0, 999, 1500, 2_500_000)] == ["—", "0 B", "999 B", "1.5 kB", "2.5 MB"]
 
 
-def test_the_page_is_whole_self_contained_and_keeps_kinds_apart(ran, tmp_path):
+def test_the_page_is_self_contained_and_keeps_kinds_apart(ran, tmp_path):
     suite, rows, results = ran
     path = tmp_path / "report.html"
     page.write(path, suite, [row for row in rows if row["order"] != "temporal"], results)
@@ -103,7 +114,7 @@ def test_the_page_is_whole_self_contained_and_keeps_kinds_apart(ran, tmp_path):
         assert ">online<" not in body or kind == "label-free"
 
 
-def test_plots_are_xml_without_a_colour_of_ink(ran):
+def test_plots_are_xml_and_take_the_text_colour_of_the_page(ran):
     suite, rows, _ = ran
     for svg in (plots.bars(tables.tables(rows, suite)[0]), plots.curves([r for r in rows if r["varied"]], "kappa")):
         ElementTree.fromstring(svg)
@@ -111,7 +122,7 @@ def test_plots_are_xml_without_a_colour_of_ink(ran):
         assert "currentColor" in svg
 
 
-def test_an_undefined_metric_leaves_a_gap_not_an_error(ran):
+def test_an_undefined_metric_leaves_a_gap_in_the_plot(ran):
     _, rows, _ = ran
     mine = [dict(row) for row in rows if row["detector"] == "online" and row["over_time"]]
     for row in mine:
@@ -120,7 +131,7 @@ def test_an_undefined_metric_leaves_a_gap_not_an_error(ran):
     assert math.isnan(plots._number(None))
 
 
-def test_without_matplotlib_the_remedy_is_named(monkeypatch):
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"unseen\[plot\]"):
         page.drawable()

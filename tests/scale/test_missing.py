@@ -32,12 +32,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "serve --data {0}/data --port 0 --encoder none --ray local",
     ],
 )
-def test_without_the_extra_a_command_says_what_to_install(files: Path, command: str) -> None:
+def test_without_ray_a_command_names_the_extra_to_install(files: Path, command: str) -> None:
     with pytest.raises(MissingExtra, match=r"unseen\[ray\]"):
         CliRunner().invoke(app, command.format(files).split(), catch_exceptions=False)
 
 
-def test_what_needs_no_ray_works_without_it(files: Path) -> None:
+def test_shards_in_this_process_work_without_ray(files: Path) -> None:
     asked = f"score {files}/z.safetensors --space {files}/space.safetensors --shards 2 --merge-every 4"
     assert CliRunner().invoke(app, asked.split(), catch_exceptions=False).exit_code == 0
 

@@ -54,9 +54,9 @@ def load() -> Pack:
     # stored in float16 they are unit to three digits only
     z = normalize(tensors["z"].float(), dim=-1)
     trial = Trial(z, tensors["label"], tensors["source"], tuple(header["sources"]))
-    return Pack(space, trial, tuple(header["keys"]), _pictures(tensors), header["about"])
+    return Pack(space, trial, tuple(header["keys"]), _thumbnails(tensors), header["about"])
 
 
-def _pictures(tensors: dict[str, Tensor]) -> tuple[bytes, ...]:
+def _thumbnails(tensors: dict[str, Tensor]) -> tuple[bytes, ...]:
     data, ends = tensors["thumbnails"].numpy().tobytes(), tensors["thumbnail_ends"].tolist()
     return tuple(data[start:end] for start, end in zip([0, *ends], ends, strict=False))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
-from unseen.detectors.merging import Rule
+from unseen.detectors.merging import MergeRule
 from unseen.errors import FeatureError, LabelError, SettingError
 from unseen.labels import LabelSpace
 
@@ -123,7 +123,7 @@ class Detector(ABC, Generic[S]):
         """Return how many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
         return GPU_BLOCK if z.is_cuda else BLOCK
 
-    def merge(self, start: S, ends: Sequence[S], *, rule: Rule = "mean") -> S:
+    def merge(self, start: S, ends: Sequence[S], *, rule: MergeRule = "mean") -> S:
         """Return one state out of those of observers that went on from `start`, each over a part of one stream."""
         if not self.merges:
             raise SettingError(
@@ -132,7 +132,7 @@ class Detector(ABC, Generic[S]):
             )
         return ends[0] if len(ends) == 1 else self._merged(start, ends, rule)
 
-    def _merged(self, start: S, ends: Sequence[S], rule: Rule) -> S:
+    def _merged(self, start: S, ends: Sequence[S], rule: MergeRule) -> S:
         return start
 
     @property

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-Rule = Literal["mean", "sum"]
-RULES: tuple[Rule, ...] = ("mean", "sum")
+MergeRule = Literal["mean", "sum"]
+MERGE_RULES: tuple[MergeRule, ...] = ("mean", "sum")
 
 
 def merged_bank(
@@ -22,7 +22,7 @@ def merged_bank(
     ends: Sequence[Float[Tensor, "C d"]],
     taught: Sequence[Int[Tensor, ""]],
     *,
-    rule: Rule,
+    rule: MergeRule,
 ) -> Float[Tensor, "C d"]:
     """Return the bank moved on the sphere by the parts' moves: their mean weighted by teaching counts, or their sum.
 

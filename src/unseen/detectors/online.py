@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from unseen.detectors.base import Reading, in_range
-from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.detectors.merging import MergeRule, added, merged_bank
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps, exact_near_bound, routes
 from unseen.odds import energy, logit, logits, top
@@ -138,7 +138,7 @@ class Online(PrototypeLearner[Banks]):
             trust = neglabel(text)
         return sources, exact_near_bound(trust, neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta))
 
-    def _merged(self, start: Banks, ends: Sequence[Banks], rule: Rule) -> Banks:
+    def _merged(self, start: Banks, ends: Sequence[Banks], rule: MergeRule) -> Banks:
         id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))
         return Banks(
             merged_bank(start.id_bank, [end.id_bank for end in ends], id_taught, rule=rule),

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Reading
-from unseen.detectors.merging import Rule, added, merged_bank
+from unseen.detectors.merging import MergeRule, added, merged_bank
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps
 from unseen.odds import logits, top
@@ -58,7 +58,7 @@ class SingleBank(PrototypeLearner[Bank]):
         anchors = self.labels.id_anchors
         return Anchors(anchors, self.tau) if is_on_gpu(z) else logits(z, anchors, tau=self.tau)
 
-    def _merged(self, start: Bank, ends: Sequence[Bank], rule: Rule) -> Bank:
+    def _merged(self, start: Bank, ends: Sequence[Bank], rule: MergeRule) -> Bank:
         taught = [end.seen - start.seen for end in ends]
         bank = merged_bank(start.bank, [end.bank for end in ends], taught, rule=rule)
         return Bank(bank, added(start.seen, [end.seen for end in ends]))

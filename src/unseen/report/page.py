@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unseen.bench import KINDS, ResultFolder, Row
 from unseen.bench.runs import ANY_ORDER
 from unseen.report import plots, tables
-from unseen.report.tables import Line, Table
+from unseen.report.tables import MethodLine, Table
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
@@ -158,7 +158,7 @@ def _table(table: Table, unclean: Sequence[str]) -> str:
     return f'<section class="{table.kind}"><h3>{escape(table.title)}</h3>{note}{grid}</section>'
 
 
-def _line(line: Line, columns: Sequence[str]) -> str:
+def _line(line: MethodLine, columns: Sequence[str]) -> str:
     cells = "".join(f"<td>{text}</td>" for name in columns for text in tables.texts(line.cells.get(name), SMALL))
     name = f"{line.method}, as printed" if line.printed else line.method
     kind = ' class="printed"' if line.printed else ""

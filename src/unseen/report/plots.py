@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
 from unseen.errors import MissingExtra
-from unseen.report.tables import Cell, Line, Table
+from unseen.report.tables import Cell, MethodLine, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
 ID_COLOUR, OOD_COLOUR = "#3b82c4", "#d9622b"
@@ -125,7 +125,7 @@ def curves(rows: Sequence[Row], setting: str) -> str:
         return svg()
 
 
-def _bars(axis: Any, table: Table, lines: Sequence[Line], value: Any, spread: Any) -> None:
+def _bars(axis: Any, table: Table, lines: Sequence[MethodLine], value: Any, spread: Any) -> None:
     height = 0.8 / max(1, len(lines))
     style = {"ecolor": INK, "elinewidth": 0.8}
     for index, line in enumerate(lines):

@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodLine:
     """One method, or what a paper prints for it."""
 
     method: str
@@ -58,7 +58,7 @@ class Table:
     groups: Mapping[str, tuple[str, ...]]  # averages: near and far, or one over all sets
     fpr: str
     judged_by: str = "margin"
-    lines: list[Line] = field(default_factory=list)
+    lines: list[MethodLine] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -108,15 +108,15 @@ def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
     return "\n".join(markdown_table(heads, lines)) + "\n"
 
 
-def _numbers(line: Line, table: Table) -> list[str]:
+def _numbers(line: MethodLine, table: Table) -> list[str]:
     return [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})")]
 
 
-def _costs(line: Line) -> tuple[str, str, str]:
+def _costs(line: MethodLine) -> tuple[str, str, str]:
     return "—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)
 
 
-def _method(line: Line, printed: str) -> str:
+def _method(line: MethodLine, printed: str) -> str:
     return printed.format(f"{line.method}, as printed") if line.printed else line.method
 
 
@@ -155,7 +155,7 @@ def brief(cell: Cell | None, *, deviation: bool) -> str:
     return "\n".join(texts(cell, "{} ±{}" if deviation else "{}"))
 
 
-def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[Line]:
+def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[MethodLine]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row["detector"], initials(row["sets"]) if len(row["sets"]) > 1 else ""].append(row)
@@ -169,7 +169,7 @@ def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[
     return lines
 
 
-def _line(method: str, rows: Sequence[Row], table: Table) -> Line:
+def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
     prefix = COLUMNS[table.judged_by]
     by_set: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for row in rows:
@@ -180,7 +180,8 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> Line:
         if all(name in by_set for name in sets):
             cells[group] = Cell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
-    return Line(method, cells, max(map(len, by_set.values())), 1e6 * spent, max(row["state_bytes"] for row in rows))
+    seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
+    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes)
 
 
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
@@ -189,9 +190,9 @@ def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[f
     return [tuple(_mean(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
 
 
-def _printed(method: str, figures: Mapping[str, Any]) -> Line:
+def _printed(method: str, figures: Mapping[str, Any]) -> MethodLine:
     cells = {name: Cell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
-    return Line(method, cells, printed=True)
+    return MethodLine(method, cells, printed=True)
 
 
 def initials(sets: Sequence[str]) -> str:
@@ -199,7 +200,7 @@ def initials(sets: Sequence[str]) -> str:
     return "-".join(name[0].upper() for name in sets)
 
 
-def _best(table: Table) -> list[Line]:
+def _best(table: Table) -> list[MethodLine]:
     last = table.columns[-1]
     ours = [line for line in table.lines if not line.printed and last in line.cells]
     return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
@@ -226,7 +227,7 @@ def _number(value: float) -> str:
     return "—" if math.isnan(value) else f"{value:.1f}"
 
 
-def time(line: Line) -> str:
+def time(line: MethodLine) -> str:
     """Return the microseconds that one sample took."""
     return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
 

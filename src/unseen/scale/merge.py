@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors import Detector, Reading
-from unseen.detectors.merging import RULES, Rule
+from unseen.detectors.merging import MERGE_RULES, MergeRule
 from unseen.detectors.state import map_state
 from unseen.errors import SettingError
 from unseen.scale.cluster import cpu_slots, fetched
@@ -58,7 +58,7 @@ class ShardedDetector(Detector[Any]):
     detector: Detector[Any]
     shards: int = 2
     every: int = 1024
-    rule: Rule = "mean"  # how moves of banks are put together; sums need no rule
+    rule: MergeRule = "mean"  # how moves of banks are put together; sums need no rule
     split: Split = "interleaved"  # each sample to the next observer, or consecutive samples to each
     observers: Observers = field(default_factory=LocalObservers)
 
@@ -75,7 +75,7 @@ class ShardedDetector(Detector[Any]):
                 f"expected 1 <= shards <= samples between merges, got {self.shards} shards and {self.every} samples; "
                 "merge less often or take fewer shards"
             )
-        for what, value, known in (("rule", self.rule, RULES), ("split", self.split, SPLITS)):
+        for what, value, known in (("rule", self.rule, MERGE_RULES), ("split", self.split, SPLITS)):
             if value not in known:
                 raise SettingError(f"expected a {what} out of {', '.join(known)}, got {value!r}; check the spelling")
         self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.detectors.merging import Rule, added, merged_regression
+from unseen.detectors.merging import MergeRule, added, merged_regression
 from unseen.detectors.pooled.evidence import (
     TERMS,
     Evidence,
@@ -134,7 +134,7 @@ class PooledEvidence(Detector[PooledState]):
             state.votes + votes.sum(0),
         )
 
-    def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: Rule) -> PooledState:
+    def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts: the regression and most sums are what one observer of them all would have.
 
         Only leverage_squares and the errors and predicted powers of the record differ: each part met its own terms.

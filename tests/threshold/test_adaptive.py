@@ -3,43 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.margins import normal, two_modes
 from unseen import Session, suites
 from unseen.detectors import NegLabel, PooledEvidence
 from unseen.errors import SettingError
-from unseen.threshold import Adaptive, Fixed, calibrated
-
-
-def two_modes(count: int, *, seed: int = 0, gap: float = 8.0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    is_id = torch.rand(count, generator=generator) < 0.6
-    return torch.randn(count, generator=generator) + torch.where(is_id, gap / 2, -gap / 2), is_id
-
-
-def test_fixed_is_fixed():
-    decisions, state = Fixed(1.5).learn(None, torch.zeros(3))
-    assert decisions.threshold.tolist() == [1.5] * 3
-    assert not decisions.warming.any()
-    assert state is None
-
-
-def test_calibration_keeps_its_promise_on_average_at_small_n():
-    # over many draws of 39 known scores a new known image passes with probability at least 0.95: exactly 38/40
-    generator = torch.Generator().manual_seed(0)
-    passed = []
-    for _ in range(4000):
-        scores = torch.rand(40, generator=generator)
-        passed.append(float(scores[0]) >= calibrated(scores[1:], recall=0.95).threshold)
-    assert sum(passed) / len(passed) == pytest.approx(0.95, abs=0.012)
-
-
-def test_calibration_takes_the_conformal_rank():
-    assert calibrated(torch.arange(1.0, 20.0), recall=0.95).threshold == 1.0
-    assert calibrated(torch.arange(1.0, 100.0), recall=0.9).threshold == 10.0
-
-
-def test_calibration_says_how_many_scores_it_needs():
-    with pytest.raises(SettingError, match=r"expected at least 19 known margins for a recall of 0\.95, got 18"):
-        calibrated(torch.arange(18.0), recall=0.95)
+from unseen.threshold import Adaptive, Fixed
 
 
 @pytest.mark.parametrize("recall", [0.0, 1.0, 1.5])
@@ -54,33 +22,28 @@ def test_a_window_shorter_than_its_steps_is_refused():
 
 
 @pytest.mark.parametrize("recall", [0.9, 0.95])
-def test_adaptive_keeps_the_wanted_share_of_the_upper_mode(recall):
-    score, is_id = two_modes(4000)
+def test_the_wanted_share_of_the_upper_mode_is_accepted(recall):
+    margin, is_id = two_modes(4000)
     rule = Adaptive(recall)
-    decisions, _ = rule.learn(rule.start(), score)
+    decisions, _ = rule.learn(rule.start(), margin)
     late = torch.arange(4000) >= 1000
-    accepted = score >= decisions.threshold
+    accepted = margin >= decisions.threshold
     assert float(accepted[late & is_id].double().mean()) == pytest.approx(recall, abs=0.03)
     assert float(accepted[late & ~is_id].double().mean()) < 0.02
 
 
-def test_adaptive_warms_up_at_even_odds():
+def test_without_a_baseline_the_threshold_is_zero_until_warm():
     rule = Adaptive(warmup=100, every=10)
-    score, _ = two_modes(150)
-    decisions, _ = rule.learn(rule.start(), score)
+    margin, _ = two_modes(150)
+    decisions, _ = rule.learn(rule.start(), margin)
     assert decisions.warming.tolist() == [True] * 100 + [False] * 50
     assert set(decisions.threshold[:100].tolist()) == {0.0}
     assert decisions.threshold[100] != 0.0
 
 
-def normal(count: int, mean: float, deviation: float, *, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return mean + deviation * torch.randn(count, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("unknown_first", [False, True])
 @pytest.mark.parametrize("unknown_mean", [-4.0, -1.0, 0.0])
-def test_an_anchored_line_keeps_its_promise_in_one_kind_first_orders(unknown_mean, unknown_first):
+def test_with_a_baseline_the_recall_holds_where_one_kind_comes_first(unknown_mean, unknown_first):
     known, unknown = normal(2000, 8, 4), normal(2000, unknown_mean, 2, seed=1)
     margin = torch.cat([unknown, known] if unknown_first else [known, unknown])
     rule = Adaptive(derives_baseline=True)
@@ -89,7 +52,7 @@ def test_an_anchored_line_keeps_its_promise_in_one_kind_first_orders(unknown_mea
     assert 0.89 <= float((known >= met).double().mean()) <= 0.98
 
 
-def test_an_anchored_line_is_drawn_from_the_first_score_on():
+def test_with_a_baseline_the_threshold_is_set_from_the_first_margin_on():
     rule = Adaptive(derives_baseline=True)
     decisions, _ = rule.learn(rule.start(), normal(200, 9, 4))
     assert decisions.threshold[:16].unique().numel() == 16
@@ -97,7 +60,7 @@ def test_an_anchored_line_is_drawn_from_the_first_score_on():
     assert float(decisions.threshold[0]) == rule.threshold_of(rule.start())
 
 
-def test_an_anchored_line_moves_as_often_as_the_stream_grows_by_an_eighth():
+def test_with_a_baseline_the_threshold_is_updated_whenever_the_stream_grows_by_an_eighth():
     rule = Adaptive(derives_baseline=True)
     decisions, _ = rule.learn(rule.start(), normal(2000, 9, 4))
     moved = 1 + (decisions.threshold.diff() != 0).nonzero().squeeze(1)
@@ -105,12 +68,12 @@ def test_an_anchored_line_moves_as_often_as_the_stream_grows_by_an_eighth():
     assert all(step <= max(1, n / 8) for n, step in zip(moved[:-1].tolist(), moved.diff().tolist(), strict=True))
 
 
-def test_a_rule_is_suited_to_what_the_detector_promises():
+def test_for_detector_sets_derives_baseline_of_adaptive_only():
     assert Adaptive(0.9).for_detector(derives_baseline=True) == Adaptive(0.9, derives_baseline=True)
     assert Fixed(1.0).for_detector(derives_baseline=True) == Fixed(1.0)
 
 
-def test_a_session_leans_on_even_odds_where_the_detector_derives_them(labels):
+def test_a_session_takes_derives_baseline_from_the_detector(labels):
     assert Session(PooledEvidence(labels)).rule == Adaptive(derives_baseline=True)
     assert Session(NegLabel(labels)).rule == Adaptive(derives_baseline=False)
 
@@ -118,7 +81,7 @@ def test_a_session_leans_on_even_odds_where_the_detector_derives_them(labels):
 @pytest.mark.data
 @pytest.mark.parametrize("order", ["shuffled", "id_first", "ood_first", "id_only"])
 @pytest.mark.parametrize(("suite", "unknown"), [("imagenet200", "textures10"), ("imagenet200", "flowers102")])
-def test_real_streams_keep_the_known_images_they_promise(features, suite, unknown, order):
+def test_real_streams_accept_the_wanted_share_of_known_images(features, suite, unknown, order):
     suite = suites.load(suite, features)
     trial = suite.against(unknown).ordered(order, 0)
     verdicts = Session(PooledEvidence(suite.labels)).observe(trial.z)
@@ -127,24 +90,24 @@ def test_real_streams_keep_the_known_images_they_promise(features, suite, unknow
 
 @pytest.mark.parametrize("derives_baseline", [False, True])
 @pytest.mark.parametrize("pieces", [[1] * 500, [499, 1], [63, 1, 64, 372], [7, 0, 493]])
-def test_cutting_the_stream_changes_no_line(pieces, derives_baseline):
+def test_splitting_the_stream_into_calls_changes_no_threshold(pieces, derives_baseline):
     rule = Adaptive(window=256, derives_baseline=derives_baseline)
-    score, _ = two_modes(500)
-    whole, end = rule.learn(rule.start(), score)
+    margin, _ = two_modes(500)
+    whole, end = rule.learn(rule.start(), margin)
     state, parts = rule.start(), []
-    for piece in score.split(pieces):
+    for piece in margin.split(pieces):
         decisions, state = rule.learn(state, piece)
         parts.append(decisions.threshold)
     assert torch.equal(torch.cat(parts), whole.threshold)
     assert all(torch.equal(a, b) for a, b in zip(state, end, strict=True))
 
 
-def test_the_line_is_drawn_before_the_sample_meets_it():
+def test_a_threshold_does_not_depend_on_later_samples():
     rule = Adaptive(warmup=64, every=64)
-    score, _ = two_modes(200)
-    other = score.clone()
+    margin, _ = two_modes(200)
+    other = margin.clone()
     other[150:] += 100
-    first, second = (rule.learn(rule.start(), s)[0].threshold for s in (score, other))
+    first, second = (rule.learn(rule.start(), s)[0].threshold for s in (margin, other))
     assert torch.equal(first[:151], second[:151])
 
 

@@ -1,0 +1,84 @@
+"""States of version 0.1 are translated, or refused by name with what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.streams import stream
+from unseen import LabelSpace, Session, SessionSpec, checkpoint
+from unseen.errors import StateError
+from unseen.storage.files import load_tensors, save_tensors
+
+FOLDER = Path(__file__).parent / "data" / "v0.1" / "states"
+
+
+class Inner(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+
+class Outer(NamedTuple):
+    inner: Inner
+    c: Tensor
+
+
+@pytest.fixture
+def old_space() -> LabelSpace:
+    return LabelSpace.load(FOLDER / "space.safetensors")
+
+
+@pytest.mark.parametrize("name", ["mcm", "online"])
+def test_a_state_of_version_0_1_goes_on(name, old_space):
+    path = FOLDER / f"{name}.safetensors"
+    tensors, _ = load_tensors(path, kind="state")
+    session = Session.load(path, old_space)
+    assert session.detector.name == name
+    assert session.threshold == float(tensors["threshold.cut"])
+    assert torch.equal(session.snapshot.threshold.ring, tensors["threshold.ring"])
+    seen = int(session.snapshot.tally.seen)
+    session.observe(stream(old_space, 30).to(old_space.id_anchors.dtype))
+    assert int(session.snapshot.tally.seen) == seen + 30
+    assert Session.load(session.to_bytes(), old_space).threshold == session.threshold
+
+
+def test_a_state_of_the_detector_default_of_version_0_1_is_refused(old_space):
+    with pytest.raises(StateError, match=r"got one of 'default' as unseen 0\.1 wrote it; start a new state"):
+        Session.load(FOLDER / "default.safetensors", old_space)
+
+
+def test_a_state_of_a_later_version_is_refused(tmp_path):
+    path = tmp_path / "state.safetensors"
+    save_tensors(path, {}, kind="state", header=json.dumps({"version": 99}))
+    with pytest.raises(StateError, match="expected a state of version 2 or before, got 99; upgrade unseen"):
+        checkpoint.load(path)
+
+
+def test_nested_states_are_stored_under_dotted_names(tmp_path):
+    state = Outer(Inner(torch.ones(2), torch.zeros(())), torch.arange(3))
+    checkpoint.save(tmp_path / "s", {"part": state}, {})
+    found = checkpoint.load(tmp_path / "s").states["part"]
+    assert set(found) == {"inner.a", "inner.b", "c"}
+    back = checkpoint.restored(state, found)
+    assert isinstance(back.inner, Inner)
+    assert torch.equal(back.inner.a, state.inner.a)
+    with pytest.raises(StateError, match=r"got a difference in \['inner.b'\]"):
+        checkpoint.restored(state, {name: part for name, part in found.items() if name != "inner.b"})
+
+
+def test_a_spec_resumes_only_the_states_it_describes(labels):
+    spec = SessionSpec(labels, "online", {"rho": 0.2}, "fixed", {"threshold": 1.5})
+    session = spec.build()
+    session.observe(stream(labels, 40))
+    again = spec.resume(session.to_bytes())
+    assert again.identity == session.identity == spec.identity
+    assert again.threshold == 1.5
+    assert torch.equal(again.score(stream(labels, 5)).score, session.score(stream(labels, 5)).score)
+    assert SessionSpec.of_state(session.to_bytes(), labels).identity == spec.identity
+    with pytest.raises(StateError, match="expected a state of settings"):
+        SessionSpec(labels, "online").resume(session.to_bytes())
