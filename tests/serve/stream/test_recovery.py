@@ -26,7 +26,6 @@ from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 1000)
-SENT = Z
 CONFIG = StreamConfig("0" * 16, "", "*", "online")
 
 
@@ -41,10 +40,6 @@ def folder(tmp_path):
 
 def opened(folder, **durability) -> Stream:
     return Stream(folder, CONFIG, Durability(**durability))
-
-
-def local_streams(data, **durability) -> LocalStreams:
-    return LocalStreams(DataFolder(data), Settings(data, durability=Durability(**durability)))
 
 
 def fed(stream: Stream, start: int, stop: int, *, size: int = 10) -> list[torch.Tensor]:
@@ -171,7 +166,7 @@ def test_an_altered_sample_in_the_journal_is_refused(snapshotted):
     folder, _ = snapshotted
     opened(folder).abandon()  # the log is now in the database
     database = folder / "journal.db"
-    data, sample = database.read_bytes(), SENT[220].numpy().tobytes()
+    data, sample = database.read_bytes(), Z[220].numpy().tobytes()
     assert data.count(sample) == 1
     at = data.index(sample)
     database.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
@@ -198,7 +193,7 @@ def test_a_damaged_page_before_committed_blocks_of_the_wal_is_refused(folder):
     fed(stream, 0, 100)
     left_behind(stream)
     log = folder / "journal.db-wal"
-    data, sample = log.read_bytes(), SENT[45].numpy().tobytes()
+    data, sample = log.read_bytes(), Z[45].numpy().tobytes()
     at = data.index(sample)
     log.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
     with pytest.raises(StateError, match="committed blocks stand behind a damaged page"):
@@ -320,12 +315,13 @@ def test_after_an_unconfirmed_write_the_state_is_read_back_from_disk(folder, mon
     monkeypatch.undo()
     (answer,) = stream.observe([sample_batch(LABELS, Z[50:60], "key")])
     assert (answer.first, answer.repeated) == (50, True)
-    assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, [*sent, SENT[50:60]])))
+    assert same(flat(stream.readers), flat(reference(CONFIG, LABELS, [*sent, Z[50:60]])))
     stream.abandon()
 
 
 def test_a_failed_snapshot_is_reported_and_loses_no_sample(folder, tmp_path, monkeypatch):
-    streams = local_streams(tmp_path / "data", every=10)
+    settings = Settings(tmp_path / "data", durability=Durability(every=10))
+    streams = LocalStreams(DataFolder(settings.data), settings)
     streams.open_all()
     stream = streams.entries[CONFIG.id].stream
     fed(stream, 0, 50)
