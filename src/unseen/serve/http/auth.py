@@ -30,7 +30,7 @@ class ApiKey:
     sha256: str
 
     def allows(self, scope: str) -> bool:
-        """Say whether this key's scope includes another."""
+        """Return whether this key's scope includes another."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
@@ -99,7 +99,7 @@ class ApiKeys:
 
 @lru_cache(64)
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
