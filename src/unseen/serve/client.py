@@ -50,7 +50,7 @@ class Client:
         return list(self.call("GET", "/v1/streams")["streams"])
 
     def call(self, method: str, path: str, **content: Any) -> Any:
-        """Return the JSON answer to a request; raise what the service says is wrong."""
+        """Return the JSON answer to a request; raise the service's error."""
         return self.ask(method, path, **content).json()
 
     def ask(self, method: str, path: str, *, again: bool = False, **content: Any) -> httpx.Response:

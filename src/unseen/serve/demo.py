@@ -1,4 +1,4 @@
-"""A stream to look at: the images inside the package, observed one batch after another while the service runs."""
+"""The demo stream: the images inside the package, observed one batch after another while the service runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the service in this process until it is told to stop."""
+"""Run the service in this process until a signal ends it."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from unseen.errors import ServiceError, UnseenError
 from unseen.scale import cluster
 from unseen.scale.serve.placement import DIRECTORY, Placement
 from unseen.scale.serve.transport import EncodedUpload, RequestMessage, ResponseMessage
+from unseen.serve.http.auth import bearer_secret
 from unseen.serve.http.bodies import FORM, media_type, read_samples
 from unseen.serve.http.middleware import check_size
 from unseen.serve.settings import EVERYONE, Settings
@@ -122,10 +123,8 @@ class Gateway:
         if samples.features is not None:
             return None
         # who may not have the verdicts shall not have the encoders either
-        word, _, secret = request.headers.get("authorization", "").partition(" ")
-        required = await self._call(
-            id, lambda writer: writer.required_encoder.remote(secret if word.lower() == "bearer" else None, scope)
-        )
+        secret = bearer_secret(request)
+        required = await self._call(id, lambda writer: writer.required_encoder.remote(secret, scope))
         if isinstance(required, ResponseMessage):
             raise ServiceError(required.status, json.loads(required.body)["message"])
         if self.encoders is None:

@@ -20,6 +20,7 @@ from unseen.scale.serve.transport import (
     ResponseMessage,
     run_app,
 )
+from unseen.serve.http.bodies import idempotency_key
 from unseen.serve.http.service import Service
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
@@ -31,16 +32,16 @@ from unseen.serve.work.encoding import RequiredEncoder
 class WriterService(Service):
     """The service of a writer: images have become features before they get here."""
 
-    async def read_batch(self, request: Request, entry: StreamEntry, idempotency_key: str | None) -> SampleBatch:
+    async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
         """Return what a caller sent, or its encoded images, as checked features."""
         encoded: EncodedUpload | None = request.scope.get(ENCODED)
         if encoded is None:
-            return await super().read_batch(request, entry, idempotency_key)
+            return await super().read_batch(request, entry)
         self.rate.take(entry.config.owner, len(encoded.z))
         return sample_batch(
             entry.opened.labels,
             torch.from_numpy(encoded.z.copy()),
-            idempotency_key,
+            idempotency_key(request),
             digest=encoded.digest,
             keys=encoded.keys,
             thumbnails=encoded.thumbnails,

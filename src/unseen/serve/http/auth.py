@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from starlette.requests import Request
+
 from unseen.errors import ServiceError, SettingError, StateError
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
@@ -95,6 +97,12 @@ class ApiKeys:
             version = 0
         if version != self._version:
             self._keys, self._version = {key.id: key for key in _read(self.path)}, version
+
+
+def bearer_secret(request: Request) -> str | None:
+    """Return the secret in the Authorization header of a request, if there is one."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret if scheme.lower() == "bearer" else None
 
 
 @lru_cache(64)

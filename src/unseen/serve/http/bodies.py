@@ -72,6 +72,14 @@ def parse_json(body: bytes | str, model: type[M]) -> M:
         ) from error
 
 
+def idempotency_key(request: Request) -> str | None:
+    """Return the key that makes a retry harmless, if there is one."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= 256:
+        raise ServiceError(422, f"expected an Idempotency-Key of 1 to 256 characters, got {len(key)}; use a UUID")
+    return key
+
+
 async def read_form(request: Request, limits: Limits) -> Form:
     """Return an uploaded form with a bounded number of files."""
     form = Form({}, {})

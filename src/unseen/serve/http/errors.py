@@ -50,7 +50,7 @@ async def on_http_exception(_: Request, error: Exception) -> Response:
 
 
 async def on_disconnect(_: Request, error: Exception) -> Response:
-    """Answer a client that hung up in the middle of its request, for the counters: it will not read this."""
+    """Answer a client that disconnected in the middle of its request, for the counters: it will not read this."""
     return error_response(ServiceError(400, "expected a whole request, got part of it; send it again"))
 
 

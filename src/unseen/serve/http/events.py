@@ -1,4 +1,4 @@
-"""Server-sent events: verdicts for whoever listens to a stream; the writer never waits for a listener."""
+"""Server-sent events: verdicts for the listeners of a stream; the writer never waits for a listener."""
 
 from __future__ import annotations
 

@@ -30,17 +30,30 @@ SECURITY_HEADERS = [
 ]
 
 
-class MetricsMiddleware:
-    """Count every request with its route, status and time."""
+class HTTPMiddleware:
+    """Middleware of HTTP requests; startup and shutdown pass through."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+        await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        raise NotImplementedError
+
+
+class MetricsMiddleware(HTTPMiddleware):
+    """Count every request with its route, status and time."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        super().__init__(app)
+        self.metrics = metrics
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and count it."""
         started, status = time.perf_counter(), 500
 
         async def send_and_note(message: Message) -> None:
@@ -56,17 +69,15 @@ class MetricsMiddleware:
             self.metrics.answered(route, status, time.perf_counter() - started)
 
 
-class SecurityMiddleware:
+class SecurityMiddleware(HTTPMiddleware):
     """Add security headers to every response; without keys, refuse calls that another web site makes."""
 
     def __init__(self, app: ASGIApp, needs_key: Callable[[], bool]) -> None:
-        self.app, self.needs_key = app, needs_key
+        super().__init__(app)
+        self.needs_key = needs_key
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -77,17 +88,15 @@ class SecurityMiddleware:
         await app(scope, receive, send_with_headers)
 
 
-class BodyLimitMiddleware:
+class BodyLimitMiddleware(HTTPMiddleware):
     """Refuse a request body that is too large or comes too slowly, before anything reads it whole."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self.app, self.limits = app, limits
+        super().__init__(app)
+        self.limits = limits
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request with a limited body."""
         await self.app(scope, self._limited(receive), send)
 
     def _limited(self, receive: Receive) -> Receive:

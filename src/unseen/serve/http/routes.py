@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Security
+from fastapi import APIRouter, Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -15,7 +15,7 @@ import unseen
 from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.http import bodies, schema, views
-from unseen.serve.http.auth import LOCAL, ApiKey
+from unseen.serve.http.auth import LOCAL, ApiKey, bearer_secret
 from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import dump_json, json_response
@@ -26,6 +26,8 @@ from unseen.serve.stream.stream import Stream
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
 SAMPLES = schema.request_body(schema.Samples, raw="Rows of little-endian float32.", form={"images": True})
+SAMPLES |= {"security": [{"HTTPBearer": []}]}
+IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
 CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False})
 RESTORE = schema.request_body(schema.RestoreBody, raw="A state in safetensors.")
 
@@ -36,45 +38,51 @@ async def shared_service(request: Request) -> Service:
     return service
 
 
-async def bearer_secret(
-    header: Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False))],
-) -> str | None:
-    """Return the secret of the Authorization header, if there is one."""
-    return header.credentials if header else None
-
-
 Shared = Annotated[Service, Depends(shared_service)]
-Secret = Annotated[str | None, Depends(bearer_secret)]
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False))]
 
 
-class Authorized:
-    """A dependency: the caller's key, if it has a scope."""
+def authorized(scope: str) -> Any:
+    """Return a dependency: the caller's key, if it has a scope."""
 
-    def __init__(self, scope: str) -> None:
-        self.scope = scope
+    async def key(service: Shared, header: Credentials) -> ApiKey:
+        return service.authorize(header.credentials if header else None, scope)
 
-    async def __call__(self, service: Shared, secret: Secret) -> ApiKey:
-        """Return the caller's key."""
-        return service.authorize(secret, self.scope)
+    return Depends(key)
 
 
-class Found:
-    """A dependency: the stream a path names, if the caller's key has a scope."""
+def found(scope: str) -> Any:
+    """Return a dependency: the stream a path names, if the caller's key has a scope."""
 
-    def __init__(self, scope: str) -> None:
-        self.scope = scope
+    async def entry(service: Shared, header: Credentials, id: str) -> StreamEntry:
+        return service.find(header.credentials if header else None, id, scope)
 
-    async def __call__(self, service: Shared, secret: Secret, id: str) -> StreamEntry:
-        """Return the stream."""
-        return service.find(secret, id, self.scope)
+    return Depends(entry)
 
 
-Reader = Annotated[ApiKey, Depends(Authorized("read"))]
-Admin = Annotated[ApiKey, Depends(Authorized("admin"))]
-ReadEntry = Annotated[StreamEntry, Depends(Found("read"))]
-ObserveEntry = Annotated[StreamEntry, Depends(Found("observe"))]
-AdminEntry = Annotated[StreamEntry, Depends(Found("admin"))]
+Reader = Annotated[ApiKey, authorized("read")]
+Admin = Annotated[ApiKey, authorized("admin")]
+ReadEntry = Annotated[StreamEntry, found("read")]
+ObserveEntry = Annotated[StreamEntry, found("observe")]
+AdminEntry = Annotated[StreamEntry, found("admin")]
+
+
+# The two routes that carry the traffic come first and read their own headers: matching them behind the others and
+# solving dependencies took 90 of 430 µs that the event loop spends on a request.
+@router.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
+async def observe(request: Request, id: str) -> Response:
+    """Learn from samples and return their verdicts."""
+    service: Service = request.app.state.service
+    entry = service.find(bearer_secret(request), id, "observe")
+    return json_response(await service.observe(entry, await service.read_batch(request, entry)))
+
+
+@router.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
+async def score(request: Request, id: str) -> Response:
+    """Return the verdicts on samples without learning anything."""
+    service: Service = request.app.state.service
+    entry = service.find(bearer_secret(request), id, "read")
+    return json_response(await service.score(entry, await service.read_batch(request, entry)))
 
 
 @router.get("/healthz")
@@ -86,8 +94,8 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 async def readyz(service: Shared) -> Response:
     """Answer whether every stream has been opened or refused, and how many of each there are."""
-    found = [entry.status for entry in service.store.entries.values()]
-    counts = {status: found.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
+    statuses = [entry.status for entry in service.store.entries.values()]
+    counts = {status: statuses.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
     text = dump_json({"ready": service.store.ready, "streams": counts})
     return json_response(text, 200 if service.store.ready else 503)
 
@@ -120,8 +128,8 @@ async def create(service: Shared, key: Admin, request: Request) -> Any:
 @router.get("/v1/streams")
 async def list_streams(service: Shared, key: Reader) -> schema.StreamList:
     """List the streams the key may see."""
-    found = [views.stream_summary(entry) for entry in service.store.owned(key.owner)]
-    return schema.StreamList.model_validate({"streams": found})
+    summaries = [views.stream_summary(entry) for entry in service.store.owned(key.owner)]
+    return schema.StreamList.model_validate({"streams": summaries})
 
 
 @router.get("/v1/streams/{id}", response_model=schema.StreamInfo | schema.StreamSummary)
@@ -142,20 +150,6 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
     """Forget everything a stream learned; sequence numbers go on."""
     await service.run_chore(entry.config.owner, entry.opened.reset)
     return await described(service, entry)
-
-
-@router.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES)
-async def observe(
-    service: Shared, entry: ObserveEntry, request: Request, idempotency_key: IdempotencyKey = None
-) -> Response:
-    """Learn from samples and return their verdicts."""
-    return json_response(await service.observe(entry, await service.read_batch(request, entry, idempotency_key)))
-
-
-@router.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
-async def score(service: Shared, entry: ReadEntry, request: Request) -> Response:
-    """Return the verdicts on samples without learning anything."""
-    return json_response(await service.score(entry, await service.read_batch(request, entry, None)))
 
 
 @router.get("/v1/streams/{id}/events")

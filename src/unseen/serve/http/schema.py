@@ -12,8 +12,16 @@ MOST = 100_000  # an integer setting becomes memory or time
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field(ge=-MOST, le=MOST)]
 
 
+IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+}
+
+
 class RequestBody(BaseModel):
-    """A body without fields that nobody reads."""
+    """A request body; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

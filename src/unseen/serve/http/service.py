@@ -12,7 +12,7 @@ from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.http import views
 from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, is_loopback
-from unseen.serve.http.bodies import read_samples
+from unseen.serve.http.bodies import idempotency_key, read_samples
 from unseen.serve.http.events import EventHub
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.http.schema import StreamBody
@@ -58,17 +58,17 @@ class Service:
         """Run what is slow and seldom away from the loop and from the writers, sharing fairly between owners."""
         return await asyncio.get_running_loop().run_in_executor(self.store.threads.chores.executor(owner), work)
 
-    async def read_batch(self, request: Request, entry: StreamEntry, idempotency_key: str | None) -> SampleBatch:
+    async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
         """Return what a caller sent as checked features; images are encoded."""
         labels, owner = entry.opened.labels, entry.config.owner
         samples = await read_samples(request, labels.dim, self.limits)
         self.rate.take(owner, len(samples))
+        key = idempotency_key(request)
         if samples.features is not None:
-            return sample_batch(labels, samples.features, idempotency_key, keys=samples.keys)
-        encoded = await self.encoder.encode(owner, samples.images, RequiredEncoder.of(labels))
+            return sample_batch(labels, samples.features, key, keys=samples.keys)
+        z, thumbnails = await self.encoder.encode(owner, samples.images, RequiredEncoder.of(labels))
         digest = content_digest(samples.images)
-        z, thumbnails = encoded
-        return sample_batch(labels, z, idempotency_key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
+        return sample_batch(labels, z, key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
 
     async def observe(self, entry: StreamEntry, batch: SampleBatch) -> str:
         """Learn from a batch and return its verdicts as JSON, after counting them and telling listeners."""

@@ -1,4 +1,4 @@
-"""What a stream is, fixed for its life, and the file that says so."""
+"""The configuration of a stream, fixed for its life, and its file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = 2  # of stream.json; 0.1 wrote no format
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """What a stream is, fixed for its life."""
+    """The configuration of a stream, fixed for its life."""
 
     id: str
     name: str
@@ -64,14 +64,14 @@ class StreamConfig:
 
 
 def write_config(folder: Path, config: StreamConfig) -> None:
-    """Write what a stream is, with a checksum."""
+    """Write the configuration of a stream, with a checksum."""
     body = json.dumps(asdict(config), sort_keys=True)
     with replacing(folder / "stream.json") as path:
         path.write_text(json.dumps({"stream": body, "sha256": hashlib.sha256(body.encode()).hexdigest()}))
 
 
 def read_config(folder: Path) -> StreamConfig:
-    """Return what a stream is; refuse an altered file."""
+    """Return the configuration of a stream; refuse an altered file."""
     try:
         file = json.loads((folder / "stream.json").read_text())
         if hashlib.sha256(file["stream"].encode()).hexdigest() != file["sha256"]:

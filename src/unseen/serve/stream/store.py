@@ -29,7 +29,7 @@ READY, OPENING, DAMAGED, REFUSED = "ready", "opening", "damaged", "refused"
 
 @dataclass
 class StreamEntry:
-    """A stream as a store lists it: where it stands and, if this process computes it, the open stream."""
+    """A stream in a store: its status and, if this process computes it, the open stream."""
 
     config: StreamConfig
     status: str = OPENING

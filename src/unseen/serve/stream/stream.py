@@ -133,7 +133,7 @@ class Stream:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files without a snapshot; whoever still waits for the writer is refused."""
+        """Close the files without a snapshot; callers that still wait for the writer are refused."""
         with self._lock:
             self.journal.close()
             self._closed = True
@@ -162,7 +162,7 @@ class Stream:
         return answers
 
     def _append(self, entry: Entry, receipts: Sequence[Receipt] = ()) -> None:
-        self._fresh = False  # until the disk has said yes, nobody knows what is on it
+        self._fresh = False  # until the write is confirmed, what is on disk is not known
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:

@@ -38,7 +38,7 @@ def refuse_holes(wal: Path) -> None:
             sums = _checksum(frame[24:], order, _checksum(frame[:8], order, sums))
             bad = sums != tuple(rest[2:])
         commits += bad and size > 0
-    if commits > 1:  # one may be a torn last block, which nobody was told of
+    if commits > 1:  # one may be a torn last block, which was never acknowledged
         raise journal_damage(wal, f"{commits} committed blocks stand behind a damaged page")
 
 
