@@ -35,7 +35,7 @@ class KeyedStream(NamedTuple):
     rows: Int[Tensor, " n"]
 
 
-class StreamSummary(NamedTuple):
+class KeyedSummary(NamedTuple):
     """Counts of one run over a stream (samples, known), and of the whole life of the stream."""
 
     samples: int
@@ -51,7 +51,7 @@ class StreamResult(NamedTuple):
 
     key: str
     verdicts: Verdicts
-    summary: StreamSummary
+    summary: KeyedSummary
     state: bytes
 
 
@@ -122,7 +122,7 @@ def state_path(folder: Path, key: str) -> Path:
     return folder / f"{quote(key, safe='')[:80]}-{digest}.safetensors"
 
 
-def _summary(session: Session, verdicts: Verdicts) -> StreamSummary:
+def _summary(session: Session, verdicts: Verdicts) -> KeyedSummary:
     tally = session.snapshot.tally
     taught = int(tally.taught_known), int(tally.taught_unknown)
-    return StreamSummary(len(verdicts), int(verdicts.known.sum()), *taught, int(tally.seen), session.threshold)
+    return KeyedSummary(len(verdicts), int(verdicts.known.sum()), *taught, int(tally.seen), session.threshold)

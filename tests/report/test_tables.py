@@ -9,7 +9,7 @@ from unseen import suites
 from unseen.bench import ResultFolder, list_runs, run_all, with_sweeps
 from unseen.errors import MissingExtra
 from unseen.report import page, plots, tables
-from unseen.report.tables import Cell, size
+from unseen.report.tables import MetricCell, size
 
 CHOSEN = ("mcm", "online", "oracle-online", "fit-knn")
 PAPER = """
@@ -71,7 +71,7 @@ def test_printed_figures_of_the_paper_are_on_their_own_line(ran):
     suite, rows, _ = ran
     printed = tables.tables(rows, suite)[0].lines[1]
     assert printed.printed
-    assert printed.cells["near"] == Cell(90.0, 12.5)
+    assert printed.cells["near"] == MetricCell(90.0, 12.5)
     text = tables.markdown(tables.tables(rows, suite)[0])
     assert "| *mcm, as printed* | 90.0 | 12.5 | — | — | 91.0 | — | — | — | — |" in text
     tex = tables.latex(tables.tables(rows, suite)[0])

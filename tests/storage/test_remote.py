@@ -11,13 +11,13 @@ import pytest
 from helpers.pictures import png
 from unseen.errors import DataError, MissingExtra
 from unseen.images import Skipped, find_images, read_images
-from unseen.storage.remote import Remote, location
+from unseen.storage.remote import RemotePath, location
 
 pytest.importorskip("pyarrow")
 
 
 def put(uri: str, data: bytes) -> str:
-    Remote(uri).write_bytes(data)
+    RemotePath(uri).write_bytes(data)
     return uri
 
 

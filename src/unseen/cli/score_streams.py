@@ -77,7 +77,7 @@ def _runner(ray: str | None) -> Iterator[keyed.StreamRunner]:
         yield scaled.on_ray(joined)
 
 
-def _print_summary(found: Sequence[tuple[str, keyed.StreamSummary]], state: Path | None, *, as_json: bool) -> None:
+def _print_summary(found: Sequence[tuple[str, keyed.KeyedSummary]], state: Path | None, *, as_json: bool) -> None:
     if as_json:
         for key, summary in found:
             terminal.emit({"stream": key, "summary": summary._asdict()})

@@ -20,7 +20,7 @@ from torch import Tensor
 from unseen.errors import DataError, EncoderError, StateError
 from unseen.features.parquet import ROW_COLUMNS, read_parquet, write_parquet
 from unseen.storage.files import load_tensors, replacing, save_tensors
-from unseen.storage.remote import Location, Remote, local_copy, local_draft
+from unseen.storage.remote import Location, RemotePath, local_copy, local_draft
 
 KIND = "unseen-features"
 MANIFEST = "manifest.json"
@@ -40,7 +40,9 @@ def write_shard(place: Location, z: Float[Tensor, "n d"], rows: Sequence[Row], f
 
 def read_shards(folder: Location) -> Iterator[tuple[Float[Tensor, "n d"], list[Row]]]:
     """Yield the shards of a folder in the order of their names, every byte checked."""
-    places: Sequence[Location] = folder.files(recursive=False) if isinstance(folder, Remote) else list(folder.iterdir())
+    places: Sequence[Location] = (
+        folder.files(recursive=False) if isinstance(folder, RemotePath) else list(folder.iterdir())
+    )
     shards = [place for place in places if any(fnmatch(place.name, f"[0-9]*.{form}") for form in FORMATS)]
     for place in sorted(shards, key=lambda place: place.name):
         with local_copy(place) as local:
@@ -79,7 +81,7 @@ def claim_folder(folder: Location, encoder: str, fingerprint: str) -> None:
 
 def _write_once(path: Location, text: str) -> None:
     """Write a file that is whole when it appears and is never replaced: of two writers the first wins."""
-    if isinstance(path, Remote):  # a store has no links; two first writers at once, and the last wins
+    if isinstance(path, RemotePath):  # a store has no links; two first writers at once, and the last wins
         path.write_bytes(text.encode())
         return
     own = path.with_name(f".{uuid.uuid4().hex}")

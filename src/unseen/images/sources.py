@@ -20,7 +20,7 @@ from unseen.images.entry import IMAGE_SUFFIXES, Batch, Entry, Image, Skipped, fi
 from unseen.images.table import table_entries
 from unseen.images.tar import tar_entries
 from unseen.images.video import video_entries
-from unseen.storage.remote import Location, Remote, location
+from unseen.storage.remote import Location, RemotePath, location
 
 Source = str | Path | Sequence[str | Path]
 
@@ -92,7 +92,7 @@ def _expand(source: str | Path) -> list[Location]:
 
 def _walk(folder: Location) -> list[Location]:
     """Return the pictures of a folder; of one that has none, the archives."""
-    paths: Sequence[Location] = folder.files() if isinstance(folder, Remote) else _local_files(folder)
+    paths: Sequence[Location] = folder.files() if isinstance(folder, RemotePath) else _local_files(folder)
     shown = [path for path in paths if not path.name.startswith(".")]
     pictures = [path for path in shown if path.suffix.lower() in IMAGE_SUFFIXES]
     return pictures or [path for path in shown if path.suffix.lower() in ARCHIVE_SUFFIXES]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unseen.errors import DataError, MissingExtra
 from unseen.images.entry import Entry, file_identity
-from unseen.storage.remote import Location, Remote
+from unseen.storage.remote import Location, RemotePath
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def video_entries(path: Location, stride: int) -> Iterator[Entry]:
     """Yield every `stride`-th frame of a video, decoded while the caller reads."""
-    if isinstance(path, Remote):
+    if isinstance(path, RemotePath):
         raise DataError(f"expected a video on this machine, got {path}; copy it here first")
     try:
         import av

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
 from unseen.errors import MissingExtra
-from unseen.report.tables import Cell, MethodLine, Table
+from unseen.report.tables import MethodLine, MetricCell, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
 ID_COLOUR, OOD_COLOUR = "#3b82c4", "#d9622b"
@@ -138,19 +138,19 @@ def _bars(axis: Any, table: Table, lines: Sequence[MethodLine], value: Any, spre
     axis.grid(visible=False, axis="y")
 
 
-def _auroc(cell: Cell) -> float:
+def _auroc(cell: MetricCell) -> float:
     return cell.auroc
 
 
-def _fpr(cell: Cell) -> float:
+def _fpr(cell: MetricCell) -> float:
     return cell.fpr
 
 
-def _auroc_deviation(cell: Cell) -> float | None:
+def _auroc_deviation(cell: MetricCell) -> float | None:
     return cell.auroc_deviation
 
 
-def _fpr_deviation(cell: Cell) -> float | None:
+def _fpr_deviation(cell: MetricCell) -> float | None:
     return cell.fpr_deviation
 
 

@@ -19,7 +19,7 @@ from unseen.bench.runs import ANY_ORDER
 from unseen.suites import Suite
 
 
-class Cell(NamedTuple):
+class MetricCell(NamedTuple):
     """AUROC and FPR95 in percent, mean and deviation over seeds; no deviation where there is one run."""
 
     auroc: float
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
     fpr_deviation: float | None = None
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[float, float]]) -> Cell:
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> MetricCell:
         """Return the cell of one (AUROC, FPR95) per seed."""
         (auroc, spread), (fpr, fpr_spread) = (
             mean_and_deviation([100 * x for x in side]) for side in zip(*pairs, strict=True)
@@ -41,7 +41,7 @@ class MethodLine:
     """One method, or what a paper prints for it."""
 
     method: str
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, MetricCell]
     seeds: int = 1
     microseconds: float = math.nan
     state_bytes: int | None = None
@@ -150,7 +150,7 @@ def size(count: int | None) -> str:
     return f"{count} B"
 
 
-def brief(cell: Cell | None, *, deviation: bool) -> str:
+def brief(cell: MetricCell | None, *, deviation: bool) -> str:
     """Return a cell for the terminal: AUROC, and FPR95 below it."""
     return "\n".join(texts(cell, "{} ±{}" if deviation else "{}"))
 
@@ -175,10 +175,10 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
     for row in rows:
         for name, metrics in row["by_set"].items():
             by_set[name][row["seed"]] = _defined(metrics[f"{prefix}auroc"]), _defined(metrics[f"{prefix}{table.fpr}"])
-    cells = {name: Cell.of(list(pairs.values())) for name, pairs in by_set.items()}
+    cells = {name: MetricCell.of(list(pairs.values())) for name, pairs in by_set.items()}
     for group, sets in table.groups.items():
         if all(name in by_set for name in sets):
-            cells[group] = Cell.of(_averages([by_set[name] for name in sets]))
+            cells[group] = MetricCell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
     seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
     return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes)
@@ -191,7 +191,7 @@ def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[f
 
 
 def _printed(method: str, figures: Mapping[str, Any]) -> MethodLine:
-    cells = {name: Cell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
+    cells = {name: MetricCell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
     return MethodLine(method, cells, printed=True)
 
 
@@ -206,7 +206,7 @@ def _best(table: Table) -> list[MethodLine]:
     return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
 
 
-def texts(cell: Cell | None, with_deviation: str) -> list[str]:
+def texts(cell: MetricCell | None, with_deviation: str) -> list[str]:
     """Return AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
     if cell is None:
         return ["—", "—"]

@@ -17,18 +17,18 @@ from unseen.errors import DataError
 from unseen.storage.arrow import import_pyarrow
 
 
-def location(source: str | Path | Remote) -> Path | Remote:
-    """Return a path for what is on this machine (file:// too), a `Remote` for any other URI."""
-    if isinstance(source, Path | Remote):
+def location(source: str | Path | RemotePath) -> Path | RemotePath:
+    """Return a path for what is on this machine (file:// too), a `RemotePath` for any other URI."""
+    if isinstance(source, Path | RemotePath):
         return source
     scheme, mark, _ = source.partition("://")
     if not mark:
         return Path(source)
-    return Path(unquote(urlsplit(source).path)) if scheme == "file" else Remote(source)
+    return Path(unquote(urlsplit(source).path)) if scheme == "file" else RemotePath(source)
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemotePath:
     """A file or folder of an object store by its URI; it travels to a worker as text and is opened there.
 
     pyarrow's own file systems come first (s3, gs, abfs, hdfs), then whatever fsspec has a driver for.
@@ -41,7 +41,7 @@ class Remote:
     def __str__(self) -> str:
         return self.uri
 
-    def __truediv__(self, name: str | Path) -> Remote:
+    def __truediv__(self, name: str | Path) -> RemotePath:
         return self._at(f"{urlsplit(self.uri).path.rstrip('/')}/{name}")
 
     @property
@@ -55,11 +55,11 @@ class Remote:
         return PurePosixPath(self.name).suffix
 
     @property
-    def parent(self) -> Remote:
+    def parent(self) -> RemotePath:
         """Return the folder."""
         return self._at(str(PurePosixPath(urlsplit(self.uri).path).parent))
 
-    def absolute(self) -> Remote:
+    def absolute(self) -> RemotePath:
         """Return itself: a URI has no working folder."""
         return self
 
@@ -105,7 +105,7 @@ class Remote:
         with system.open_output_stream(path) as file:
             file.write(data)
 
-    def files(self, *, recursive: bool = True) -> list[Remote]:
+    def files(self, *, recursive: bool = True) -> list[RemotePath]:
         """Return the files of this folder, sorted by path."""
         system, path = self._opened()
         selector = import_pyarrow("fs").FileSelector(path, recursive=recursive, allow_not_found=True)
@@ -113,12 +113,12 @@ class Remote:
         depth = len(PurePosixPath(path).parts)
         return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
 
-    def _at(self, path: str) -> Remote:
+    def _at(self, path: str) -> RemotePath:
         parts = urlsplit(self.uri)
-        return Remote(_uri(parts.scheme, parts.netloc, path, parts.query))
+        return RemotePath(_uri(parts.scheme, parts.netloc, path, parts.query))
 
-    def _child(self, name: str, info: Any) -> Remote:
-        return Remote((self / name).uri, info.size, info.mtime_ns)
+    def _child(self, name: str, info: Any) -> RemotePath:
+        return RemotePath((self / name).uri, info.size, info.mtime_ns)
 
     def _info(self) -> Any:
         system, path = self._opened()
@@ -130,7 +130,7 @@ class Remote:
         return system, prefix + parts.path.lstrip("/")
 
 
-Location = Path | Remote
+Location = Path | RemotePath
 
 
 @contextmanager

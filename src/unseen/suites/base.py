@@ -27,14 +27,14 @@ class Source(NamedTuple):
     encoder: str | None = None  # what reads the images of `folder`; None where it holds feature files
 
 
-class Samples(NamedTuple):
+class LabelledSamples(NamedTuple):
     """Features of one set with the position of each one's true name, -1 for unknown sets."""
 
     z: Float[Tensor, "n d"]
     label: Int[Tensor, " n"]
 
     @classmethod
-    def unknown(cls, z: Float[Tensor, "n d"]) -> Samples:
+    def unknown(cls, z: Float[Tensor, "n d"]) -> LabelledSamples:
         """Return samples that belong to no known name."""
         return cls(z, torch.full((len(z),), -1))
 
@@ -55,8 +55,8 @@ class Suite:
         source: Source,
         table: Mapping[str, Any],
         labels: LabelSpace,
-        known: Samples,
-        unknown: Mapping[str, Samples],
+        known: LabelledSamples,
+        unknown: Mapping[str, LabelledSamples],
     ) -> Suite:
         """Return the suite whose pool is the known samples and then each unknown set."""
         parts = [known, *unknown.values()]

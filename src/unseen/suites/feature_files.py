@@ -13,7 +13,7 @@ import torch
 from unseen.errors import DataError
 from unseen.features import Features, load_features
 from unseen.labels import LabelSpace
-from unseen.suites.base import KNOWN, Samples
+from unseen.suites.base import KNOWN, LabelledSamples
 
 Matches = dict[str, int]  # class of the known images -> position of its name
 
@@ -36,19 +36,20 @@ def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, 
     return labels, {str(keys[row]): position for position, row in enumerate(rows)}
 
 
-def known_samples(row: Mapping[str, Any], folder: Path, matches: Matches) -> Samples:
+def known_samples(row: Mapping[str, Any], folder: Path, matches: Matches) -> LabelledSamples:
     """Return the images whose class is one of the known names."""
     images = _load(folder, row["images"])
     position = torch.tensor([matches.get(name, -1) for name in images.classes])[images.true_labels]
-    return Samples(images.z[position >= 0], position[position >= 0])
+    return LabelledSamples(images.z[position >= 0], position[position >= 0])
 
 
-def unknown_samples(row: Mapping[str, Any], folder: Path) -> Samples:
+def unknown_samples(row: Mapping[str, Any], folder: Path) -> LabelledSamples:
     """Return the images of an unknown set, or of some classes of it."""
     images = _load(folder, row["images"])
     if "classes" not in row:
-        return Samples.unknown(images.z)
-    return Samples.unknown(images.z[torch.isin(images.true_labels, torch.tensor(_listed(row["classes"], folder)))])
+        return LabelledSamples.unknown(images.z)
+    wanted = torch.tensor(_listed(row["classes"], folder))
+    return LabelledSamples.unknown(images.z[torch.isin(images.true_labels, wanted)])
 
 
 def _load(folder: Path, name: str) -> Features:

@@ -21,7 +21,7 @@ from unseen.images import Entry, find_images
 from unseen.images.entry import MISSING
 from unseen.storage.caches import cache_dir
 from unseen.suites import tables
-from unseen.suites.base import KNOWN, Samples
+from unseen.suites.base import KNOWN, LabelledSamples
 
 WORDNET_ID = re.compile(r"n\d{8}")
 
@@ -88,7 +88,7 @@ def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> Cl
 
 def known_samples(
     row: Mapping[str, Any], classes: ClassNames, encoded: Mapping[str, torch.Tensor], root: Path
-) -> Samples:
+) -> LabelledSamples:
     """Return the known images that could be read, with the position of each one's name."""
     by_folder = row.get("by") == "folder"  # a list has numbers for labels, whatever stands for a class in folder names
     keys = classes.keys if by_folder else map(str, range(len(classes.names)))
@@ -101,7 +101,7 @@ def known_samples(
             label.append(position[key])
     if not z:
         raise DataError(f"expected known images with labels under {root}, got none that match a class; check the list")
-    return Samples(torch.stack(z), torch.tensor(label))
+    return LabelledSamples(torch.stack(z), torch.tensor(label))
 
 
 def encode_set(

@@ -17,7 +17,7 @@ from unseen.labels import LabelSpace, LearnedPrompts, word_list
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.caches import cache_dir
 from unseen.suites import feature_files, images, tables
-from unseen.suites.base import KNOWN, Samples, Source, Suite
+from unseen.suites.base import KNOWN, LabelledSamples, Source, Suite
 
 ENCODER = "ViT-B/16"
 
@@ -62,7 +62,7 @@ def load_images(
         raise DataError(f"expected at least one unknown set of {name!r} under {root}, got none; see --check")
     z = {w: images.encode_set(w, row, root, model, progress) for w, row in {KNOWN: table[KNOWN], **present}.items()}
     known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
-    unknown = {which: Samples.unknown(_stacked(which, z[which])) for which in present}
+    unknown = {which: LabelledSamples.unknown(_stacked(which, z[which])) for which in present}
     labels = _build_labels(classes.names, table["labels"], root, chosen, model=model)
     return Suite.of(Source(name, root, chosen), table, labels, known, unknown)
 
