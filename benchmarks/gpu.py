@@ -184,7 +184,7 @@ def many(_: Arguments) -> Iterator[Row]:
     def together() -> Any:
         return online.observe_many([start] * len(every), pool, every)
 
-    def one_by_one() -> None:
+    def sequentially() -> None:
         for order in every:
             online.observe(start, pool[order])
 
@@ -193,8 +193,8 @@ def many(_: Arguments) -> Iterator[Row]:
     for mode in MODES:
         with scan.using(f"cuda-{mode}"):
             took = median_seconds(together, repeat=2)
-            alone = median_seconds(one_by_one, repeat=1, warmup=0)
-        row = {"one call s": took, "one by one s": alone, "share": took / alone}
+            sequential = median_seconds(sequentially, repeat=1, warmup=0)
+        row = {"one call s": took, "one by one s": sequential, "share": took / sequential}
         peak = torch.cuda.max_memory_allocated() / 1e9
         yield {"case": f"40 streams, {mode}", **row, "floor s": least, "of floor": took / least, "GB": peak}
 

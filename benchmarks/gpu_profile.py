@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def kernels(_: Arguments) -> Iterator[Row]:
-    """Say which kinds of kernels the time of one stream, and of 40 in one call, is spent in."""
+    """Yield which kinds of kernels the time of one stream, and of 40 in one call, is spent in."""
     online, pool, orders = setting()
     z, every = pool[orders[0][0]], [order for seeds in orders for order in seeds]
     for mode in MODES[:2]:
@@ -39,7 +39,7 @@ def kernels(_: Arguments) -> Iterator[Row]:
 
 
 def profiled(name: str, work: Callable[[], object]) -> Row:
-    """Say which kinds of kernels took how long, how often they were launched, and how long the GPU was busy."""
+    """Yield which kinds of kernels took how long, how often they were launched, and how long the GPU was busy."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
         work()
         torch.cuda.synchronize()
@@ -67,7 +67,7 @@ def kind(name: str) -> str:
 
 
 def stages(_: Arguments) -> Iterator[Row]:
-    """Time the stages of one stream alone: the gate, each bank's scan, and its chain without the reads."""
+    """Time the stages of one stream whole_scan: the gate, each bank's scan, and its chain without the reads."""
     online, pool, orders = setting()
     z = pool[orders[0][0]]
     whole = median_seconds(lambda: observed(online, z))
@@ -78,17 +78,17 @@ def stages(_: Arguments) -> Iterator[Row]:
     for name, anchors, taught in sides:
         step = decaying_steps(taught, none, rho=online.rho, dtype=z.dtype)[0]
         work = partial(cuda.scan, anchors.rows, anchors, z, step, kappa=online.kappa, tau=online.tau)
-        alone = median_seconds(work)
+        whole_scan = median_seconds(work)
         with swapped(cuda, "read_blocks", lambda chunk, *_, **__: [chunk[..., 0]] * 3):
             chain = median_seconds(work)
         plan = make_plan(step[None], online.kappa)
-        cut = {"blocks": plan.blocks, "rows": plan.rows, "places": plan.teachers}
+        sizes = {"blocks": plan.blocks, "rows": plan.rows, "places": plan.teachers}
         row = {
-            "scan s": alone,
+            "scan s": whole_scan,
             "chain s": chain,
             "plan s": median_seconds(partial(make_plan, step[None], online.kappa)),
         }
-        yield {"case": f"stage {name}", **row, **cut, "µs per block": 1e6 * chain / plan.blocks}
+        yield {"case": f"stage {name}", **row, **sizes, "µs per block": 1e6 * chain / plan.blocks}
 
 
 @contextmanager

@@ -85,10 +85,10 @@ def test_a_class_without_samples_moves_away_and_a_single_class_is_undefined():
     found = gap.optimal_prototypes(z, torch.cat([targets, torch.zeros(40, 1).double()], dim=1), kappa=KAPPA, tol=1e-5)
     assert not bool(found.undefined.any())
     assert float((z @ found.bank[4]).mean()) < 0
-    alone = gap.optimal_prototypes(z, torch.ones(40, 1).double(), kappa=KAPPA)
-    assert alone.undefined.tolist() == [True]
-    assert math.isnan(float(alone.residual))
-    assert alone.iterations == 0
+    single = gap.optimal_prototypes(z, torch.ones(40, 1).double(), kappa=KAPPA)
+    assert single.undefined.tolist() == [True]
+    assert math.isnan(float(single.residual))
+    assert single.iterations == 0
 
 
 def test_targets_that_a_bank_can_meet_leave_the_closed_form_undefined():
@@ -211,13 +211,13 @@ def run(*arguments):
 
 def test_the_command_prints_tables_json_and_a_plot(files):
     pytest.importorskip("matplotlib")
-    told = run(files / "z.safetensors", "--space", files / "space.safetensors", "--plot", files / "gap.png")
-    assert told.exit_code == 0, told.output
-    assert "all 6" in told.stdout
-    assert "no guarantee" in told.stdout
+    result = run(files / "z.safetensors", "--space", files / "space.safetensors", "--plot", files / "gap.png")
+    assert result.exit_code == 0, result.output
+    assert "all 6" in result.stdout
+    assert "no guarantee" in result.stdout
     assert (files / "gap.png").read_bytes().startswith(b"\x89PNG")
-    told = run(files / "z.safetensors", "--space", files / "space.safetensors", "--truth", "--json")
-    row = json.loads(told.stdout)
+    result = run(files / "z.safetensors", "--space", files / "space.safetensors", "--truth", "--json")
+    row = json.loads(result.stdout)
     assert row["labels"] == "truth"
     assert len(row["classes"]) == 6
     assert row["regret"][-1]["samples"] == 80
@@ -232,8 +232,8 @@ def test_the_command_reads_a_folder_of_encoded_images(files):
     labels.save(files / "colours.safetensors")
     cache.add(images, encoder.images(images))
     for options in ((), ("--truth",)):
-        told = run(files / "features", "--space", files / "colours.safetensors", "--json", *options)
-        assert json.loads(told.stdout)["regret"][-1]["samples"] == 12
+        result = run(files / "features", "--space", files / "colours.safetensors", "--json", *options)
+        assert json.loads(result.stdout)["regret"][-1]["samples"] == 12
 
 
 def test_the_command_refuses_what_it_cannot_do(files, monkeypatch):
@@ -243,11 +243,11 @@ def test_the_command_refuses_what_it_cannot_do(files, monkeypatch):
     )
     others = {"features": unit(2, 16).float(), "labels": torch.tensor([0, 1])}
     save_file(others, files / "others.safetensors", metadata={"classes": '["x", "y"]'})
-    told = run(files / "others.safetensors", "--space", files / "space.safetensors", "--truth")
-    assert isinstance(told.exception, DataError)
+    result = run(files / "others.safetensors", "--space", files / "space.safetensors", "--truth")
+    assert isinstance(result.exception, DataError)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    told = run(files / "z.safetensors", "--space", files / "space.safetensors", "--plot", files / "gap.png")
-    assert isinstance(told.exception, MissingExtra)
+    result = run(files / "z.safetensors", "--space", files / "space.safetensors", "--plot", files / "gap.png")
+    assert isinstance(result.exception, MissingExtra)
 
 
 @pytest.mark.data

@@ -1,4 +1,4 @@
-"""Streams by key: each as if it were alone, verdicts in the order of the input."""
+"""Streams by key: each as if it were the only one, verdicts in the order of the input."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_the_verdicts_on_a_stream_do_not_depend_on_other_streams(labels):
     for key in "b", "a", "c/d":
         rows = torch.tensor([row for row, other in enumerate(KEYS) if other == key])
         with one_thread():
-            alone = Session(detectors.make("online", labels), Fixed(0.0)).observe(z[rows])
-        assert torch.equal(verdicts.reading.score[rows], alone.reading.score)
-        assert [verdicts[int(row)] for row in rows] == list(alone)
+            expected = Session(detectors.make("online", labels), Fixed(0.0)).observe(z[rows])
+        assert torch.equal(verdicts.reading.score[rows], expected.reading.score)
+        assert [verdicts[int(row)] for row in rows] == list(expected)
 
 
 def test_a_stream_that_is_missing_is_an_error(labels):

@@ -93,11 +93,11 @@ def check_score_order_free(detector: Detector[Any], z: Tensor) -> None:
 
 
 def check_blocking(detector: Detector[Any], z: Tensor) -> None:
-    """Any cutting of a stream into calls of observe() gives the readings of one call, and an equal state."""
+    """Any division of a stream into calls of observe() gives the readings of one call, and an equal state."""
     whole, end = detector.observe(detector.start(), z)
     for sizes in ([1] * len(z), [0, 1, len(z) // 3, 0, len(z) - 1 - len(z) // 3, 0]):
-        cut, state = _observed(detector, z, sizes)
-        _require_same(whole, cut, f"observe() in calls of {sorted(set(sizes))} samples")
+        divided, state = _observed(detector, z, sizes)
+        _require_same(whole, divided, f"observe() in calls of {sorted(set(sizes))} samples")
         _require_same(
             detector.score(end, z), detector.score(state, z), f"the state after calls of {sorted(set(sizes))}"
         )

@@ -204,7 +204,7 @@ def optimal_prototypes(
 def span_bound(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], *, energy: float = 1.0) -> Bound:
     """Return 2 (1 - |Proj r|) per class for the span of `z`, and the rank of that span (Theorem 2).
 
-    With `energy` below 1 the span is cut to the leading directions that hold this share of the squared length of the
+    With `energy` below 1 the span is that of the leading directions, which hold this share of the squared length of the
     features: then it bounds only prototypes within those directions, not the optimal ones.
     """
     in_range("energy", energy, 0, 1, low_open=True)

@@ -49,8 +49,8 @@ def test_block_size_does_not_change_readings(name: str, monkeypatch: pytest.Monk
     whole, state = detector.observe(detector.start(), z)
     after = detector.score(state, z)
     monkeypatch.setattr(base, "BLOCK", 7)
-    cut, state = detector.observe(detector.start(), z)
-    for expected, got in ((whole, cut), (after, detector.score(state, z))):
+    divided, state = detector.observe(detector.start(), z)
+    for expected, got in ((whole, divided), (after, detector.score(state, z))):
         torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
 
 

@@ -141,7 +141,7 @@ def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, fl
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    """Say whether two states are equal bit by bit."""
+    """Return whether two states are equal bit by bit."""
     return not different(left, right)
 
 

@@ -26,9 +26,9 @@ def test_an_ensemble_is_averaged_before_it_is_normalised() -> None:
 def test_csp_words_names_eight_ways_and_joins_adjectives_to_a_fixed_noun() -> None:
     encoder = HashEncoder()
     assert len(CSP.templates) == 8
-    alone = CSP_ADJECTIVES.encode(["shiny"], encoder)
+    single = CSP_ADJECTIVES.encode(["shiny"], encoder)
     among = CSP_ADJECTIVES.encode(["dull", "shiny"], encoder)[1]
-    torch.testing.assert_close(alone[0], among)
+    torch.testing.assert_close(single[0], among)
 
 
 def test_a_prompt_is_a_known_name_a_template_several_or_itself() -> None:

@@ -47,7 +47,7 @@ class Died(Exception):
 
 
 async def gone(*_: Any) -> None:
-    """Say what Ray says of an actor that is no more."""
+    """The error that Ray raises for an actor that died."""
     raise Died
 
 

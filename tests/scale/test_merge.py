@@ -42,11 +42,11 @@ def test_detectors_with_sums_or_banks_merge_and_detectors_that_store_samples_do_
 def test_one_observer_gives_the_sequential_result(name: str, every: int) -> None:
     detector = make(name, space(dtype=torch.float32))
     z = stream(detector.labels, 50)
-    alone, end = detector.observe(detector.start(), z)
+    sequential, end = detector.observe(detector.start(), z)
     reading, state = ShardedDetector.of(detector, shards=1, every=every).observe(detector.start(), z)
-    torch.testing.assert_close(reading, alone, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(reading, sequential, rtol=1e-4, atol=1e-4)
     if every == 1000:  # the same calls: the same bits
-        assert equal(reading, alone)
+        assert equal(reading, sequential)
         assert all(torch.equal(flatten(end)[name], part) for name, part in flatten(state).items())
 
 
@@ -55,11 +55,11 @@ def test_one_observer_gives_the_sequential_result(name: str, every: int) -> None
 def test_the_regression_and_the_sums_of_pooled_are_those_of_one_observer(shards: int, split: str) -> None:
     detector = PooledEvidence(space())
     z = stream(detector.labels, 100)
-    _, alone = detector.observe(detector.start(), z)
+    _, sequential = detector.observe(detector.start(), z)
     _, state = ShardedDetector.of(detector, shards=shards, every=30, split=split).observe(detector.start(), z)
     met_on_its_way = {"leverage_squares", "record.errors", "record.predicted_powers"}  # by each observer
-    for name in flatten(alone).keys() - met_on_its_way:
-        torch.testing.assert_close(flatten(state)[name], flatten(alone)[name], rtol=1e-7, atol=1e-9)
+    for name in flatten(sequential).keys() - met_on_its_way:
+        torch.testing.assert_close(flatten(state)[name], flatten(sequential)[name], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("rule", ["mean", "sum"])
@@ -67,8 +67,8 @@ def test_banks_stay_on_the_sphere_and_counts_add_up(rule: str) -> None:
     detector = Online(space())
     z = stream(detector.labels, 100)
     reading, state = ShardedDetector.of(detector, shards=4, every=40, rule=rule).observe(detector.start(), z)
-    alone, end = detector.observe(detector.start(), z)
-    assert torch.equal(reading.route, alone.route)  # the frozen text routes
+    sequential, end = detector.observe(detector.start(), z)
+    assert torch.equal(reading.route, sequential.route)  # the frozen text routes
     assert (int(state.id_seen), int(state.ood_seen)) == (int(end.id_seen), int(end.ood_seen))
     assert int(state.id_seen) > 10 < int(state.ood_seen)
     for bank in state[:2]:
@@ -111,11 +111,11 @@ def test_every_observer_starts_a_round_with_the_merged_state_and_sees_its_own_pa
 def test_merging_more_often_brings_pooled_closer_to_the_sequential_scores() -> None:
     detector = PooledEvidence(space())
     z = stream(detector.labels, 400)
-    alone, _ = detector.observe(detector.start(), z)
+    sequential, _ = detector.observe(detector.start(), z)
     errors = []
     for every in (8, 400):
         reading, _ = ShardedDetector.of(detector, shards=8, every=every).observe(detector.start(), z)
-        errors.append(float((reading.score - alone.score).square().mean()))
+        errors.append(float((reading.score - sequential.score).square().mean()))
     assert 0 < errors[0] < errors[1]
 
 

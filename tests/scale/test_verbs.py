@@ -208,12 +208,12 @@ def test_keyed_verdicts_on_ray_are_the_same_bits_as_on_one_machine(ray, streams,
     labels, z, keys = streams
     recipe = keyed.StreamJob(SessionSpec(labels, detector), keep_state=True)
     parts = keyed.split(keys)
-    alone = {scan.key: scan for scan in keyed.run_serially(recipe, parts, z, {})}
+    serial = {scan.key: scan for scan in keyed.run_serially(recipe, parts, z, {})}
     for ahead in (1, 4):
         found = list(scaled_score.on_ray(ray, ahead=ahead)(recipe, parts, z, {}))
-        assert len(found) == len(alone)
+        assert len(found) == len(serial)
         for scan in found:
-            other = alone[scan.key]
+            other = serial[scan.key]
             assert all(map(torch.equal, columns(scan), columns(other)))
             assert (scan.summary, _sum(scan.state)) == (other.summary, _sum(other.state))
 
@@ -235,9 +235,9 @@ def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
     stopped.set()
     killer.join()
     assert any(victims)
-    alone = {scan.key: _sum(scan.state) for scan in keyed.run_serially(recipe, parts, z, {})}
-    assert len(found) == len(alone)
-    assert {scan.key: _sum(scan.state) for scan in found} == alone
+    serial = {scan.key: _sum(scan.state) for scan in keyed.run_serially(recipe, parts, z, {})}
+    assert len(found) == len(serial)
+    assert {scan.key: _sum(scan.state) for scan in found} == serial
 
 
 def _sum(state: bytes) -> str:

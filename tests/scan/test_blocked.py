@@ -36,15 +36,15 @@ def test_block_size_does_not_change_results(monkeypatch, rows, teachers):
     assert all(error < 1e-10 for error in difference(got, expected).values())
 
 
-@pytest.mark.parametrize("cut", [0, 1, 37, 119, 120])
+@pytest.mark.parametrize("split", [0, 1, 37, 119, 120])
 @pytest.mark.parametrize("backend", [naive, blocked])
-def test_a_scan_resumes_at_any_sample(backend, cut):
+def test_a_scan_resumes_at_any_sample(backend, split):
     anchors, z, step = case(120, 20, 16, 0.6)
     whole = backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
-    first = backend.scan(anchors, z[:cut] @ anchors.T / 0.01, z[:cut], step[:cut], **PAPER)
-    second = backend.scan(first.bank, z[cut:] @ anchors.T / 0.01, z[cut:], step[cut:], **PAPER)
+    first = backend.scan(anchors, z[:split] @ anchors.T / 0.01, z[:split], step[:split], **PAPER)
+    second = backend.scan(first.bank, z[split:] @ anchors.T / 0.01, z[split:], step[split:], **PAPER)
     torch.testing.assert_close(second.bank, whole.bank, rtol=0, atol=1e-12)
-    torch.testing.assert_close(second.read.energy, whole.read.energy[cut:], rtol=0, atol=1e-10)
+    torch.testing.assert_close(second.read.energy, whole.read.energy[split:], rtol=0, atol=1e-10)
 
 
 def test_float32_blocked_errs_no_more_than_float32_naive_does():

@@ -207,14 +207,14 @@ def test_an_empty_stream_changes_nothing():
     assert torch.equal(got.bank, inputs[0])
 
 
-@pytest.mark.parametrize("cut", [0, 1, 37, 119, 120])
-def test_a_scan_resumes_at_any_sample(cut):
+@pytest.mark.parametrize("split", [0, 1, 37, 119, 120])
+def test_a_scan_resumes_at_any_sample(split):
     anchors, teacher, z, step = on_gpu(120, 500, 16, 0.6)
     whole = cuda.scan(anchors, teacher, z, step, **PAPER)
-    first = cuda.scan(anchors, teacher[:cut], z[:cut], step[:cut], **PAPER)
-    second = cuda.scan(first.bank, teacher[cut:], z[cut:], step[cut:], **PAPER)
+    first = cuda.scan(anchors, teacher[:split], z[:split], step[:split], **PAPER)
+    second = cuda.scan(first.bank, teacher[split:], z[split:], step[split:], **PAPER)
     torch.testing.assert_close(second.bank, whole.bank, rtol=0, atol=1e-12)
-    torch.testing.assert_close(second.read.energy, whole.read.energy[cut:], rtol=0, atol=1e-10)
+    torch.testing.assert_close(second.read.energy, whole.read.energy[split:], rtol=0, atol=1e-10)
 
 
 def same_bits(first: Scan, second: Scan) -> bool:

@@ -33,7 +33,7 @@ class Interval(NamedTuple):
 
     @property
     def is_difference(self) -> bool:
-        """Say whether zero lies outside."""
+        """Return whether zero lies outside."""
         return not self.low <= 0 <= self.high
 
     def __str__(self) -> str:

@@ -86,7 +86,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in map(detectors.resolved, names)
+        for name in map(detectors.canonical_name, names)
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 

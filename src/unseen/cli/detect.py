@@ -48,7 +48,7 @@ def detect(
     as_json: options.AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")] = False,
 ) -> None:
-    """Say of each photo which of your names it is, or that it is none of them. No training, no labels.
+    """Tell for each photo which of your names it is, or that it is none of them. No training, no labels.
 
     Example: `unseen detect photos/ --label "golden retriever" --label espresso --state state.safetensors`
 

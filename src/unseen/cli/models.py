@@ -49,7 +49,7 @@ def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None
 
 @models.command("show")
 def show_model(name: Name, as_json: options.AsJson = False) -> None:
-    """Say what an encoder is, where it comes from and whether it is here.
+    """Print what an encoder is, where it comes from and whether it is here.
 
     Example: `unseen models show ViT-B/16`
     """

@@ -34,7 +34,7 @@ def score(
     learn: options.Learn = True,
     as_json: options.AsJson = False,
 ) -> None:
-    """Stream features through a detector and say of each which known name it is, or that it is unknown.
+    """Stream features through a detector; print for each its known name, or that it is unknown.
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 

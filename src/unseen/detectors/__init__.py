@@ -48,14 +48,14 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
 DEFAULT = PooledEvidence.name  # the detector we recommend
 
 
-def resolved(name: str) -> str:
+def canonical_name(name: str) -> str:
     """Return the registered name that `name` stands for: the alias "default" is the recommended detector."""
     return DEFAULT if name == "default" else name
 
 
 def find(name: str) -> type[Detector[Any]]:
     """Return the class registered as `name`; "default" is the recommended one."""
-    name = resolved(name)
+    name = canonical_name(name)
     if name not in REGISTRY:
         raise SettingError(
             f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
@@ -92,7 +92,7 @@ __all__ = [
     "OnlineID",
     "PooledEvidence",
     "Reading",
+    "canonical_name",
     "find",
     "make",
-    "resolved",
 ]

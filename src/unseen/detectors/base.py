@@ -23,7 +23,7 @@ UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
 
 
 class Reading(NamedTuple):
-    """What a detector says of each sample."""
+    """What a detector returns for each sample."""
 
     score: Float[Tensor, " T"]  # log-odds where the method has odds; higher = more likely one of the known names
     label: Int[Tensor, " T"]  # the most likely known name

@@ -34,7 +34,7 @@ class Encoder(Protocol):
 class SplitEncoder(Encoder, Protocol):
     """An encoder whose work can be shared out: pixels are made where processors are, vectors where the weights are.
 
-    `images(batch)` is `vectors(prepare(batch))` up to how a batch is cut.
+    `images(batch)` is `vectors(prepare(batch))` up to how a batch is divided.
     """
 
     @property

@@ -68,7 +68,7 @@ class TorchEncoder(ABC):
         return normalize(self._image_tower(pixels.to(self.device, self.dtype)).float(), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per text; a text that does not fit the context is an error, not cut."""
+        """Return one unit vector per text; a text that does not fit the context is an error and is not truncated."""
         if isinstance(prompts, str):
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         starts = range(0, len(prompts), TEXT_BATCH)

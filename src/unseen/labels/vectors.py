@@ -52,7 +52,7 @@ class WordChunk:
 
     @property
     def is_cached(self) -> bool:
-        """Tell whether an earlier run has encoded these words."""
+        """Return whether an earlier run has encoded these words."""
         try:
             self.read()
         except StateError:  # absent or torn: it is only a cache
@@ -94,7 +94,7 @@ def encode_corpus(
 def chunk_corpus(
     corpus: Corpus, encoder: TextIdentity, prompts: CorpusPrompts, *, cache: Path | None = None
 ) -> list[WordChunk]:
-    """Return the corpus cut into what is encoded together, always alike."""
+    """Return the corpus in the parts that are encoded together, always the same."""
     identity = text_fingerprint(encoder)
     folder = (cache or cache_dir()) / "texts" / identity[:32]
     chunks = []

@@ -1,6 +1,6 @@
 """Images to a folder of features on Ray.
 
-The driver cuts what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
+The driver divides what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
 encoded and written by an actor that holds the model, and reported as one small row. Ray Data moves the shards: it
 holds decoding back when pixels pile up, restarts what died and runs its shard again. It would do so for ever, also
 where a picture kills the worker; so attempts are counted, and a shard that died too often is given up and named.
@@ -123,8 +123,8 @@ def plan(
     done = _done_entries(folder)
     missing = [one for one in _place_entries(entries, done) if (one.entry.path, one.entry.identity) not in done]
     started = time.time_ns()  # later runs sort after earlier ones, as their shards replace those of changed files
-    cut = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
-    shards = tuple(Shard(_shard_name(started, number, part, model, form), part) for number, part in enumerate(cut))
+    parts = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
+    shards = tuple(Shard(_shard_name(started, number, part, model, form), part) for number, part in enumerate(parts))
     return EncodePlan(model, folder, shards, len(entries) - len(missing))
 
 

@@ -52,7 +52,7 @@ class ShardedDetector(Detector[Any]):
     """A detector that several observers run side by side, merged after every `every` samples of the stream.
 
     It is used like the detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call
-    of `observe` ends with a merge, so cut a stream into calls at multiples of `every`.
+    of `observe` ends with a merge, so divide a stream into calls at multiples of `every`.
     """
 
     detector: Detector[Any]

@@ -1,6 +1,6 @@
 """Mining as map and reduce: actors that load the encoder once turn words into vectors, tasks choose negatives.
 
-Words are cut into chunks as the local miner cuts them and the choice is the local miner's own code, so manifest and
+Words are divided into the chunks of the local miner and the choice is the local miner's own code, so manifest and
 fingerprint are the same to the last bit. Vectors are kept in the same cache, on the machine that asks: words once
 encoded, here or on a cluster, are not encoded again.
 """

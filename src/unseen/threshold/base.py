@@ -31,7 +31,7 @@ class Decisions(NamedTuple):
 
 @dataclass(frozen=True)
 class ThresholdRule(ABC, Generic[S]):
-    """A rule that sets the threshold between known and unknown from margins alone.
+    """A rule that sets the threshold between known and unknown from margins only.
 
     A state is None or a NamedTuple of tensors, never written to. Rules see no label and no score.
     """

@@ -10,7 +10,7 @@ from unseen.threshold.base import ThresholdRule
 
 @dataclass(frozen=True)
 class Fixed(ThresholdRule[None]):
-    """Call a sample known from one margin on; 0 is even odds."""
+    """Call a sample known from one margin on; 0 is the baseline."""
 
     threshold: float = 0.0
 

@@ -52,7 +52,7 @@ class PooledState(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """What the pool says of each sample."""
+    """The prediction of the pool for each sample, and its weights."""
 
     predicted: Float[Tensor, " T"]
     leverage: Float[Tensor, " T"]

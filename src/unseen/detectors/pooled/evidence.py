@@ -147,7 +147,7 @@ def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"]
 def gap_shrinkage(labels: LabelSpace) -> float:
     """Return how much of the gap between the mean name and the mean negative is not due to chance, from 0 to 1.
 
-    James-Stein shrinkage, from the text alone: 0 where the gap is what K - 1 names and L negatives drawn from one cloud
+    James-Stein shrinkage, from the text only: 0 where the gap is what K - 1 names and L negatives drawn from one cloud
     would show (one name is left out: it may be the right one), near 1 where they come from two clouds.
     """
     known, negative = labels.id_anchors.double(), labels.ood_anchors.double()

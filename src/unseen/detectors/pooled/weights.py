@@ -1,4 +1,4 @@
-"""How much weight the pool has earned: what a stream has shown before each sample, without any label."""
+"""The weight of the pool, from what a stream has shown before each sample; no label is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TINY = 1e-9
 class PredictionRecord(NamedTuple):
     """Sums over a stream, of what each sample showed before the pool learned from it."""
 
-    errors: Float[Tensor, "*T 2"]  # squared errors of the level m alone, and of the pool's prediction u
+    errors: Float[Tensor, "*T 2"]  # squared errors of the level m, and of the pool's prediction u
     evidence_powers: Float[Tensor, "*T 4"]  # f, f^2, f^3, f^4
     predicted_powers: Float[Tensor, "*T 4"]  # the same of u
 

@@ -96,7 +96,7 @@ class SentenceEncoder:
         if missing:
             raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")
         pieces = Tokenizer.from_file(str(tokenizer))
-        pieces.no_truncation()  # a text that does not fit is refused, not cut
+        pieces.no_truncation()  # a text that does not fit is refused, not truncated
         pieces.enable_padding()
         return cls(model.eval(), pieces)
 

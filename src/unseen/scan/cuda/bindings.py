@@ -17,7 +17,7 @@ empty = torch.empty  # tests replace it by one that fills memory with NaN
 
 
 class LearnArguments(ctypes.Structure):
-    """The arguments of the kernel `learn`: struct Lesson in kernels.cu."""
+    """The arguments of the kernel `learn`: struct LearnArguments in kernels.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("cosine", "gram", "aim", "rate", "count", "coef", "scale")),
@@ -32,7 +32,7 @@ class ChainArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("product", "handle", "taught", "learnt", "last")),
-        ("lesson", LearnArguments),
+        ("learning", LearnArguments),
         *((f"next_{name}", ctypes.c_long) for name in ("taught", "gram", "aim", "rate", "count", "coef", "scale")),
         ("per_taught", ctypes.c_long),
         *((name, ctypes.c_int) for name in ("streams", "blocks", "dim", "cluster")),

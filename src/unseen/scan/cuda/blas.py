@@ -23,8 +23,8 @@ Reads = Literal["float32", "split", "tf32"]
 
 float32   in float32: errors at most four times those of the naive loop in float32
 split     on tensor cores, each number as the sum of two of float16, three products instead of one. The numbers lose
-          nothing, but tensor cores cut sums off where float32 rounds them: at most ten times the naive loop's errors
-tf32      on tensor cores, each number cut to 11 bits: docs/performance.md has its errors and its speed
+          nothing, but tensor cores truncate sums where float32 rounds them: at most ten times the naive loop's errors
+tf32      on tensor cores, each number truncated to 11 bits: docs/performance.md has its errors and its speed
 """
 READS: Reads = "float32"  # the default
 SPLIT = 1024.0  # unit vectors times this are in the middle of float16's range, and so is what float16 leaves of them
@@ -98,7 +98,7 @@ def split_float16(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B 
     """Return each number as float16 twice: itself and what that leaves, so that one product adds up three.
 
     A left side holds [high, low, high] and a right side [low, high, high]; low times low would be lost in rounding. The
-    small products come first along the row, where the sum is still small and tensor cores cut little off.
+    small products come first along the row, where the sum is still small and tensor cores truncate little.
     """
     batch, rows, dim = x.shape
     padded = 8 * -(-dim // 8)

@@ -153,7 +153,7 @@ template <typename T> struct Mail {
     }
 };
 
-template <typename T> struct Lesson {
+template <typename T> struct LearnArguments {
     T* cosine;        // [S, N, C] of the teachers with the bank before the block; what has been read serves as memory
     const T* gram;    // [S, N, N] between teachers
     const T* aim;     // [S, N, C] target times rate
@@ -220,7 +220,7 @@ template <typename T> struct Scale {
 // teachers took off, moving up by one with each teacher, whose coefficients fill it from behind; `off` gathers what the
 // next panel loses. A teacher's masses are posted as soon as the one before is known; all else that one causes is done
 // while they travel. One loop body for all teachers: unrolled, it would not fit the instruction cache.
-template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) learn(const Lesson<T> job) {
+template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) learn(const LearnArguments<T> job) {
     extern __shared__ __align__(32) char memory[];
     __shared__ typename Mail<T>::Boxes boxes;
     __shared__ T rates[TEACHERS];
@@ -360,9 +360,9 @@ template <typename T, int ROWS> __global__ void __launch_bounds__(THREADS, 1) le
             if (real[r]) save<T>({0, 0, 0, 0, 0, 0, 0, 0}, coef[r] + first);
 }
 
-template <typename T> int launch_learn(Lesson<T> job, int streams, int cluster, cudaStream_t queue) {
+template <typename T> int launch_learn(LearnArguments<T> job, int streams, int cluster, cudaStream_t queue) {
     job.rows = (job.classes + cluster - 1) / cluster;
-    void (*kernel)(Lesson<T>) = learn<T, 1>;
+    void (*kernel)(LearnArguments<T>) = learn<T, 1>;
     int rows = 1;
     if (job.rows > THREADS) kernel = learn<T, 2>, rows = 2;
     if (job.rows > 2 * THREADS) kernel = learn<T, 4>, rows = 4;
@@ -494,7 +494,7 @@ template <typename T> struct Chain {
     const T* taught; // [S, blocks, N, d]
     T* learnt;       // [S, C, d] for use inside
     T* last;         // [S, C, d]: the bank after the last block
-    Lesson<T> lesson; // of the first block
+    LearnArguments<T> learning; // of the first block
     long next_taught, next_gram, next_aim, next_rate, next_count, next_coef, next_scale; // from block to block
     long per_taught; // from stream to stream
     int streams, blocks, dim, cluster;
@@ -503,27 +503,27 @@ template <typename T> struct Chain {
 // The whole chain of blocks, enqueued from here because a launch costs far less than one from Python.
 template <typename T> int launch_chain(const Chain<T>& job, cudaStream_t queue) {
     const T one = 1, zero = 0;
-    Lesson<T> lesson = job.lesson;
-    const int n = lesson.teachers, classes = lesson.classes, dim = job.dim, width = lesson.width;
+    LearnArguments<T> learning = job.learning;
+    const int n = learning.teachers, classes = learning.classes, dim = job.dim, width = learning.width;
     const T* taught = job.taught;
     for (int b = 0; b < job.blocks; b++) {
-        const T* bank = lesson.coef + n; // lesson and bank lie side by side
-        int error = job.product(job.handle, 1, 0, classes, n, dim, &one, bank, width, lesson.per_coef, taught, dim,
-                                job.per_taught, &zero, lesson.cosine, classes, lesson.per_cosine, job.streams);
+        const T* bank = learning.coef + n; // coefficients and bank lie side by side
+        int error = job.product(job.handle, 1, 0, classes, n, dim, &one, bank, width, learning.per_coef, taught, dim,
+                                job.per_taught, &zero, learning.cosine, classes, learning.per_cosine, job.streams);
         if (error) return 1000 + error;
-        if ((error = launch_learn(lesson, job.streams, job.cluster, queue))) return error;
-        error = job.product(job.handle, 0, 0, dim, classes, n, &one, taught, dim, job.per_taught, lesson.coef, width,
-                            lesson.per_coef, &zero, job.learnt, dim, long(classes) * dim, job.streams);
+        if ((error = launch_learn(learning, job.streams, job.cluster, queue))) return error;
+        error = job.product(job.handle, 0, 0, dim, classes, n, &one, taught, dim, job.per_taught, learning.coef, width,
+                            learning.per_coef, &zero, job.learnt, dim, long(classes) * dim, job.streams);
         if (error) return 1000 + error;
         const bool last = b + 1 == job.blocks;
-        T* after = last ? job.last : lesson.coef + job.next_coef + n;
-        error = launch_rewrite(bank, static_cast<const T*>(job.learnt), after, lesson.count, lesson.per_coef,
-                               last ? long(classes) * dim : lesson.per_coef, lesson.per_count, job.streams, classes, dim, width,
+        T* after = last ? job.last : learning.coef + job.next_coef + n;
+        error = launch_rewrite(bank, static_cast<const T*>(job.learnt), after, learning.count, learning.per_coef,
+                               last ? long(classes) * dim : learning.per_coef, learning.per_count, job.streams, classes, dim, width,
                                last ? dim : width, queue);
         if (error) return error;
         taught += job.next_taught;
-        lesson.gram += job.next_gram, lesson.aim += job.next_aim, lesson.rate += job.next_rate;
-        lesson.count += job.next_count, lesson.coef += job.next_coef, lesson.scale += job.next_scale;
+        learning.gram += job.next_gram, learning.aim += job.next_aim, learning.rate += job.next_rate;
+        learning.count += job.next_count, learning.coef += job.next_coef, learning.scale += job.next_scale;
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-"""How streams are cut into blocks, and which samples teach in each."""
+"""How streams are divided into blocks, and which samples teach in each."""
 
 from __future__ import annotations
 

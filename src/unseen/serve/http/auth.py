@@ -32,7 +32,7 @@ class ApiKey:
     sha256: str
 
     def allows(self, scope: str) -> bool:
-        """Say whether this key's scope includes another."""
+        """Return whether this key's scope includes another."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
@@ -107,7 +107,7 @@ def bearer_secret(request: Request) -> str | None:
 
 @lru_cache(64)
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,7 +21,7 @@ class EventHub:
         self._closed = False
 
     def has_listeners(self, stream: str) -> bool:
-        """Say whether anyone listens to a stream."""
+        """Return whether anyone listens to a stream."""
         return bool(self._listeners.get(stream))
 
     def publish(self, stream: str, number: int, data: str) -> None:

@@ -128,7 +128,7 @@ def check_size(size: int, limits: Limits) -> None:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Say whether a call names this machine as its host and comes from no other site's page."""
+    """Return whether a call names this machine as its host and comes from no other site's page."""
     host = urlsplit(f"//{request.headers.get('host', '')}")
     origin = request.headers.get("origin")
     try:

@@ -87,13 +87,13 @@ async def score(request: Request, id: str) -> Response:
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """Say that the process lives."""
+    """Answer while the process runs."""
     return {"status": "ok", "version": unseen.__version__}
 
 
 @router.get("/readyz")
 async def readyz(service: Shared) -> Response:
-    """Say whether every stream has been opened or refused, and how many of each there are."""
+    """Answer whether every stream has been opened or refused, and how many of each there are."""
     statuses = [entry.status for entry in service.store.entries.values()]
     counts = {status: statuses.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
     text = dump_json({"ready": service.store.ready, "streams": counts})

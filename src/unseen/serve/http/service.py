@@ -38,7 +38,7 @@ class Service:
         self.metrics, self.encoder = Metrics(), ImageEncoder(settings.encoder, self.limits)
 
     def needs_key(self) -> bool:
-        """Say whether a key is needed: where others can reach the service, or as soon as there is a key."""
+        """Return whether a key is needed: where others can reach the service, or as soon as there is a key."""
         return len(self.keys) > 0 or not is_loopback(self.settings.host)
 
     def authorize(self, secret: str | None, scope: str) -> ApiKey:

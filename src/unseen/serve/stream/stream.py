@@ -110,7 +110,7 @@ class Stream:
 
     @property
     def snapshot_due(self) -> bool:
-        """Say whether an automatic snapshot should be taken."""
+        """Return whether an automatic snapshot should be taken."""
         return not self.durability.volatile and self.at.seq - self._snapshotted >= self.durability.every
 
     def moved(self) -> dict[str, float]:
