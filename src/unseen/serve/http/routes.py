@@ -67,7 +67,7 @@ ObserveEntry = Annotated[StreamEntry, found("observe")]
 AdminEntry = Annotated[StreamEntry, found("admin")]
 
 
-# The two routes that carry the traffic come first and read their own headers, which costs less than matching them behind
+# The two routes that carry the traffic come first and read their own headers: that costs less than matching them behind
 # the others and solving dependencies.
 @router.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
 async def observe(request: Request, id: str) -> Response:
