@@ -39,8 +39,8 @@ class StreamConfig:
             return f"expected a stream of format {FORMAT} or older, got {self.format}; install the unseen that made it"
         if self.format < 2 and self.detector == "default":
             return (
-                "expected a stream of unseen 0.2, got one of 0.1 with the detector `default`, which computes something "
-                "else now; go on with unseen 0.1, or create a new stream from its space.safetensors"
+                "expected a stream of unseen 0.2, got one of 0.1 with the detector `default`, whose state had other "
+                "parts; go on with unseen 0.1, or create a new stream from its space.safetensors"
             )
         return ""
 
