@@ -1,7 +1,5 @@
 """One self-contained HTML file: tables and plots of a suite, no script, nothing fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
