@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from helpers.streams import space
 from unseen import checks
@@ -114,6 +115,23 @@ class ScoresBatchByItsMean(Compliant):
         return reading._replace(score=reading.score - reading.score.sum() / max(len(z), 1)), state
 
 
+class WhitensByBatch(Compliant):
+    """Divide by the second moment of the whole call, which a future of mirrored samples leaves as it was."""
+
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        moment = z.T @ z / max(len(z), 1) + 0.1 * torch.eye(z.shape[1], dtype=z.dtype)
+        return super().learn(state, normalize(z @ torch.linalg.inv(moment), dim=1))
+
+
+class ScalesByLength(Compliant):
+    """Blend by the share of the stream that has passed, which takes its length."""
+
+    def observe(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, after = super().observe(state, z)
+        passed = torch.arange(1, len(z) + 1) / max(len(z), 1)
+        return reading._replace(score=reading.score * passed.sqrt()), after
+
+
 class CountsCalls(Compliant):
     def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
         return super().learn(state, z)[0], Count(state.seen + 1)
@@ -214,6 +232,8 @@ BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (ScoreDisturbsLearning, checks.check_score_is_pure, r"with and without a score\(\) before it"),
     (ScoreByPlace, checks.check_score_order_free, "in reverse order to agree"),
     (ScoresBatchByItsMean, checks.check_causal, "earlier readings of streams that differ later to agree"),
+    (WhitensByBatch, checks.check_causal, "earlier readings of streams that differ later to agree"),
+    (ScalesByLength, checks.check_length_free, "earlier readings of streams of 60 and 30 samples to agree"),
     (ScoresBatchByItsMean, checks.check_blocking, r"in calls of \[1\] samples to agree"),
     (CountsCalls, checks.check_blocking, r"calls of \[1\]"),
     (RoutesFirstOfCall, checks.check_blocking, "other routes"),

@@ -1,7 +1,5 @@
 """A running state <-> one safetensors file, written to a temporary name and renamed."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping

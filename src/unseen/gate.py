@@ -1,7 +1,5 @@
 """Which samples may teach which bank, and by how much: routes and steps (Eq. 10, 11)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ A stream is a camera, a tenant, a site: what it learns must not depend on the ot
 on many machines at once, with the same digits either way: each job has one torch thread and memory of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A sigmoid is exactly 1.0 in float32 above about 16.6, which at tau = 0.01 is a c
 where log-odds still rank.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

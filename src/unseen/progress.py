@@ -1,7 +1,5 @@
 """How a long task tells its caller how far it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]  # units done, units in all

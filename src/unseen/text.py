@@ -1,7 +1,5 @@
 """Scores from the frozen text: logits of the names, and the log-odds of Eq. 2 and 3."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from jaxtyping import Float

@@ -1,7 +1,5 @@
 """How many threads torch may use: with one, sums are taken in the same order on every machine of a kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

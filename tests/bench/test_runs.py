@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from helpers import suite_files
 from unseen import bench, suites
 from unseen.bench import ResultFolder, Run, executors, list_runs, run_all, with_sweeps
-from unseen.detectors import Reading
+from unseen.detectors import Online, Reading
 from unseen.detectors.frozen import Frozen
 from unseen.errors import DataError, SettingError
 from unseen.metrics import auroc
@@ -28,6 +29,37 @@ class Peeking(Frozen):
     def read(self, state, z):
         cosine = z @ self.labels.id_anchors.T
         return Reading.frozen(cosine.amax(1) - cosine.mean(), cosine.argmax(1))
+
+
+@dataclass(frozen=True, eq=False)
+class LearningOnline(Online):
+    """Algorithm 1 under another name, for the cheats to spoil."""
+
+    name: ClassVar[str] = "cheat"
+
+
+class Whitening(LearningOnline):
+    """Whiten every call by its own second moment: no sample may know the others of its call."""
+
+    def learn(self, state, z):
+        moment = z.T @ z / max(len(z), 1) + 0.1 * torch.eye(z.shape[1])
+        return super().learn(state, normalize(z @ torch.linalg.inv(moment), dim=1))
+
+
+class LengthBlending(LearningOnline):
+    """Weigh the score by the share of the stream that has passed: nobody tells a stream's length."""
+
+    def observe(self, state, z):
+        reading, after = super().observe(state, z)
+        return reading._replace(score=reading.score * (torch.arange(1, len(z) + 1) / max(len(z), 1)).sqrt()), after
+
+
+class Lookahead(LearningOnline):
+    """Add what only a call as long as the whole stream can give: the short streams of the checks show nothing."""
+
+    def observe(self, state, z):
+        reading, after = super().observe(state, z)
+        return reading._replace(score=reading.score + (len(z) in (70, 80))), after
 
 
 @pytest.fixture
@@ -75,9 +107,10 @@ def test_a_frozen_detector_runs_once_for_all_orders_and_seeds(suite):
 
 
 def test_a_temporal_stream_holds_every_set_one_after_another(suite):
-    rows = rows_of(suite, orders=("temporal",), names=("online",), seeds=1)
-    assert [row["sets"] for row in rows] == [["near", "far"], ["far", "near"]]
-    assert all(set(row["by_set"]) == {"near", "far"} and row["samples"] == 100 for row in rows)
+    for order, samples in (("drift", 100), ("temporal", 160)):  # all 60 known images in each of two stages
+        rows = rows_of(suite, orders=(order,), names=("online",), seeds=1)
+        assert [row["sets"] for row in rows] == [["near", "far"], ["far", "near"]]
+        assert all(set(row["by_set"]) == {"near", "far"} and row["samples"] == samples for row in rows)
     assert len(list_runs(suite, names=("online",), orders=("temporal-all",), seeds=1)) == 2
 
 
@@ -147,8 +180,18 @@ def test_unknown_names_are_refused_before_anything_runs(suite):
 
 
 def test_a_detector_whose_scores_depend_on_later_samples_is_refused(suite):
-    with pytest.raises(SettingError, match=f"expected a causal detector, got {__name__}:Peeking"):
+    with pytest.raises(SettingError, match=f"keeps the rule 'causal' .*, got {__name__}:Peeking"):
         rows_of(suite, names=(f"{__name__}:Peeking",))
+
+
+@pytest.mark.parametrize(
+    ("cheat", "rule"), [("Whitening", "causal"), ("LengthBlending", "length-free"), ("Lookahead", "length-free")]
+)
+@pytest.mark.parametrize("execute", [bench.run_all, executors.on_device("cpu")])
+def test_a_cheating_detector_is_refused_by_the_name_of_the_rule_it_breaks(suite, cheat, rule, execute):
+    runs = list_runs(suite, names=(f"{__name__}:{cheat}",), orders=("shuffled",), seeds=2)
+    with pytest.raises(SettingError, match=f"expected a detector that keeps the rule '{rule}' .*:{cheat}: "):
+        list(execute(suite, runs) if execute is not bench.run_all else bench.run_all(suite, runs, workers=1))
 
 
 def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):

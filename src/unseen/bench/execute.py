@@ -1,9 +1,10 @@
-"""One run: a stream through a detector, checked for causality, judged, and returned as a row and sample values."""
+"""One run: a stream through a detector, checked against the rules, judged, and returned as a row and sample values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +13,10 @@ from torch import Tensor
 
 from unseen.bench.experiment import finite
 from unseen.bench.jsonl import Row
-from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, Run
+from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
 from unseen.bench.version import code_version
-from unseen.checks import check_causal
-from unseen.detectors import Detector, Online
+from unseen.checks import check_blocking, check_causal, check_length_free, require_same
+from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.posthoc import PostHoc, fit
 from unseen.errors import SettingError
 from unseen.evaluate import Evaluation, evaluate, evaluate_many, oracle, over_time
@@ -23,12 +24,13 @@ from unseen.suites import Suite
 from unseen.trial import Trial
 
 CPU = "cpu"
-CHECKED = 96  # samples of every stream whose second half is replaced to see whether the scores of the first half change
+CHECKED = 96  # samples at the start of every stream on which the rules are tried
+DIVIDED = 8  # of them are also observed one by one
 POINTS = 20  # of the curves over a stream
 
 
 class RunResult(NamedTuple):
-    """A row for the table; `margin` and `score` of every sample in the suite's own order, nan if it never arrived."""
+    """A row for the table; `margin` and `score` of every sample in the suite's own order, nan unless it came once."""
 
     row: Row
     samples: dict[str, Float[Tensor, " n"]]
@@ -39,11 +41,12 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
     pool, detector = prepare(suite, run, device)
     order = arrival_order(pool, run)
     trial = pool[order]
-    assert_causal(detector, trial, run)
+    assert_rules(detector, trial.z, run)
     if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online):
         evaluation = oracle(detector, trial)
     else:
         evaluation = evaluate(detector, trial)
+        assert_own_start(detector, evaluation, run)
     return to_result(suite, run, pool, order, evaluation, device=device)
 
 
@@ -52,8 +55,10 @@ def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunR
     pool, detector = prepare(suite, runs[0], device)
     orders = [arrival_order(pool, run) for run in runs]
     for run, order in zip(runs, orders, strict=True):
-        assert_causal(detector, pool[order[:CHECKED]], run)
+        assert_rules(detector, pool.z[order[:CHECKED]], run)
     evaluations = evaluate_many(detector, pool, orders)
+    for run, evaluation in zip(runs, evaluations, strict=True):
+        assert_own_start(detector, evaluation, run)
     return [
         to_result(suite, run, pool, order, evaluation, device=device)
         for run, order, evaluation in zip(runs, orders, evaluations, strict=True)
@@ -113,18 +118,46 @@ def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
     if run.order == ANY_ORDER:
         return torch.arange(len(pool.z))
     options: Mapping[str, object] = {}
-    if run.order == "temporal":
+    if run.order in SHIFTS:
         options = {"sets": [pool.sources.index(name) for name in run.sets]}
     return pool.arrival(run.order, run.seed, **options)
 
 
-def assert_causal(detector: Detector[Any], trial: Trial, run: Run) -> None:
-    """Refuse a detector whose early scores change with the later samples of this very stream."""
+def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> None:
+    """Refuse a detector that breaks a rule of the protocol on the start of this very stream, by the rule's name."""
+    z = z[:CHECKED].to(detector.labels.id_anchors.device)
+    rules = (
+        ("causal", check_causal, z),
+        ("length-free", check_length_free, z),
+        ("blocking", check_blocking, z[:DIVIDED]),
+    )
+    for rule, check, samples in rules:
+        with _refusing(run, rule):
+            check(detector, samples)
+
+
+def assert_own_start(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
+    """Refuse a detector that reads the start of the stream otherwise when the rest of it does not follow."""
+    start = evaluation.trial.z[:CHECKED].to(detector.labels.id_anchors.device)
+    alone = detector.observe(detector.start(), start)[0].cpu()
+    with _refusing(run, "length-free"):
+        require_same(Reading(*(part[:CHECKED] for part in evaluation.reading)), alone, "the start of the stream alone")
+
+
+RULES = {  # each is what the protocol says of a label-free line
+    "causal": "no score depends on a later sample",
+    "length-free": "no score depends on how long the stream is",
+    "blocking": "no score depends on how the stream is divided into calls",
+}
+
+
+@contextmanager
+def _refusing(run: Run, rule: str) -> Iterator[None]:
     try:
-        check_causal(detector, trial.z[:CHECKED].to(detector.labels.id_anchors.device))
+        yield
     except AssertionError as error:
         raise SettingError(
-            f"expected a causal detector, got {run.detector} whose earlier scores follow later samples ({error}); "
+            f"expected a detector that keeps the rule {rule!r} ({RULES[rule]}), got {run.detector}: {error}; "
             "a benchmark of streams cannot rank it"
         ) from error
 
@@ -136,7 +169,8 @@ def _sizes(pool: Trial) -> dict[str, int]:
 
 
 def _scattered(values: Tensor, order: Tensor, count: int) -> Float[Tensor, " n"]:
-    """Return values of arriving samples at the places that the samples have in the suite."""
+    """Return values of arriving samples at the places that the samples have in the suite, nan if not exactly once."""
     result = torch.full((count,), math.nan)
     result[order] = values.float()
+    result[torch.bincount(order, minlength=count) > 1] = math.nan
     return result

@@ -1,7 +1,5 @@
 """The command line: one file per command, each a thin call into one module of the library."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Annotated, Any

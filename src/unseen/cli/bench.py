@@ -1,7 +1,5 @@
 """unseen bench: run a suite, print its tables, write its report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

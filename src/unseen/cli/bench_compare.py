@@ -1,7 +1,5 @@
 """unseen bench compare: which differences between two detectors, or two sets of results, are real."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """unseen demo: the main job on a small real stream inside the package."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """unseen encode: images to a folder of features."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """unseen export: an encoder's image tower as one ONNX file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

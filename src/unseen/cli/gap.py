@@ -1,7 +1,5 @@
 """unseen gap: how far your class names lie from your images, and what learning online could gain."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

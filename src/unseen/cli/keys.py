@@ -1,7 +1,5 @@
 """unseen keys: who may call the service."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

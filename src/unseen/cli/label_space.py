@@ -1,7 +1,5 @@
 """The label space that a command works with: names from options and files, negatives mined or read."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """unseen mine: known names in, a label space with negatives out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

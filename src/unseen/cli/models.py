@@ -1,7 +1,5 @@
 """unseen models: which encoders there are, which are on this machine, and how to get one."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 An option that one command has stands in the signature of that command.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Verdicts on stdout: as text for people, as JSON or CSV for machines."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Callable, Mapping

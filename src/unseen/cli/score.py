@@ -1,7 +1,5 @@
 """unseen score: verdicts for features that were encoded before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated

@@ -1,7 +1,5 @@
 """unseen score streams: one session per value of a column, on one machine or on many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

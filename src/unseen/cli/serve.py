@@ -1,7 +1,5 @@
 """unseen serve: the page and the API."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The session that a command line asks for: a new one, or the one that a state file was saved by."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A command that sends one stream through a session: prints verdicts, saves the state, sums up."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What every command shares: where words go, where data goes, and what the exit code means."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

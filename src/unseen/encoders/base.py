@@ -1,7 +1,5 @@
 """The protocols that every encoder follows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Which models unseen knows by name, how each is loaded, and whether it is on this machine."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping

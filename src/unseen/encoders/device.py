@@ -1,7 +1,5 @@
 """Where a model runs and in which precision, when the user does not say."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """Any CLIP- or SigLIP-like dual encoder that transformers can load, by hub id or from a local folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

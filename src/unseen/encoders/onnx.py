@@ -1,7 +1,5 @@
 """An image tower as one ONNX file with its preprocessing inside: written by `export`, run by ONNX Runtime."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """Models of open_clip (ResNet-50, LAION, DataComp ...): `open_clip:ARCHITECTURE/PRETRAINED` or a folder; an extra."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

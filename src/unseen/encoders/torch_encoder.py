@@ -1,7 +1,5 @@
 """What dual encoders made of torch modules share: batches, device, precision, unit vectors and the fingerprint."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A shard is written whole under a name nobody else has, so no writer ever changes
 fill one folder, and a killed one leaves a folder that can be read.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence

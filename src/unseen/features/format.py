@@ -1,7 +1,5 @@
 """The one reader of features: a folder of shards, or a single safetensors or Parquet file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

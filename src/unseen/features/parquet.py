@@ -1,7 +1,5 @@
 """Vectors in Parquet files: one row per vector, its key and labels in further columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

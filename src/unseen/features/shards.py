@@ -4,8 +4,6 @@ The manifest is written once. A row may carry the place of its image among the i
 read in that order.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Put images into the order in which a stream should meet them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime

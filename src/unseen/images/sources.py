@@ -3,8 +3,6 @@
 What cannot be read is reported in its place, never replaced.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 from collections import deque

@@ -1,7 +1,5 @@
 """Names from a text file, one per line, and the checks that every list of names passes."""
 
-from __future__ import annotations
-
 import codecs
 from collections import Counter, defaultdict
 from collections.abc import Sequence

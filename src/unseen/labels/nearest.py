@@ -1,7 +1,5 @@
 """Which names and negatives of a label space lie close together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from unseen.labels.corpus import canonical_spelling

@@ -1,7 +1,5 @@
 """Text vectors of a corpus, each computed once per encoder and prompt and kept on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Charts as inline SVG: colours come from the page's style, so one drawing suits light and dark."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

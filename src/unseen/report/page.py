@@ -1,7 +1,5 @@
 """One self-contained HTML file: tables and plots of a suite, no script, nothing fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -43,8 +41,9 @@ nav a { margin-right: 14px; color: inherit; }
 """
 
 PROTOCOL = (
-    "Each detector gets unit features in arrival order and nothing else. Every run first replaces the later half of a "
-    "piece of its own stream and is refused if an earlier score changes. Truth meets scores after the last sample. "
+    "Each detector gets unit features in arrival order and nothing else. Every run first replaces, cuts and lengthens "
+    "the later half of a piece of its own stream and is refused if an earlier score changes. Truth meets scores after "
+    "the last sample. "
     "fpr95_id is the share of unknown images accepted when 95 % of the known ones are; fpr95_ood is the share of known "
     "images flagged when 95 % of the unknown ones are caught."
 )

@@ -1,7 +1,5 @@
 """Plots of a suite's rows and margins as SVG text in the page's own ink, so that it reads in dark and light."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

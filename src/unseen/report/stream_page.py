@@ -1,7 +1,5 @@
 """The page about one stream: one HTML file with its verdicts, its threshold over time, and thumbnails."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

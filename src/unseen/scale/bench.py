@@ -1,7 +1,5 @@
 """The runs of a benchmark on Ray: one task each, rows in the order of the runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

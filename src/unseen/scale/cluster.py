@@ -1,7 +1,5 @@
 """The one place that starts or joins Ray."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -10,8 +10,6 @@ after a kill the same command finds what is written and plans the rest. Nothing 
 or doubled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -5,8 +5,6 @@ fingerprint are the same to the last bit. Vectors are kept in the same cache, on
 encoded, here or on a cluster, are not encoded again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

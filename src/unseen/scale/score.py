@@ -1,7 +1,5 @@
 """Score many streams on Ray: a stream is one task, because what it learns from a sample depends on those before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ The device of the tensors chooses: `cuda` on a GPU, `blocked` anywhere else. `wi
 variable UNSEEN_SCAN name another; "cuda-or-blocked" falls back, with a warning, where the GPU cannot be used.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator

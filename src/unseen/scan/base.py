@@ -1,7 +1,5 @@
 """What every scan takes and returns."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

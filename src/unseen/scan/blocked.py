@@ -1,7 +1,5 @@
 """The same numbers as `naive` from a few matrix products per block; README.md beside this file derives it."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

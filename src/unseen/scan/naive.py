@@ -1,7 +1,5 @@
 """The equations, one sample at a time: the reference every other backend is tested against."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The demo stream: the images inside the package, observed one batch after another while the service runs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Run the service in this process until a signal ends it."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How a service is run: where, with which encoder, within which limits, and how durably."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

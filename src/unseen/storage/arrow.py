@@ -1,7 +1,5 @@
 """pyarrow, an optional dependency, imported by those who need it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the project keeps what can be made again: models, text vectors, features of suites, compiled kernels."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

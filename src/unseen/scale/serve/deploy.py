@@ -1,7 +1,5 @@
 """Start the service on a Ray, and stop it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The one actor that knows all streams: it makes, lists and deletes them, and starts their writers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Replicas that take requests and hand each to the actor that answers it, and replicas that encode images."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable

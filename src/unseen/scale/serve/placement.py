@@ -1,7 +1,5 @@
 """How a service is spread over a cluster, and how its actors are found."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """The one process that teaches a stream. Its state is its journal: it is built from that and from nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

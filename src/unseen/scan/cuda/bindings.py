@@ -1,7 +1,5 @@
 """kernels.cu called from Python: argument structures, pointers, launches."""
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

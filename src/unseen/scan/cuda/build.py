@@ -1,7 +1,5 @@
 """Compile kernels.cu with nvcc at first use, and keep the result in a cache folder."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """How streams are divided into blocks, and which samples teach in each."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

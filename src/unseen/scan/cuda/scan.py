@@ -6,8 +6,6 @@ up the chain: bank and coefficients side by side make one wide matrix, so all re
 product, and a kernel reduces its rows. Nothing waits for the host between the first sample and the last.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable

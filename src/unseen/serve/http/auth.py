@@ -1,7 +1,5 @@
 """API keys: shown once, kept as hashes, each with a scope and an owner."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import ipaddress

@@ -1,7 +1,5 @@
 """Errors as JSON of one shape: {"error": kind, "message": expected, got, remedy}."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 

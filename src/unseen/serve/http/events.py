@@ -1,7 +1,5 @@
 """Server-sent events: verdicts for the listeners of a stream; the writer never waits for a listener."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator

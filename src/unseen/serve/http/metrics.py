@@ -1,7 +1,5 @@
 """Counters for Prometheus, in a registry of their own so that two services in one process do not clash."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)

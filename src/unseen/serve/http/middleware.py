@@ -1,7 +1,5 @@
 """What runs before every route: counting, security, and limits on the request body."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

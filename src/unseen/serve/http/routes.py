@@ -1,7 +1,5 @@
 """The routes: each checks a key, calls one verb of a stream, and answers."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from typing import Annotated, Any

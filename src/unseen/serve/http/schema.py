@@ -1,7 +1,5 @@
 """What goes in and out as JSON: the models that requests are checked against and that OpenAPI shows."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat

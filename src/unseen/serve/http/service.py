@@ -1,7 +1,5 @@
 """What all routes share: streams, keys, limits, the encoder, listeners and counters."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What a service shows of its streams: for a list, for a page, for Prometheus."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Serve the static files of the page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import APIRouter

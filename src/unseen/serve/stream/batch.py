@@ -1,7 +1,5 @@
 """What callers send to a stream, and what they get back."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The configuration of a stream, fixed for its life, and its file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

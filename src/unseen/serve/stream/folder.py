@@ -6,8 +6,6 @@ DATA/spaces/NAME.safetensors    label spaces that an operator offers by name
 DATA/streams/ID/                stream.json, space.safetensors, journal.db, snapshots/ (and a lock on Ray)
 """
 
-from __future__ import annotations
-
 import fcntl
 import secrets
 import shutil

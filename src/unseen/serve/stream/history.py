@@ -1,7 +1,5 @@
 """What a page shows of a stream: recent margins, shares over time, and whether the margins drift."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The store that computes its streams in this process."""
 
-from __future__ import annotations
-
 import logging
 
 from unseen.detectors.base import BLOCK

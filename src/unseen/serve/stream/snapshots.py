@@ -1,7 +1,5 @@
 """Snapshots of a stream on disk: which there are, and which a restart still needs."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import NamedTuple

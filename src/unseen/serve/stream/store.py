@@ -1,7 +1,5 @@
 """The set of streams behind a service: what the routes need of it, wherever the streams are computed."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One stream: a session that one writer teaches, a journal of everything it was taught, and snapshots."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import threading

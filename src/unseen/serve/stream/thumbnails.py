@@ -1,7 +1,5 @@
 """Thumbnails of the latest samples, in memory only."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 

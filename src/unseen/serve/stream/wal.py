@@ -1,7 +1,5 @@
 """Check SQLite's write-ahead log before SQLite reads it: a damaged page must not pass for the end of the log."""
 
-from __future__ import annotations
-
 import struct
 from functools import lru_cache
 from pathlib import Path

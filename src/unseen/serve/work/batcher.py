@@ -1,7 +1,5 @@
 """Micro-batching: requests that arrive while a block is computed become the next block."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Thread pools shared fairly: an owner with much to do delays another by one piece of work, not by all of it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """A token bucket per owner."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
