@@ -274,8 +274,8 @@ def shift_cases(arguments: Arguments) -> Iterator[Case]:
 
 
 def shifted(load: Load, unknown: Sequence[str], seed: int) -> Row:
-    """Return mean AUROC within the segments of a temporal shift, going on and with a reset before each."""
-    trial = load().against(*unknown).ordered("temporal", seed)
+    """Return mean AUROC within the segments of a drift, going on and with a reset before each."""
+    trial = load().against(*unknown).ordered("drift", seed)
     detector = PooledEvidence(load().labels)
     reading, _ = detector.observe(detector.start(), trial.z)
     going_on, reset = [], []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from unseen import arrival as stream
 from unseen.errors import DataError, SettingError
 
-WHOLE = ("shuffled", "id_first", "ood_first", "temporal")
+WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "drift", "bursts")
 
 
 def population(known=60, unknown=30, classes=5, sets=3, seed=0):
@@ -22,11 +22,11 @@ populations = st.builds(population, st.integers(0, 40), st.integers(0, 40), st.i
 
 @given(populations, st.sampled_from(sorted(stream.ORDERS)), st.integers(0, 5))
 @settings(max_examples=100, deadline=None)
-def test_every_order_is_a_subset_without_repeats_and_the_same_for_a_seed(given, kind, seed):
+def test_every_order_but_temporal_is_a_subset_without_repeats_and_the_same_for_a_seed(given, kind, seed):
     is_id, source = given
     indices = stream.order(is_id, source, kind=kind, seed=seed)
     assert indices.dtype == torch.int64
-    assert len(indices.unique()) == len(indices)
+    assert len(indices.unique()) == len(indices) or kind == "temporal"
     assert bool(((indices >= 0) & (indices < len(is_id))).all())
     assert torch.equal(indices, stream.order(is_id, source, kind=kind, seed=seed))
     if kind in WHOLE:
@@ -49,17 +49,62 @@ def test_id_first_and_ood_first_put_one_side_before_the_other():
     assert is_id[stream.order(is_id, source, kind="ood_only")].tolist() == [False] * 30
 
 
-def test_temporal_takes_every_order_of_the_sets_and_spreads_the_id_samples():
+def test_drift_takes_every_order_of_the_sets_and_spreads_the_id_samples():
     is_id, source = population()
     shifts = stream.set_orders(is_id, source)
     assert len(set(shifts)) == 6
     for sets in shifts:
-        indices = stream.order(is_id, source, kind="temporal", sets=sets)
+        indices = stream.order(is_id, source, kind="drift", sets=sets)
         unknown = source[indices][~is_id[indices]].tolist()
         assert unknown == [block for block in sets for _ in range(10)]
         known = is_id[indices].cumsum(0)
         even = torch.arange(1, 91) * 60 / 90
         assert float((known - even).abs().max()) <= 1
+
+
+def test_a_stage_of_temporal_is_all_known_samples_shuffled_with_one_set():
+    is_id, source = population()
+    for sets in stream.set_orders(is_id, source):
+        indices = stream.order(is_id, source, kind="temporal", sets=sets)
+        stage = stream.stages(is_id, source, indices)
+        assert stage.tolist() == sorted(stage.tolist())
+        for number, one in enumerate(sets):
+            mine = indices[stage == number]
+            expected = (is_id | (source == one)).nonzero().squeeze(1)
+            assert mine.sort().values.tolist() == expected.tolist()
+            assert not bool(is_id[mine][:60].all())  # shuffled: known samples are not first
+
+
+@given(populations, st.sampled_from(WHOLE))
+@settings(max_examples=30, deadline=None)
+def test_an_order_without_repeats_has_one_stage(given, kind):
+    is_id, source = given
+    assert not stream.stages(is_id, source, stream.order(is_id, source, kind=kind)).any()
+
+
+@pytest.mark.parametrize(("kind", "is_known"), [("id_then_mixed", True), ("ood_then_mixed", False)])
+def test_half_of_one_kind_comes_first_and_all_others_are_mixed(kind, is_known):
+    is_id, source = population()
+    arrived = is_id[stream.order(is_id, source, kind=kind)]
+    half = (30, 15)[not is_known]
+    assert set(arrived[:half].tolist()) == {is_known}
+    assert 0.3 < float(arrived[half : half + 20].double().mean()) < 0.9
+
+
+def test_bursts_are_one_class_after_another_with_unknown_samples_spread_evenly():
+    is_id, source = population()
+    indices = stream.order(is_id, source, kind="bursts")
+    known = source[indices][is_id[indices]]
+    assert int((known.diff() != 0).sum()) == 4
+    unknown = (~is_id[indices]).cumsum(0)
+    assert float((unknown - torch.arange(1, 91) * 30 / 90).abs().max()) <= 1
+
+
+@pytest.mark.parametrize(("kind", "known", "unknown"), [("mostly_id", 60, 6), ("mostly_ood", 3, 30)])
+def test_ten_samples_of_one_kind_come_for_each_of_the_other(kind, known, unknown):
+    is_id, source = population()
+    taken = is_id[stream.order(is_id, source, kind=kind)]
+    assert (int(taken.sum()), int((~taken).sum())) == (known, unknown)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,15 @@ def test_metrics_are_those_of_known_against_unknown_scores(labels, trial):
     assert report.metrics["accuracy"] == report.metrics["accuracy_frozen"]  # its text does not move
 
 
+def test_a_stage_is_judged_by_its_own_samples(labels, trial):
+    staged = trial.ordered("temporal", 0, sets=(2, 1))
+    report = evaluate(Online(labels), staged)
+    for stage, name in enumerate(("far", "near")):
+        mine = staged.stage == stage
+        margin, is_id = report.reading.margin[mine], staged.is_id[mine]
+        assert report.by_source[name]["margin_auroc"] == auroc(margin[is_id], margin[~is_id])
+
+
 def test_a_stream_of_one_kind_has_no_auroc_but_other_metrics(labels, trial):
     known = trial[trial.is_id.nonzero().squeeze(1)]
     report = evaluate(MCM(labels), known)

@@ -18,7 +18,7 @@ def test_a_sample_without_a_known_name_is_not_id(trial):
     assert trial.is_id.tolist() == [True] * 4 + [False] * 4
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "id_first", "ood_first", "temporal"])
+@pytest.mark.parametrize("kind", ["shuffled", "id_first", "ood_first", "drift", "bursts"])
 def test_an_order_moves_features_and_truth_together(trial, kind):
     ordered = trial.ordered(kind, seed=1)
     assert sorted(map(tuple, ordered.z.tolist())) == sorted(map(tuple, trial.z.tolist()))
@@ -28,8 +28,13 @@ def test_an_order_moves_features_and_truth_together(trial, kind):
 
 
 def test_a_temporal_shift_is_over_sets_and_a_long_tail_over_classes(trial):
-    shifted = trial.ordered("temporal", seed=0, sets=(2, 1))
+    shifted = trial.ordered("drift", seed=0, sets=(2, 1))
     assert shifted.source[~shifted.is_id].tolist() == [2, 2, 1, 1]
+    assert not shifted.stage.any()
+    staged = trial.ordered("temporal", seed=0, sets=(2, 1))
+    assert staged.stage.tolist() == [0] * 6 + [1] * 6
+    assert staged.source[~staged.is_id].tolist() == [2, 2, 1, 1]
+    assert staged[torch.arange(5, 8)].stage.tolist() == [0, 1, 1]
     tail = trial.ordered("long_tail", seed=0, ratio=2.0)
     assert sorted(tail.label[tail.is_id].bincount().tolist()) == [1, 2]
 

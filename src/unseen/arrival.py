@@ -3,11 +3,13 @@
     order(is_id, source, kind="temporal", seed=3) -> int64 indices into the samples
 
 `source` is the class of a known (ID) sample and the data set of an unknown (OOD) one. An order may leave samples out
-(a mixture, a long tail) and never repeats one. ORDERS names them all; id_first and ood_first are the field's names.
+(a mixture, a long tail); only `temporal` repeats some: every stage has all known samples. ORDERS names them all;
+id_first and ood_first are the field's names.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import permutations
 
@@ -64,22 +66,66 @@ def ood_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int)
     return _shuffle((~is_id).nonzero().squeeze(1), _generator(seed))
 
 
+def id_then_mixed(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
+    """Return half of the ID samples, then the others and all OOD samples shuffled."""
+    return _half_then_mixed(is_id, is_id, seed)
+
+
+def ood_then_mixed(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
+    """Return half of the OOD samples, then the others and all ID samples shuffled."""
+    return _half_then_mixed(is_id, ~is_id, seed)
+
+
 def temporal(
+    is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, sets: Sequence[int] | None = None
+) -> Int[Tensor, " n"]:
+    """Return one stage per OOD set, in the order of `sets`: all ID samples shuffled with that set.
+
+    This is the protocol of the paper's table on temporal shift: the state is kept, and each stage is judged by its own
+    samples (`stages`).
+    """
+    generator, known = _generator(seed), is_id.nonzero().squeeze(1)
+    parts = [torch.cat([known, (~is_id & (source == one)).nonzero().squeeze(1)]) for one in _sets(is_id, source, sets)]
+    return torch.cat([_shuffle(part, generator) for part in parts]) if parts else _shuffle(known, generator)
+
+
+def stages(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], indices: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Return the stage of each sample of a `temporal` order; all are in stage 0 where no sample comes twice."""
+    if len(indices.unique()) == len(indices):
+        return torch.zeros_like(indices)
+    known, seen, sets = is_id[indices].tolist(), Counter[int](), dict[int, int]()
+    found = []
+    for index, is_known in zip(indices.tolist(), known, strict=True):
+        if is_known:  # one time in each stage
+            found.append(seen[index])
+            seen[index] += 1
+        else:
+            found.append(sets.setdefault(int(source[index]), len(sets)))
+    return torch.tensor(found)
+
+
+def drift(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, sets: Sequence[int] | None = None
 ) -> Int[Tensor, " T"]:
     """Return one OOD set after another, in the order of `sets`, with the ID samples spread evenly between them."""
-    present = _distinct(source[~is_id])
-    sets = present if sets is None else list(sets)
-    if sorted(sets) != present:
-        raise SettingError(f"expected every OOD set once out of {present}, got {sets}; see arrival.set_orders")
     generator = _generator(seed)
     known = _shuffle(is_id.nonzero().squeeze(1), generator)
-    blocks = [_shuffle((~is_id & (source == block)).nonzero().squeeze(1), generator) for block in sets]
+    chosen = _sets(is_id, source, sets)
+    blocks = [_shuffle((~is_id & (source == block)).nonzero().squeeze(1), generator) for block in chosen]
     return _interleaved(known, torch.cat([*blocks, known[:0]]))
 
 
+def bursts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
+    """Return one ID class after another, in random order, with the OOD samples spread evenly between them."""
+    generator = _generator(seed)
+    classes = _shuffle(torch.tensor(_distinct(source[is_id]), dtype=torch.int64), generator)
+    blocks = [_shuffle((is_id & (source == one)).nonzero().squeeze(1), generator) for one in classes]
+    unknown = _shuffle((~is_id).nonzero().squeeze(1), generator)
+    return _interleaved(torch.cat([*blocks, unknown[:0]]), unknown)
+
+
 def set_orders(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"]) -> list[tuple[int, ...]]:
-    """Return every order in which the OOD sets can follow one another: what `temporal` takes as `sets`."""
+    """Return every order in which the OOD sets can follow one another: what `temporal` and `drift` take as `sets`."""
     return list(permutations(_distinct(source[~is_id])))
 
 
@@ -96,6 +142,16 @@ def mixture(
     total = min(count / share for count, share in wanted if share > 0)
     known, unknown = known[: round(total * (1 - ood_share))], unknown[: round(total * ood_share)]
     return _shuffle(torch.cat([known, unknown]), generator)
+
+
+def mostly_id(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
+    """Return the largest random subset with ten ID samples for each OOD sample, in random order."""
+    return mixture(is_id, source, seed=seed, ood_share=1 / 11)
+
+
+def mostly_ood(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
+    """Return the largest random subset with ten OOD samples for each ID sample, in random order."""
+    return mixture(is_id, source, seed=seed, ood_share=10 / 11)
 
 
 def long_tail(
@@ -123,8 +179,14 @@ ORDERS: dict[str, Order] = {
     "ood_first": ood_first,
     "id_only": id_only,
     "ood_only": ood_only,
+    "id_then_mixed": id_then_mixed,
+    "ood_then_mixed": ood_then_mixed,
     "temporal": temporal,
+    "drift": drift,
+    "bursts": bursts,
     "mixture": mixture,
+    "mostly_id": mostly_id,
+    "mostly_ood": mostly_ood,
     "long_tail": long_tail,
 }
 
@@ -146,6 +208,23 @@ def _sides(is_id: Tensor, *, seed: int, known_first: bool) -> Tensor:
     known = _shuffle(is_id.nonzero().squeeze(1), generator)
     unknown = _shuffle((~is_id).nonzero().squeeze(1), generator)
     return torch.cat([known, unknown] if known_first else [unknown, known])
+
+
+def _half_then_mixed(is_id: Tensor, first: Tensor, seed: int) -> Tensor:
+    generator = _generator(seed)
+    early = _shuffle(first.nonzero().squeeze(1), generator)
+    early = early[: len(early) // 2]
+    late = torch.ones_like(is_id)
+    late[early] = False
+    return torch.cat([early, _shuffle(late.nonzero().squeeze(1), generator)])
+
+
+def _sets(is_id: Tensor, source: Tensor, sets: Sequence[int] | None) -> list[int]:
+    present = _distinct(source[~is_id])
+    chosen = present if sets is None else list(sets)
+    if sorted(chosen) != present:
+        raise SettingError(f"expected every OOD set once out of {present}, got {chosen}; see arrival.set_orders")
+    return chosen
 
 
 def _interleaved(first: Tensor, second: Tensor) -> Tensor:

@@ -95,8 +95,14 @@ def judge(
         **gate_metrics(reading, is_id),
     }
     ood = trial.source[~is_id].unique().tolist()
-    by_source = {trial.sources[s]: ranking(reading, is_id, ~is_id & (trial.source == s)) for s in ood}
+    by_source = {trial.sources[s]: ranking(reading, *sides(trial, s)) for s in ood}
     return Evaluation(name or detector.name, metrics, by_source, reading, trial, cost)
+
+
+def sides(trial: Trial, source: int) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
+    """Return the unknown samples of one set and the known ones they are compared with: those of the same stage."""
+    unknown = ~trial.is_id & (trial.source == source)
+    return trial.is_id & torch.isin(trial.stage, trial.stage[unknown]), unknown
 
 
 def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"] | None = None) -> dict[str, float]:

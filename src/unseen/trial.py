@@ -19,17 +19,26 @@ class Trial:
     label: Int[Tensor, " T"]  # index of the true known name, -1 for a sample that has none
     source: Int[Tensor, " T"]  # index into `sources`: where the sample comes from
     sources: tuple[str, ...]
+    stages: Int[Tensor, " T"] | None = None  # of a temporal order, None in all others
 
     @property
     def is_id(self) -> Bool[Tensor, " T"]:
         """Return which samples belong to a known name."""
         return self.label >= 0
 
+    @property
+    def stage(self) -> Int[Tensor, " T"]:
+        """Return the stage of a temporal order to which each sample belongs, 0 in all others."""
+        return torch.zeros_like(self.label) if self.stages is None else self.stages
+
     def arrival(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
         """Return the indices of the samples in the arrival order named `kind` (see arrival.ORDERS)."""
+        return arrivals.order(self.is_id, self._class_or_set, kind=kind, seed=seed, **options)
+
+    @property
+    def _class_or_set(self) -> Int[Tensor, " T"]:
         # a long tail is over known classes, a temporal shift over unknown sets
-        source = torch.where(self.is_id, self.label, self.source)
-        return arrivals.order(self.is_id, source, kind=kind, seed=seed, **options)
+        return torch.where(self.is_id, self.label, self.source)
 
     def ordered(self, kind: str, seed: int, **options: object) -> Trial:
         """Return the trial in the arrival order named `kind`."""
@@ -44,4 +53,5 @@ class Trial:
         return self[(~kept).nonzero().squeeze(1)], self[kept.nonzero().squeeze(1)]
 
     def __getitem__(self, order: Int[Tensor, " S"]) -> Trial:
-        return Trial(self.z[order], self.label[order], self.source[order], self.sources)
+        stage = self.stage[order] + arrivals.stages(self.is_id, self._class_or_set, order)
+        return Trial(self.z[order], self.label[order], self.source[order], self.sources, stage)

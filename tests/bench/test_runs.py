@@ -107,9 +107,10 @@ def test_a_frozen_detector_runs_once_for_all_orders_and_seeds(suite):
 
 
 def test_a_temporal_stream_holds_every_set_one_after_another(suite):
-    rows = rows_of(suite, orders=("temporal",), names=("online",), seeds=1)
-    assert [row["sets"] for row in rows] == [["near", "far"], ["far", "near"]]
-    assert all(set(row["by_set"]) == {"near", "far"} and row["samples"] == 100 for row in rows)
+    for order, samples in (("drift", 100), ("temporal", 160)):  # all 60 known images in each of two stages
+        rows = rows_of(suite, orders=(order,), names=("online",), seeds=1)
+        assert [row["sets"] for row in rows] == [["near", "far"], ["far", "near"]]
+        assert all(set(row["by_set"]) == {"near", "far"} and row["samples"] == samples for row in rows)
     assert len(list_runs(suite, names=("online",), orders=("temporal-all",), seeds=1)) == 2
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unseen.bench.experiment import finite
 from unseen.bench.jsonl import Row
-from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, Run
+from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
 from unseen.bench.version import code_version
 from unseen.checks import check_blocking, check_causal, check_length_free, require_same
 from unseen.detectors import Detector, Online, Reading
@@ -30,7 +30,7 @@ POINTS = 20  # of the curves over a stream
 
 
 class RunResult(NamedTuple):
-    """A row for the table; `margin` and `score` of every sample in the suite's own order, nan if it never arrived."""
+    """A row for the table; `margin` and `score` of every sample in the suite's own order, nan unless it came once."""
 
     row: Row
     samples: dict[str, Float[Tensor, " n"]]
@@ -118,7 +118,7 @@ def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
     if run.order == ANY_ORDER:
         return torch.arange(len(pool.z))
     options: Mapping[str, object] = {}
-    if run.order == "temporal":
+    if run.order in SHIFTS:
         options = {"sets": [pool.sources.index(name) for name in run.sets]}
     return pool.arrival(run.order, run.seed, **options)
 
@@ -169,7 +169,8 @@ def _sizes(pool: Trial) -> dict[str, int]:
 
 
 def _scattered(values: Tensor, order: Tensor, count: int) -> Float[Tensor, " n"]:
-    """Return values of arriving samples at the places that the samples have in the suite."""
+    """Return values of arriving samples at the places that the samples have in the suite, nan if not exactly once."""
     result = torch.full((count,), math.nan)
     result[order] = values.float()
+    result[torch.bincount(order, minlength=count) > 1] = math.nan
     return result

@@ -24,7 +24,12 @@ KINDS = {  # what a run gets to see besides features
 }
 ORACLE = "oracle-online"
 ANY_ORDER = "any"  # the order of a method that reads every sample by itself
-COMPLETE_ORDERS = ("shuffled", "id_first", "ood_first", "temporal", "temporal-all")  # orders in which everyone arrives
+SHIFTS = ("temporal", "drift")  # orders of one stream in which one unknown set follows another
+COMPLETE_ORDERS = (  # orders in which everyone arrives
+    *("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "bursts"),
+    *SHIFTS,
+    "temporal-all",
+)
 PREFERRED = ("pooled", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
 
 
@@ -117,7 +122,7 @@ def _sets_of_streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
     """Return which sets make one stream: each alone, or all of them one after another in several orders."""
     if order == "temporal-all":
         return list(permutations(suite.sets))
-    if order == "temporal":  # the rotations, as the paper has them
+    if order in SHIFTS:  # the rotations, as the paper has them
         return [suite.sets[start:] + suite.sets[:start] for start in range(len(suite.sets))]
     return [(name,) for name in suite.sets]
 
