@@ -20,9 +20,8 @@ from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.local import LocalStreams
 from unseen.serve.stream.snapshots import AUTO
-from unseen.serve.stream.store import DAMAGED, READY
+from unseen.serve.stream.store import DAMAGED, READY, LocalStreams
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
