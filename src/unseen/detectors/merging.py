@@ -45,22 +45,3 @@ def added(start: Tensor, ends: Sequence[Tensor]) -> Tensor:
     for end in ends:
         total += end - start
     return total
-
-
-def merged_regression(
-    start: tuple[Float[Tensor, " p"], Float[Tensor, "p p"]],
-    ends: Sequence[tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]],
-) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]:
-    """Return mean and covariance of a Bayesian linear regression on all parts, exact but for rounding.
-
-    Precisions, and precisions times means, are sums over samples, and sums know no order.
-    """
-    known = [_information(*one) for one in (start, *ends)]
-    precision, pull = (added(first, rest) for first, *rest in zip(*known, strict=True))
-    cov = torch.cholesky_inverse(torch.linalg.cholesky(precision)).contiguous()  # LAPACK answers by columns
-    return cov @ pull, cov
-
-
-def _information(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
-    precision = torch.cholesky_inverse(torch.linalg.cholesky(cov))
-    return precision, precision @ mean

@@ -1,8 +1,7 @@
-"""The detector: scores from an image's own evidence and from that of images that look like it."""
+"""The detector: frozen evidence, what names look like in this stream, and what similar images have shown."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.detectors.merging import MergeRule, added, merged_regression
+from unseen.detectors.merging import MergeRule, added
 from unseen.detectors.pooled.evidence import (
     TERMS,
     Evidence,
@@ -24,56 +23,38 @@ from unseen.detectors.pooled.evidence import (
     evidence,
     gap_shrinkage,
 )
-from unseen.detectors.pooled.regression import Regression, sequential_regression, with_intercept
-from unseen.detectors.pooled.weights import (
-    PoolWeights,
-    PredictionRecord,
-    exclusive_cumsum,
-    extrapolation_guard,
-    log_leverage_ratio,
-    pool_weights,
-    updated_record,
-)
+from unseen.detectors.pooled.names import NameLogits, NearestNames, energy_gain, name_logits, top_names
+from unseen.detectors.pooled.sides import side_weights
+from unseen.detectors.pooled.state import Claims, Fitted, PooledState, Samples, Sums
 from unseen.detectors.state import map_state
+from unseen.odds import energy
 from unseen.text import TextLogits, text_logits
 
-FEW_VOTES = 5  # fewer say little about how popular a name is: names differ by that much by accident
+BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
+FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
+NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 
 
-class PooledState(NamedTuple):
-    """Everything the detector has learned; all but the regression are sums over the stream."""
+class Block(NamedTuple):
+    """Features of consecutive samples and what the frozen text says of them."""
 
-    seen: Int[Tensor, ""]
-    regression: Regression
-    record: PredictionRecord
-    leverage_squares: Float[Tensor, ""]  # squared log leverage ratios
-    moments: LogitMoments
-    votes: Float[Tensor, " K"]
-
-
-class Pooled(NamedTuple):
-    """The prediction of the pool for each sample, and its weights."""
-
-    predicted: Float[Tensor, " T"]
-    leverage: Float[Tensor, " T"]
-    guard: Float[Tensor, " T"]
-    weights: PoolWeights
+    z: Float[Tensor, "T d"]
+    text: TextLogits
+    own: Float[Tensor, " T"]  # frozen evidence
+    base: Float[Tensor, " T"]  # its baseline
 
 
 @dataclass(frozen=True, eq=False)
 class PooledEvidence(Detector[PooledState]):
-    """Score by a sample's own evidence and the evidence of similar samples, learned by Bayesian linear regression.
+    """Score by frozen evidence, corrected by names in image space and by the evidence of images that look alike.
 
-    Nothing is routed, so a stream of one kind only, or one that begins so, is no special case. The pool gets more
-    weight the better it predicts evidence and the more clearly its predictions fall into two groups; where it would
-    have to extrapolate, a sample keeps its own evidence. For an ablation, set `terms` in a subclass.
+    No part follows the mix of the stream: what is learned is kept for a known and an unknown side apart, both counted
+    alike, and the baseline stays where the first samples set it. For an ablation, set `terms` in a subclass.
     """
 
     tau: float = 0.01
-    pool_weight: float = 0.5  # weight of the pool; up to twice as much where its predictions fall into two groups
-    half_explained: float = 0.1  # share of the variance of the evidence that the pool must explain to be half trusted
-    leverage_limit: float = 2.5  # standard deviations of log leverage beyond which the pool is not used
-    popularity_discount: float = 0.25  # how much of a name's popularity is divided out when naming
+    popularity: float = 1.0  # how much of the popularity of a name is taken out of the margin
+    naming_popularity: float = 0.25  # the same where an image is named
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
@@ -84,79 +65,60 @@ class PooledEvidence(Detector[PooledState]):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        positive(tau=self.tau, leverage_limit=self.leverage_limit, half_explained=self.half_explained)
-        in_range("pool_weight", self.pool_weight, 0, 1)
-        in_range("popularity_discount", self.popularity_discount, 0, 1)
+        positive(tau=self.tau)
+        in_range("popularity", self.popularity, 0, 2)
+        in_range("naming_popularity", self.naming_popularity, 0, 2)
 
     def start(self) -> PooledState:
         """Return the state before the first sample."""
-        zero, votes = (torch.zeros(shape, dtype=torch.float64) for shape in ((), (len(self.labels.names),)))
-        moments = LogitMoments(zero, zero, zero)
-        prior = Regression.prior(self.labels.dim, self.prior_samples)
-        fresh = PooledState(zero.long(), prior, PredictionRecord.empty(), zero, moments, votes)
-        return map_state(lambda part: part.to(self.labels.id_anchors.device), fresh)
+        return PooledState.start(self.labels)
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
-        predicted, leverage = state.regression.predict(with_intercept(z))
-        parameters = self._parameters(state.regression.slope_variance)
-        ratio = log_leverage_ratio(leverage, state.seen, parameters)
-        guard = extrapolation_guard(ratio, state.leverage_squares, state.seen, limit=self.leverage_limit)
-        pooled = Pooled(predicted, leverage, guard, self._weights(state.record, state.seen))
-        moments = map_state(lambda total, one: (total + one) / (state.seen + 1), state.moments, own.moments)
-        score, base = self._combined(own.value, self.baseline(moments), pooled)
-        return Reading.frozen(score.to(z.dtype), self._named(text, state.votes), base.to(z.dtype))
+        counted = state.seen < BASELINE_SAMPLES
+        count = (state.seen + 1).clamp(max=BASELINE_SAMPLES)
+        moments = map_state(lambda total, one: (total + one * counted) / count, state.moments, own.moments)
+        reading, _ = self._judge(state, Block(z, text, own.value, self.baseline(moments)))
+        return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
-        """Score each sample of a block before the pool learns from it, in arrival order."""
+        """Score each sample with what was learned up to the last update, in arrival order."""
         text = text_logits(self.labels, z, tau=self.tau)
-        own, votes = self.evidence(text), confident_votes(text)
-        seen = state.seen + torch.arange(len(z), device=z.device)
-        met, regression = sequential_regression(with_intercept(z), own.value, state.regression)
-        slope_variance = state.regression.slope_variance - exclusive_cumsum(met.slope_reduction)
-        ratio = log_leverage_ratio(met.leverage, seen, self._parameters(slope_variance))
-        squares = state.leverage_squares + exclusive_cumsum(ratio.square())
-        guard = extrapolation_guard(ratio, squares, seen, limit=self.leverage_limit)
-        record, end = updated_record(state.record, seen, own.value, met)
-        pooled = Pooled(met.predicted, met.leverage, guard, self._weights(record, seen))
-        moments = map_state(lambda total, one: (total + one.cumsum(0)) / (seen + 1), state.moments, own.moments)
-        score, base = self._combined(own.value, self.baseline(moments), pooled)
-        named = self._named(text, state.votes + exclusive_cumsum(votes))
-        reading = Reading(score.to(z.dtype), named, met.innovation.sign().to(torch.int8), base.to(z.dtype))
-        return reading, PooledState(
-            state.seen + len(z),
-            regression,
-            end,
-            state.leverage_squares + ratio.square().sum(),
-            map_state(lambda total, one: total + one.sum(), state.moments, own.moments),
-            state.votes + votes.sum(0),
-        )
+        own = self.evidence(text)
+        moments, base = self._running_baseline(state, own)
+        readings, start = [], 0
+        while start < len(z):
+            rows = slice(start, start + state.until_update)
+            part = Block(z[rows], TextLogits(*(side[rows] for side in text)), own.value[rows], base[rows])
+            reading, samples = self._judge(state, part)
+            state, start = state.after(samples), rows.stop
+            readings.append(reading)
+        return Reading.joined(readings), state._replace(moments=moments)
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
-        """Return the state of all parts: the regression and most sums are what one observer of them all would have.
-
-        Only leverage_squares and the errors and predicted powers of the record differ: each part met its own terms.
-        """
-        totals = map_state(lambda first, *rest: added(first, rest), start, *ends)
-        merged = merged_regression(start.regression, [end.regression for end in ends])
-        return totals._replace(regression=Regression(*merged))
-
-    @property
-    def prior_samples(self) -> float:
-        """Return sqrt(d): the prior precision of the slopes, and how many samples without effect every count adds."""
-        return math.sqrt(self.labels.dim)
-
-    @cached_property
-    def gap_shrinkage(self) -> float:
-        """Return how much of the gap between the mean name and the mean negative is not due to chance."""
-        return gap_shrinkage(self.labels)
+        """Return the state of all parts; every sum is that of one observer who gave the same scores."""
+        first, *rest = (part.updated() for part in (start, *ends))
+        seen = added(first.seen, [part.seen for part in rest])
+        sums = map_state(lambda one, *others: added(one, others), first.sums, *(part.sums for part in rest))
+        counts = [part.seen.clamp(max=BASELINE_SAMPLES) for part in (first, *rest)]
+        share = seen.clamp(max=BASELINE_SAMPLES) / added(counts[0], counts[1:]).clamp(min=1)  # parts count to it alone
+        moments = map_state(
+            lambda one, *others: share * added(one, others), first.moments, *(part.moments for part in rest)
+        )
+        return PooledState(seen, moments, sums, Fitted.of(sums, int(seen)), first.pending)
 
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
-        return LabelStatistics(len(self.labels.names), len(self.labels.negatives), self.gap_shrinkage)
+        return LabelStatistics(len(self.labels.names), len(self.labels.negatives), gap_shrinkage(self.labels))
+
+    @cached_property
+    def text_mean(self) -> Float[Tensor, " d"]:
+        """Return the mean of all names."""
+        known, negative = self.labels.id_anchors, self.labels.ood_anchors
+        return (known.sum(0) + negative.sum(0)) / (len(known) + len(negative))
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
@@ -166,26 +128,60 @@ class PooledEvidence(Detector[PooledState]):
         """Return the frozen evidence of an image related to no name."""
         return baseline(moments, self.label_statistics, self.terms)
 
-    def _parameters(self, slope_variance: Tensor) -> Tensor:
-        """Return how many parameters of the regression the samples so far have determined."""
-        return 1 + self.labels.dim - self.prior_samples * slope_variance
+    def _running_baseline(self, state: PooledState, own: Evidence) -> tuple[LogitMoments, Float[Tensor, " T"]]:
+        """Return the moments after a block and the baseline of each of its samples."""
+        number = state.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
+        counted = number <= BASELINE_SAMPLES
+        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), state.moments, own.moments)
+        means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
+        return map_state(lambda total: total[-1], totals), self.baseline(means)
 
-    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
-        prior, half = self.prior_samples, self.half_explained
-        return pool_weights(record, seen, prior=prior, least=self.pool_weight, half_explained=half)
+    def _judge(self, state: PooledState, block: Block) -> tuple[Reading, Samples]:
+        """Return readings of samples that come before the next update, and what they will teach."""
+        nearest = NearestNames(*(top_names(side) for side in block.text))
+        known, negative = self._name_logits(state.sums, block.z, nearest)
+        gain = energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)
+        gain = gain.double() - self.popularity * popularity(state.sums.votes)[nearest.known.name[:, 0]]
+        predicted = state.fitted.direction.predict(block.z)
+        score = block.own + gain + state.fitted.likelihood.log_ratio(predicted)
+        margin = block.own + gain - block.base
+        weight = side_weights(margin)
+        reading = Reading(
+            score.to(block.z.dtype),
+            self._named(nearest, known, state.sums.votes),
+            torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
+            block.base.to(block.z.dtype),
+        )
+        return reading, Samples(block.z, margin, predicted, *claims(block.text, nearest, weight))
 
-    def _combined(self, own: Tensor, base: Tensor, pooled: Pooled) -> tuple[Tensor, Tensor]:
-        """Return score and baseline; the baseline, too, is drawn to the level of the stream."""
-        level, trust = pooled.weights.level, pooled.weights.trust / (1 + pooled.leverage)
-        weight = pooled.guard * pooled.weights.pool
-        target = level + trust * (pooled.predicted - level)
-        return own + weight * (target - own), base + weight * (1 - trust) * (level - base)
+    def _name_logits(self, sums: Sums, z: Float[Tensor, "T d"], nearest: NearestNames) -> tuple[NameLogits, NameLogits]:
+        """Return what image space adds to the logits of the nearest known and the nearest negative names."""
+        unknown_mean, known_mean = sums.sides.means.to(z.dtype)
+        labels, text_mean = self.labels, self.text_mean
+        return (
+            name_logits(z, nearest.known.name, labels.id_anchors, sums.known, known_mean, text_mean),
+            name_logits(z, nearest.negative.name, labels.ood_anchors, sums.negative, unknown_mean, text_mean),
+        )
 
-    def _named(self, text: TextLogits, votes: Tensor) -> Tensor:
-        return (text.known - self.popularity_discount * torch.log1p(votes / FEW_VOTES)).argmax(1)
+    def _named(self, nearest: NearestNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
+        """Return the best known name: text, the look of names that have claimed many images, and few votes."""
+        name, logit = nearest.known
+        learned = image.images / (image.images + NAMING_SAMPLES) * (image.learned - image.start)
+        held_back = self.naming_popularity * torch.log1p(votes / FEW_VOTES)
+        best = (logit + image.start + learned - held_back.to(logit.dtype)[name]).argmax(1, keepdim=True)
+        return name.gather(1, best).squeeze(1)
 
 
-def confident_votes(text: TextLogits) -> Float[Tensor, "T K"]:
-    """Return each sample's vote: the posterior of the known name that has more than half of it, else nothing."""
-    posterior = text.known.softmax(1)
-    return (posterior * (posterior > 0.5)).double()
+def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    """Return the log of how much more often each name was the nearest than the names are on average."""
+    return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
+
+
+def claims(text: TextLogits, nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
+    """Return the softmax over all names, for the nearest of each side, times the weight of that side."""
+    total = torch.logaddexp(energy(text.known), energy(text.negative)).unsqueeze(1)
+    unknown, known = weight.unsqueeze(2).to(total.dtype)
+    return (
+        Claims(nearest.known.name, known * torch.exp(nearest.known.logit - total)),
+        Claims(nearest.negative.name, unknown * torch.exp(nearest.negative.logit - total)),
+    )

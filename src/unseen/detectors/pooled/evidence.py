@@ -81,23 +81,26 @@ class LogOdds(EvidenceTerm):
         return odds + (1 - labels.gap_shrinkage) * moments.gap
 
 
+@dataclass(frozen=True)
 class Contrast(EvidenceTerm):
-    """Best - mean logit of the known names: what MCM at T = 1 ranks by."""
+    """Best - mean logit of the known names, what MCM at T = 1 ranks by, times `weight`."""
+
+    weight: float = 0.5
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
-        """Return the contrast of each image."""
-        return image.contrast
+        """Return the weighted contrast of each image."""
+        return self.weight * image.contrast
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
-        """Return the expected maximum of K normals."""
-        return expected_maximum(labels.names) * moments.known_deviation
+        """Return the weighted contrast that chance gives."""
+        return self.weight * chance_contrast(moments, labels)
 
 
 @dataclass(frozen=True)
 class Surprise(EvidenceTerm):
     """The nats by which it is improbable that one of K unrelated names has so large a contrast, times `weight`."""
 
-    weight: float = 0.5
+    weight: float = 0.25
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
         """Return the weighted surprise of each image."""
@@ -105,7 +108,7 @@ class Surprise(EvidenceTerm):
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
         """Return the weighted surprise of the contrast that chance gives."""
-        return self.weight * surprise(Contrast().baseline(moments, labels), moments, labels.names)
+        return self.weight * surprise(chance_contrast(moments, labels), moments, labels.names)
 
 
 TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
@@ -126,6 +129,11 @@ def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[Evidence
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
     """Return the evidence of an image related to no name."""
     return reduce(torch.add, (term.baseline(moments, labels) for term in terms))
+
+
+def chance_contrast(moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
+    """Return the expected maximum of K normals: the contrast of an image related to no name."""
+    return expected_maximum(labels.names) * moments.known_deviation
 
 
 def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:

@@ -1,0 +1,85 @@
+"""What the pooled prediction says beyond the image itself: a likelihood ratio that may always speak against an image.
+
+Unknown images may look like known ones (near unknowns), so a prediction on the known side proves little, and one on the
+unknown side much: log N1(u) - log((1 - p) N0(u) + p N1(u)) is at most log(1 / p).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+NEAR_SHARE = 0.1  # p: share of unknown images that look like known ones
+HALF_SAMPLES = 16.0  # effective images after which the pool counts half; also what the start of a moment is worth
+LARGEST_RATIO = 50.0
+NORMAL_BIMODALITY = 1 / 3  # Sarle's coefficient of a normal; two points have 1
+TINY = 1e-4
+
+
+class PredictionSums(NamedTuple):
+    """What predictions u were, each made before its own image was learned."""
+
+    sides: Float[Tensor, "2 3"]  # weight, u and u^2 per side; the weight of an image falls as the stream grows
+    powers: Float[Tensor, "5"]  # number and first four powers
+
+    @classmethod
+    def empty(cls) -> PredictionSums:
+        """Return the sums before the first prediction."""
+        return cls(torch.zeros(2, 3, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
+
+    def updated(
+        self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: Int[Tensor, ""]
+    ) -> PredictionSums:
+        """Return the sums after more predictions; earlier ones, of a younger direction, count as seen / (seen + B)."""
+        powers = torch.stack([predicted**power for power in range(5)])
+        fading = seen / (seen + len(predicted))
+        return PredictionSums(fading * self.sides + weight @ powers[:3].T, self.powers + powers.sum(1))
+
+
+def bimodality(powers: Float[Tensor, "5"]) -> Float[Tensor, ""]:
+    """Return Sarle's coefficient, (skewness^2 + 1) / kurtosis, from 0 for a normal to 1 for two points."""
+    mean, second, third, fourth = (powers[1:] / powers[0].clamp(min=1)).unbind()
+    variance = torch.maximum(second - mean.square(), 1e-6 * second + TINY)
+    skew = (third - 3 * mean * second + 2 * mean**3) / variance**1.5
+    kurtosis = (fourth - 4 * mean * third + 6 * mean.square() * second - 3 * mean**4) / variance.square()
+    excess = (skew.square() + 1) / kurtosis.clamp(min=1) - NORMAL_BIMODALITY
+    return torch.where(powers[0] > 4, excess / (1 - NORMAL_BIMODALITY), 0.0).clamp(0, 1)
+
+
+class Likelihood(NamedTuple):
+    """A log ratio of two normals that is linear in u, because they share their variance."""
+
+    middle: Float[Tensor, ""]
+    rate: Float[Tensor, ""]  # nats per nat of u, with the weight the pool has earned
+
+    @classmethod
+    def none(cls, like: Tensor) -> Likelihood:
+        """Return the likelihood of a pool that has shown nothing, of the type of `like`."""
+        return cls(like.new_tensor(0.0), like.new_tensor(0.0))
+
+    def log_ratio(self, predicted: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Return what the prediction adds to the margin of each image."""
+        ratio = (self.rate * (predicted - self.middle)).clamp(-LARGEST_RATIO, LARGEST_RATIO)
+        near, far = math.log(NEAR_SHARE), math.log1p(-NEAR_SHARE)
+        return -torch.logaddexp(far - ratio, torch.full_like(ratio, near))
+
+
+def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""]) -> Likelihood:
+    """Return the likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
+
+    Sides are assigned by the margin of the image itself. Where images that look alike only share how easy they are,
+    predictions have one mode, and Sarle's coefficient of bimodality silences the pool.
+    """
+    weight, first, second = sums.sides.unbind(1)
+    total = sums.sides.sum(0)
+    overall = total[1] / total[0].clamp(min=TINY)
+    spread = (total[2] / total[0].clamp(min=TINY) - overall.square()).clamp(min=TINY)
+    mean = (first + HALF_SAMPLES * overall) / (weight + HALF_SAMPLES)
+    square = (second + HALF_SAMPLES * (spread + overall.square())) / (weight + HALF_SAMPLES)
+    variance = (square - mean.square()).clamp(min=TINY).mean()
+    earned = effective / (effective + HALF_SAMPLES) * bimodality(sums.powers).sqrt()
+    return Likelihood(mean.mean(), earned * (mean[1] - mean[0]) / variance)
