@@ -14,6 +14,11 @@ UnseenError
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+PACKAGES = {"PIL": "pillow", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}  # named unlike their modules
+
 
 class UnseenError(Exception):
     """Base of all errors raised on purpose."""
@@ -59,6 +64,15 @@ class MissingExtra(UnseenError, ImportError):
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Let it travel from a worker as what it was made of, not as its message."""
         return MissingExtra, (self.package, self.extra)
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return an optional module, or say which extra of this package brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtra(PACKAGES.get(package, package), extra) from error
 
 
 class ServiceError(UnseenError):

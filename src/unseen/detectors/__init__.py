@@ -70,29 +70,3 @@ def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
         return kind(labels, **settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
-
-
-__all__ = [
-    "CSP",
-    "DEFAULT",
-    "DNM",
-    "EOE",
-    "GLMCM",
-    "MCM",
-    "REGISTRY",
-    "TANL",
-    "AdaNeg",
-    "Detector",
-    "Energy",
-    "Entropy",
-    "Framework",
-    "MaxLogit",
-    "NegLabel",
-    "Online",
-    "OnlineID",
-    "PooledEvidence",
-    "Reading",
-    "canonical_name",
-    "find",
-    "make",
-]

@@ -56,7 +56,6 @@ class AdaNeg(Detector[Memory]):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         positive(tau=self.tau, beta=self.beta)
         in_range("slots", self.slots, 1, 1000)

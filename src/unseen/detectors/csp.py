@@ -19,7 +19,6 @@ class CSP(NegLabel):
     name: ClassVar[str] = "csp"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         count = len(self.labels.negatives)
         if count < self.groups <= PUBLISHED_GROUPS:
             object.__setattr__(self, "groups", count)

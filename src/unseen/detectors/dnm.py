@@ -32,7 +32,6 @@ class DNM(CSP):
     name: ClassVar[str] = "dnm"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("alpha", self.alpha, 0, 1, low_open=True)
 

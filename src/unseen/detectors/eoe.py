@@ -28,7 +28,6 @@ class EOE(FrozenSoftmax):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("beta", self.beta, 0, 100)
 

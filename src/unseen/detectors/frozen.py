@@ -26,6 +26,5 @@ class FrozenSoftmax(Frozen):
     tau: float = 1.0  # on raw cosines, as published
 
     def __post_init__(self) -> None:
-        """Check the temperature."""
         super().__post_init__()
         positive(tau=self.tau)

@@ -30,7 +30,6 @@ class GLMCM(FrozenSoftmax):
     needs_patches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("lam", self.lam, 0, 100)
 

@@ -28,7 +28,6 @@ class NegLabel(FrozenSoftmax):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("groups", self.groups, 1, len(self.labels.negatives))
 

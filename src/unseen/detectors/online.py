@@ -41,7 +41,6 @@ class Online(PrototypeLearner[Banks]):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("beta", self.beta, 0.5, 1, low_open=True)
 

@@ -30,7 +30,6 @@ class OnlineID(SingleBank):
     name: ClassVar[str] = "online-id"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("beta", self.beta, 0, 1)
 

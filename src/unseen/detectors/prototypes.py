@@ -24,7 +24,6 @@ class PrototypeLearner(Detector[S]):
     merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         positive(tau=self.tau, kappa=self.kappa)
         in_range("rho", self.rho, 0, 100)

@@ -51,7 +51,6 @@ class TANL(Detector[Queues]):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         positive(tau=self.tau)
         in_range("queue", self.queue, 1, 1_000_000)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unseen.encoders.torch_encoder import TorchEncoder
-from unseen.errors import EncoderError, LabelError, MissingExtra
+from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
 
@@ -55,10 +55,7 @@ def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:
-    try:
-        import open_clip
-    except ImportError as error:
-        raise MissingExtra("open_clip_torch", "open-clip") from error
+    open_clip = import_extra("open_clip", "open-clip")
     if Path(source).is_dir():
         return _create_model(open_clip, f"local-dir:{source}")
     architecture, slash, weights = source.partition("/")

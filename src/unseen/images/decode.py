@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from unseen.errors import ImageError, MissingExtra
+from unseen.errors import ImageError, import_extra
 from unseen.storage.remote import Location
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def decode_file(path: Location) -> Picture:
 
 def decode(data: bytes) -> Picture:
     """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8."""
-    pillow = _pillow()
+    pillow = import_extra("PIL.Image", "encode")
     if not data:
         raise ImageError("empty file")
     try:
@@ -54,8 +53,8 @@ def _rgb(picture: Picture) -> Picture:
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
-        paper = _pillow().new("RGBA", layer.size, "white")
-        flat: Picture = _pillow().alpha_composite(paper, layer)
+        pillow = import_extra("PIL.Image", "encode")
+        flat: Picture = pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer)
         return flat.convert("RGB")
     return picture.convert("RGB")
 
@@ -67,7 +66,7 @@ def _from_sixteen_bits(picture: Picture) -> Picture:
     values = np.asarray(picture).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
         raise ImageError(f"32-bit pixels have no agreed range (here {values.min()} to {values.max()}); save it with 16")
-    scaled: Picture = _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
+    scaled: Picture = import_extra("PIL.Image", "encode").fromarray(((values + 128) // 257).astype(np.uint8))
     return scaled
 
 
@@ -75,11 +74,3 @@ def _upright(picture: Picture) -> Picture:
     from PIL import ImageOps
 
     return ImageOps.exif_transpose(picture)
-
-
-def _pillow() -> ModuleType:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "encode") from error
-    return PIL.Image

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
-from unseen.errors import MissingExtra
+from unseen.errors import import_extra
 from unseen.report.tables import MethodLine, MetricCell, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
@@ -28,14 +28,8 @@ Margins = Mapping[str, tuple[Array, Array]]  # method -> (known images, unknown 
 
 def pyplot() -> Any:
     """Return matplotlib's pyplot without a display, or say what to install."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
-    return plt
+    import_extra("matplotlib", "plot").use("agg")
+    return import_extra("matplotlib.pyplot", "plot")
 
 
 def bars(table: Table) -> str:

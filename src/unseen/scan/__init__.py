@@ -33,22 +33,6 @@ from unseen.scan.cuda import build
 from unseen.scan.cuda import scan as cuda_scan
 from unseen.scan.cuda.blas import Reads
 
-__all__ = [
-    "BACKENDS",
-    "Anchors",
-    "Scan",
-    "SharedTargets",
-    "TargetSource",
-    "backend",
-    "is_on_gpu",
-    "read",
-    "run_both",
-    "scan",
-    "scan_many",
-    "shared_targets",
-    "using",
-]
-
 AUTO, FALLBACK = "auto", "cuda-or-blocked"
 GPU_BACKENDS: dict[str, Reads | None] = {  # how reads are multiplied
     "cuda": None,

@@ -23,6 +23,3 @@ def make(name: str, **settings: Any) -> ThresholdRule[Any]:
         return REGISTRY[name](**settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
-
-
-__all__ = ["REGISTRY", "Adaptive", "Decisions", "Fixed", "ThresholdRule", "calibrated", "make"]

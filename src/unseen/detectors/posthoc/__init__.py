@@ -14,22 +14,3 @@ from unseen.detectors.posthoc.shaping import ASH, SCALE, ReAct
 REGISTRY: dict[str, type[PostHoc]] = {
     kind.name: kind for kind in (MSP, HeadEnergy, ODIN, GradNorm, GEN, ReAct, ASH, SCALE, KNN, Mahalanobis, RMDS, ViM)
 }
-
-__all__ = [
-    "ASH",
-    "GEN",
-    "KNN",
-    "MSP",
-    "ODIN",
-    "REGISTRY",
-    "RMDS",
-    "SCALE",
-    "GradNorm",
-    "HeadEnergy",
-    "LabelledImages",
-    "Mahalanobis",
-    "PostHoc",
-    "ReAct",
-    "ViM",
-    "fit",
-]

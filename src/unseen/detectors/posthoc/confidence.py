@@ -51,7 +51,6 @@ class ODIN(PostHoc):
     needs_names: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         positive(temperature=self.temperature)
         in_range("step", self.step, 0, 1)
@@ -87,7 +86,6 @@ class GEN(PostHoc):
     needs_names: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("gamma", self.gamma, 0, 1, low_open=True)
         in_range("largest", self.largest, 1, 1_000_000)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unseen.detectors.base import in_range
 from unseen.detectors.posthoc.base import PostHoc
+from unseen.errors import import_extra
 from unseen.odds import energy
 
 
@@ -24,7 +25,6 @@ class KNN(PostHoc):
     name: ClassVar[str] = "fit-knn"
 
     def __post_init__(self) -> None:
-        """Check the count."""
         super().__post_init__()
         in_range("k", self.k, 1, 1_000_000)
 
@@ -94,7 +94,6 @@ class ViM(PostHoc):
     name: ClassVar[str] = "fit-vim"
 
     def __post_init__(self) -> None:
-        """Check the share."""
         super().__post_init__()
         in_range("share", self.share, 0, 0.99, low_open=True)
 
@@ -127,9 +126,12 @@ class ViM(PostHoc):
 
 def precision(centred: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """Return the inverse of the covariance, shrunk towards a sphere by the Ledoit-Wolf rule."""
-    from sklearn.covariance import LedoitWolf
-
-    found = LedoitWolf(assume_centered=True).fit(centred.double().cpu().numpy()).precision_
+    found = (
+        import_extra("sklearn.covariance", "bench")
+        .LedoitWolf(assume_centered=True)
+        .fit(centred.double().cpu().numpy())
+        .precision_
+    )
     return torch.from_numpy(found).to(centred)
 
 

@@ -26,7 +26,6 @@ class ReAct(PostHoc):
     name: ClassVar[str] = "fit-react"
 
     def __post_init__(self) -> None:
-        """Check the quantile."""
         super().__post_init__()
         in_range("quantile", self.quantile, 0, 1, low_open=True)
 
@@ -50,7 +49,6 @@ class ASH(PostHoc):
     name: ClassVar[str] = "fit-ash"
 
     def __post_init__(self) -> None:
-        """Check the share."""
         super().__post_init__()
         in_range("dropped", self.dropped, 0, 0.99)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unseen import LabelSpace, load_encoder
 from unseen.encoders import Encoder
-from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
+from unseen.errors import EncoderError, ImageError, LabelError, ServiceError, UnseenError, import_extra
 from unseen.images import Image
 from unseen.images.decode import decode
 from unseen.images.thumbnail import jpeg_thumbnail
@@ -161,12 +161,9 @@ def content_digest(files: Sequence[bytes]) -> bytes:
 
 def check_pixels(data: bytes, most: int) -> None:
     """Refuse an image by the size its header claims, before any pixel is unpacked."""
+    pillow = import_extra("PIL.Image", "encode")
     try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "encode") from error
-    try:
-        with PIL.Image.open(io.BytesIO(data)) as picture:
+        with pillow.open(io.BytesIO(data)) as picture:
             width, height = picture.size
     except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
         raise ImageError(f"not an image ({type(error).__name__})") from error
