@@ -9,7 +9,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.csp import CSP
 from unseen.detectors.neglabel import grouped_log_odds
 from unseen.odds import energy
@@ -27,16 +27,12 @@ class DNM(CSP):
     every sample. So `kept * ID / Z` is an ordinary share, and the correction a constant added to a group's log-odds.
     """
 
-    alpha: float = 0.5  # published for B/16, L/14 and RN50; 0.12 for B/32 and L/14@336, 1 for ImageNet-A, -R, -S
+    # published for B/16, L/14 and RN50; 0.12 for B/32 and L/14@336, 1 for ImageNet-A, -R, -S
+    alpha: float = setting(0.5, 0, 1, low_open=True)
 
     name: ClassVar[str] = "dnm"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        in_range("alpha", self.alpha, 0, 1, low_open=True)
-
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = z @ self.labels.id_anchors.T / self.tau
         negative = z @ self.labels.ood_anchors.T / self.tau
         corrected = energy(known) + math.log(self.kept * self.alpha)

@@ -20,6 +20,5 @@ class Energy(FrozenSoftmax):
     name: ClassVar[str] = "energy"
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         cosine = z @ self.labels.id_anchors.T
         return Reading.frozen(self.tau * energy(cosine / self.tau), cosine.argmax(dim=1))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy
 
@@ -22,17 +22,12 @@ class EOE(FrozenSoftmax):
     OOD, 3 per class for near).
     """
 
-    beta: float = 0.25
+    beta: float = setting(0.25, 0, 100)
 
     name: ClassVar[str] = "eoe"
     needs_negatives: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        in_range("beta", self.beta, 0, 100)
-
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = z @ self.labels.id_anchors.T / self.tau
         outlier = z @ self.labels.ood_anchors.T / self.tau
         total = torch.logaddexp(energy(known), energy(outlier))

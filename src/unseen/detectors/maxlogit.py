@@ -19,5 +19,4 @@ class MaxLogit(Frozen):
     name: ClassVar[str] = "maxlogit"
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         return Reading.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))

@@ -24,6 +24,5 @@ class MCM(FrozenSoftmax):
     needs_names: ClassVar[int] = 2
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         best = top(logits(z, self.labels.id_anchors, tau=self.tau))
         return Reading.frozen(best.log_odds, best.label)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, above_zero, in_range
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy, logits
 
@@ -20,7 +20,7 @@ from unseen.odds import energy, logits
 class NegLabel(FrozenSoftmax):
     """Score by the log-odds of the known names against the negatives (Eq. 3), or their mean over random groups."""
 
-    tau: float = 0.01
+    tau: float = above_zero(0.01)
     groups: int = 1  # the NegLabel paper averages over 100 random groups; the online paper has none
     seed: int = 0
 
@@ -32,7 +32,6 @@ class NegLabel(FrozenSoftmax):
         in_range("groups", self.groups, 1, len(self.labels.negatives))
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = logits(z, self.labels.id_anchors, tau=self.tau)
         negative = logits(z, self.labels.ood_anchors, tau=self.tau)
         return Reading.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unseen.detectors.base import in_range
+from unseen.detectors.base import setting
 from unseen.detectors.single_bank import SingleBank
 from unseen.gate import exact_near_bound
 from unseen.labels import LabelSpace
@@ -25,13 +25,9 @@ class OnlineID(SingleBank):
     `tau` is also the temperature of the gate: at MCM's own temperature of 1 no sample ever reaches `beta`.
     """
 
-    beta: float = 0.95
+    beta: float = setting(0.95, 0, 1)
 
     name: ClassVar[str] = "online-id"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        in_range("beta", self.beta, 0, 1)
 
     @cached_property
     def names_only(self) -> LabelSpace:

@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
-from unseen.detectors.base import Detector, in_range, positive
+from unseen.detectors.base import Detector, above_zero, setting
 from unseen.scan import is_on_gpu
 
 S = TypeVar("S")
@@ -17,16 +17,11 @@ S = TypeVar("S")
 class PrototypeLearner(Detector[S]):
     """A method that learns banks of prototypes by the scan."""
 
-    tau: float = 0.01  # temperature of the scores and of the frozen text
-    kappa: float = 0.05  # temperature of the update
-    rho: float = 0.1  # first step
+    tau: float = above_zero(0.01)  # temperature of the scores and of the frozen text
+    kappa: float = above_zero(0.05)  # temperature of the update
+    rho: float = setting(0.1, 0, 100)  # first step
 
     merges: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(tau=self.tau, kappa=self.kappa)
-        in_range("rho", self.rho, 0, 100)
 
     def block_for(self, z: Tensor) -> int:
         """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
-from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.base import Detector, Reading, above_zero, setting
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
@@ -41,22 +41,14 @@ class TANL(Detector[Queues]):
     batch of 256 is transductive.
     """
 
-    tau: float = 0.01
-    queue: int = 300
-    top: int = 1000  # all of them where there are fewer negatives
-    window: int = 20_000  # shares that the threshold is computed from
-    gap: float = 0.5  # a confident share is this far from the threshold to 1 or to 0
+    tau: float = above_zero(0.01)
+    queue: int = setting(300, 1, 1_000_000)
+    top: int = setting(1000, 1, 1_000_000)  # all of them where there are fewer negatives
+    window: int = setting(20_000, 1, 1_000_000)  # shares that the threshold is computed from
+    gap: float = setting(0.5, 0, 1)  # a confident share is this far from the threshold to 1 or to 0
 
     name: ClassVar[str] = "tanl"
     needs_negatives: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(tau=self.tau)
-        in_range("queue", self.queue, 1, 1_000_000)
-        in_range("top", self.top, 1, 1_000_000)
-        in_range("window", self.window, 1, 1_000_000)
-        in_range("gap", self.gap, 0, 1)
 
     def start(self) -> Queues:
         """Return a known queue of what the known names' text activates, an empty unknown queue and an empty window."""
@@ -74,7 +66,6 @@ class TANL(Detector[Queues]):
         )
 
     def read(self, state: Queues, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the queues as they are."""
         known, negative, _ = self._activate(z)
         active = self._active(state.total.cpu().numpy(), state.seen.tolist())
         score = _log_odds(_array(energy(known)), _array(negative)[:, active])

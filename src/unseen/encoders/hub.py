@@ -39,7 +39,6 @@ class HubEncoder(TorchEncoder):
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return the model's own processor."""
         return partial(_processed, self.processor)
 
     @torch.inference_mode()

@@ -27,7 +27,6 @@ class OpenClipEncoder(TorchEncoder):
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return open_clip's own steps for this architecture."""
         return partial(_stacked, self.preprocess)
 
     def _image_tower(self, pixels: Tensor) -> Tensor:

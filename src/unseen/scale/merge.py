@@ -88,11 +88,9 @@ class ShardedDetector(Detector[Any]):
         return self.detector.settings
 
     def start(self) -> Any:
-        """Return the state before the first sample."""
         return self.detector.start()
 
     def read(self, state: Any, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the state as it is."""
         return self.detector.read(state, z)
 
     def learn(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:

@@ -38,7 +38,6 @@ class PytorchOOD(PostHoc):
             )
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the negative of its outlier score."""
         return -getattr(self._fitted, f"predict_{self.on}")(self._input(z)).to(z)
 
     @cached_property
