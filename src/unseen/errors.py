@@ -15,6 +15,7 @@ UnseenError
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import Any
 
 PACKAGES = {"PIL": "pillow", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}  # named unlike their modules
@@ -34,6 +35,12 @@ class LabelError(UnseenError, ValueError):
 
 class SettingError(UnseenError, ValueError):
     """A setting outside its range, or an unknown name."""
+
+
+def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of `choices`."""
+    if value not in (known := list(choices)):
+        raise SettingError(f"expected {what} out of {', '.join(known)}, got {value!r}; check the spelling")
 
 
 class StateError(UnseenError, ValueError):

@@ -1,7 +1,5 @@
 """Which runs a benchmark of a suite consists of, listed before anything is computed."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
@@ -140,9 +138,7 @@ def _import_class(name: str) -> type[Detector[Any]]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise SettingError(
-            f"expected a detector class at {name!r}, got {error}; check that it can be imported"
-        ) from error
+        raise SettingError(f"expected a detector class at {name!r}, got {error}; check that it imports") from error
     if not (inspect.isclass(found) and issubclass(found, Detector)):
         raise SettingError(f"expected a subclass of unseen.detectors.Detector at {name!r}, got {found!r}")
     return found

@@ -36,9 +36,7 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
             raise StateError(f"expected the label space of {state} at {space_path(state)}, got no file; pass --space")
         return LabelSpace.load(space_path(state))
     if state and not has_names:
-        raise LabelError(
-            f"expected names, or a state that knows them, got no file at {state}; pass --labels for the first run"
-        )
+        raise LabelError(f"expected names, or a state that knows them, got no file at {state}; pass --labels first")
     return None
 
 

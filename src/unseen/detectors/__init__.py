@@ -1,7 +1,5 @@
 """One file per published method, one protocol (base.Detector), one dict that names them all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from unseen.detectors.adaneg import AdaNeg
@@ -20,7 +18,7 @@ from unseen.detectors.online import Online
 from unseen.detectors.online_id import OnlineID
 from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.labels import LabelSpace
 
 REGISTRY: dict[str, type[Detector[Any]]] = {
@@ -56,10 +54,7 @@ def canonical_name(name: str) -> str:
 def find(name: str) -> type[Detector[Any]]:
     """Return the class registered as `name`; "default" is the recommended one."""
     name = canonical_name(name)
-    if name not in REGISTRY:
-        raise SettingError(
-            f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
-        )
+    check_choice("a detector", name, sorted(REGISTRY))
     return REGISTRY[name]
 
 

@@ -1,7 +1,5 @@
 """AdaNeg (NeurIPS 2024): prototypes that mix the text with the images it was surest of."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from unseen.detectors.base import Detector, Reading, above_zero, in_range, setting
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
-from unseen.errors import SettingError
+from unseen.errors import check_choice
 from unseen.gate import exact_near_bound
 from unseen.odds import CACHE, energy, logit
 from unseen.text import TextLogits
@@ -58,8 +56,7 @@ class AdaNeg(Detector[Memory]):
     def __post_init__(self) -> None:
         super().__post_init__()
         in_range("groups", self.groups, 1, max(5, len(self.labels.negatives)))
-        if self.adaptive not in ("sample", "task"):
-            raise SettingError(f"expected adaptive as 'sample' or 'task', got {self.adaptive!r}; check the spelling")
+        check_choice("adaptive", self.adaptive, ("sample", "task"))
 
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:

@@ -192,9 +192,7 @@ def in_range(name: str, value: float, low: float, high: float, *, low_open: bool
     """Refuse a setting outside `[low, high]`, or `(low, high]` when `low_open`."""
     if not (low < value <= high if low_open else low <= value <= high):
         bracket = "(" if low_open else "["
-        raise SettingError(
-            f"expected {name} in {bracket}{low:g}, {high:g}], got {value!r}; the default is a good start"
-        )
+        raise SettingError(f"expected {name} in {bracket}{low:g}, {high:g}], got {value!r}; try the default")
 
 
 def positive(**settings: float) -> None:

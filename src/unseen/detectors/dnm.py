@@ -1,7 +1,5 @@
 """DNM (KDD 2026): NegLabel corrected for the known names hidden among the negatives."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

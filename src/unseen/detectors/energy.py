@@ -1,7 +1,5 @@
 """Energy (NeurIPS 2020) on zero-shot logits: the log of the known names' unnormalised mass."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

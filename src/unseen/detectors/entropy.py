@@ -1,7 +1,5 @@
 """Entropy: how undecided the softmax over the known names is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

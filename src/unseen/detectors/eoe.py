@@ -1,7 +1,5 @@
 """EOE (ICML 2024): the best known name against the best of the outlier names that a language model proposed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What the methods that never learn share: they have no state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """GL-MCM (IJCV 2025): MCM of the whole image plus MCM of its best patch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Max logit: the cosine to the nearest known name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

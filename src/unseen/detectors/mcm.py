@@ -1,7 +1,5 @@
 """MCM (NeurIPS 2022): how far the best known name stands out among the known names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """NegLabel (ICLR 2024): the known names' share of the softmax over known and negative names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar

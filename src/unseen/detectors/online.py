@@ -1,7 +1,5 @@
 """Algorithm 1: prototypes that start as text and learn, online and without labels, where images are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

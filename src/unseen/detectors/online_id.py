@@ -1,7 +1,5 @@
 """Algorithm 2: the same learning with known names only, no negatives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar

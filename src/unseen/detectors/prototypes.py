@@ -1,7 +1,5 @@
 """What methods that move prototypes share: the settings of the update (Eq. 7, 8, 11), and whole streams on a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 

@@ -1,7 +1,5 @@
 """TANL (CVPR 2026): NegLabel over the negatives that unknown images activate and known images do not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unseen import odds
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.odds import Top
 from unseen.scan import blocked, naive
 from unseen.scan.base import Anchors, Scan, SharedTargets, TargetSource
@@ -158,10 +158,7 @@ def _of_stream(targets: TargetSource, i: int) -> TargetSource:
 
 
 def _check_name(name: str) -> str:
-    if name not in BACKENDS:
-        raise SettingError(
-            f"expected a scan out of {', '.join(BACKENDS)}, got {name!r}; leave it out for the device's own"
-        )
+    check_choice("a scan", name, BACKENDS)
     return name
 
 

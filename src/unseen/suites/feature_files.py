@@ -1,7 +1,5 @@
 """Suites over feature files: text rows or encoded names on one side, image rows on the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import chain, count
@@ -73,9 +71,7 @@ def _listed(reference: str | list[int], folder: Path) -> list[int]:
         for key in keys.split("/"):
             found = found[key]
     except (OSError, KeyError, json.JSONDecodeError) as error:
-        raise DataError(
-            f"expected an index list at {reference} in {folder}, got {error!r}; check the folder"
-        ) from error
+        raise DataError(f"expected an index at {reference} in {folder}, got {error!r}; check the folder") from error
     return list(found)
 
 

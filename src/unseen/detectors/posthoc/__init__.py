@@ -4,8 +4,6 @@ They are not in detectors.REGISTRY, whose methods work from names alone, and the
 their own. Fit one with `fit(KNN(labels), z, label)`; afterwards it reads like any other detector.
 """
 
-from __future__ import annotations
-
 from unseen.detectors.posthoc.base import LabelledImages, PostHoc, fit
 from unseen.detectors.posthoc.confidence import GEN, MSP, ODIN, GradNorm, HeadEnergy
 from unseen.detectors.posthoc.distance import KNN, RMDS, Mahalanobis, ViM

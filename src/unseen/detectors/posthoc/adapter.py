@@ -1,7 +1,5 @@
 """Run a detector of pytorch-ood in the same harness: it scores logits or features, higher meaning more OOD."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar

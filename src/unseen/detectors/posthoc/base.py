@@ -1,7 +1,5 @@
 """What methods that need ID images share: a linear head on the features, and the images it was fitted on."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Scores read off the head's logits: MSP, energy, ODIN, GradNorm, GEN."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

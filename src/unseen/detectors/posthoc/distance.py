@@ -1,7 +1,5 @@
 """Scores by distance to the ID images: KNN, Mahalanobis, RMDS, ViM."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar

@@ -3,8 +3,6 @@
 They were made for features after a ReLU. CLIP's have both signs, so that what they rank and sum here are magnitudes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar

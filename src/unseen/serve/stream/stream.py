@@ -191,9 +191,7 @@ class Stream:
         self._publish()
         self._compare_arithmetic()
         if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:
-            raise StateError(
-                f"expected a journal up to the snapshot {ahead[-1]}, got one that ends before it; restore a backup"
-            )
+            raise StateError(f"expected a journal up to {ahead[-1]}, got one that ends before it; restore a backup")
         self._fresh = True
 
     def _compare_arithmetic(self) -> None:
@@ -228,9 +226,7 @@ class Stream:
         elif entry.kind == RESTORE:
             saved = self.snapshots.slot(RESTORED, at.entry)
             if not saved.path.is_file() or saved.digest != entry.payload:
-                raise StateError(
-                    f"expected the restored state {saved.path.name} as it was, got another; restore a backup"
-                )
+                raise StateError(f"expected the state {saved.path.name} as it was, got another; restore a backup")
             self._begin(self.spec.resume(saved.path))
         else:
             self.history.add(at.seq - entry.count, self.writer.observe(self._features(entry)).structured())
