@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from helpers.streams import space, stream
-from unseen import detectors
-from unseen.detectors import MCM, NegLabel, Online, Reading
+from unseen import Session, detectors
+from unseen.detectors import MCM, NegLabel, Online, PooledEvidence, Reading
 from unseen.evaluate import evaluate, gate_metrics, judge, oracle, over_time
 from unseen.metrics import auroc, summary
+from unseen.threshold import Adaptive, Fixed
 from unseen.trial import Trial
 
 SOURCES = ("known", "near", "far")
@@ -92,6 +93,43 @@ def test_a_stage_is_judged_by_its_own_samples(labels, trial):
         assert report.by_source[name]["margin_auroc"] == auroc(margin[is_id], margin[~is_id])
 
 
+def test_verdicts_are_those_that_a_session_gives(labels, trial):
+    session = Session(PooledEvidence(labels), Adaptive(0.9))
+    report = evaluate(session, trial)
+    assert int(session.snapshot.tally.seen) == 0
+    verdicts = session.observe(trial.z)
+    for one, two in zip(report.verdicts.decisions, verdicts.decisions, strict=True):
+        assert torch.equal(one, two)
+    known, is_id = verdicts.known, trial.is_id
+    assert report.metrics["kept"] == float(known[is_id].double().mean())
+    assert report.metrics["rejected"] == float((~known[~is_id]).double().mean())
+    assert report.metrics["balanced"] == (report.metrics["kept"] + report.metrics["rejected"]) / 2
+    assert report.metrics["balanced"] <= 1
+    assert sum(one.samples for one in report.reliability) == len(trial.z)
+
+
+def test_a_session_is_evaluated_from_its_snapshot_on(labels, trial):
+    session = Session(PooledEvidence(labels))
+    session.observe(stream(labels, 50))
+    expected = session.at(session.snapshot).observe(trial.z)
+    assert torch.equal(evaluate(session, trial).verdicts.margin, expected.margin)
+
+
+def test_the_best_threshold_is_at_least_a_fixed_one(labels, trial):
+    for threshold in (-1.0, 0.0, 3.0):
+        report = evaluate(Session(NegLabel(labels), Fixed(threshold)), trial)
+        assert report.metrics["best_threshold"] >= report.metrics["balanced"]
+        assert report.metrics["best_threshold"] >= report.metrics["balanced_at_95"]
+
+
+def test_the_first_verdicts_are_judged_apart(labels):
+    trial = trial_of(labels, samples=300)
+    report = evaluate(Session(NegLabel(labels), Fixed(0.0)), trial)
+    early = evaluate(Session(NegLabel(labels), Fixed(0.0)), trial[torch.arange(200)])
+    assert report.metrics["kept_first_200"] == early.metrics["kept"]
+    assert report.metrics["rejected_first_200"] == early.metrics["rejected"]
+
+
 def test_a_stream_of_one_kind_has_no_auroc_but_other_metrics(labels, trial):
     known = trial[trial.is_id.nonzero().squeeze(1)]
     report = evaluate(MCM(labels), known)
@@ -120,6 +158,8 @@ def test_over_time_cuts_the_stream_into_slices_that_cover_it(labels, trial):
     assert [part["samples"] for part in slices] == [24, 48, 72, 96, 120]
     first = judge(Online(labels), Reading(*(column[:24] for column in report.reading)), trial[torch.arange(24)])
     assert slices[0]["auroc"] == first.metrics["auroc"]
+    assert slices[0]["kept"] == first.metrics["kept"]
+    assert slices[0]["ece"] == first.metrics["ece"]
     assert slices[0]["coverage_unknown"] == first.metrics["coverage_unknown"]
     mean = sum(part["coverage_known"] for part in slices) / 5
     assert mean == pytest.approx(report.metrics["coverage_known"])

@@ -10,6 +10,7 @@ from unseen import metrics
 from unseen.errors import DataError, SettingError
 
 METRICS = (metrics.auroc, metrics.fpr95_id, metrics.fpr95_ood, metrics.aupr_in, metrics.aupr_out)
+OF_THRESHOLDS = (metrics.best_balanced, metrics.balanced_at_recall)
 
 # few distinct values, so that nearly every example has ties within and across the sides
 sides = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=60).map(torch.tensor)
@@ -56,6 +57,65 @@ def test_the_two_conventions_by_hand():
     assert metrics.fpr_at_tpr(id_scores, ood_scores, tpr=1.0) == 2 / 4
 
 
+@given(sides, sides)
+@settings(max_examples=100, deadline=None)
+def test_the_best_threshold_is_the_best_of_all_thresholds(id_scores, ood_scores):
+    known, unknown = id_scores.tolist(), ood_scores.tolist()
+
+    def at(threshold):
+        kept = sum(score >= threshold for score in known) / len(known)
+        rejected = sum(score < threshold for score in unknown) / len(unknown)
+        return (kept + rejected) / 2
+
+    best = metrics.best_balanced(id_scores, ood_scores)
+    assert best == pytest.approx(max(map(at, [*known, *unknown, math.inf])), abs=1e-12)
+    assert best >= max(0.5, metrics.balanced_at_recall(id_scores, ood_scores)) - 1e-12
+
+
+@given(sides, sides, st.floats(0.01, 1))
+@settings(max_examples=100, deadline=None)
+def test_balanced_accuracy_at_a_recall_is_that_of_the_highest_threshold_that_keeps_enough(
+    id_scores, ood_scores, recall
+):
+    known, unknown = id_scores.tolist(), ood_scores.tolist()
+    shares = {t: sum(score >= t for score in known) / len(known) for t in known}
+    threshold = max(t for t, kept in shares.items() if kept >= recall)
+    rejected = sum(score < threshold for score in unknown) / len(unknown)
+    expected = (shares[threshold] + rejected) / 2
+    assert metrics.balanced_at_recall(id_scores, ood_scores, recall=recall) == pytest.approx(expected, abs=1e-12)
+
+
+confidences = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
+
+
+@given(confidences, st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_the_calibration_error_agrees_with_a_loop_over_samples(samples, bins):
+    members: dict[int, list[tuple[float, bool]]] = {}
+    for confidence, known in samples:
+        members.setdefault(min(int(confidence * bins), bins - 1), []).append((confidence, known))
+    expected = sum(abs(sum(c for c, _ in one) - sum(k for _, k in one)) for one in members.values()) / len(samples)
+    confidence, known = (torch.tensor(side) for side in zip(*samples, strict=True))
+    found = metrics.reliability(confidence.double(), known, bins=bins)
+    assert len(found) == bins
+    assert {i: one.samples for i, one in enumerate(found) if one.samples} == {i: len(one) for i, one in members.items()}
+    assert metrics.calibration_error(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_confidence_that_is_the_share_of_known_has_no_calibration_error():
+    confidence = torch.tensor([0.25] * 4 + [0.75] * 4)
+    is_id = torch.tensor([True, False, False, False, True, True, True, False])
+    assert metrics.calibration_error(metrics.reliability(confidence, is_id)) == 0
+    assert metrics.calibration_error(metrics.reliability(confidence, ~is_id)) == 0.5
+    assert math.isnan(metrics.calibration_error(metrics.reliability(confidence[:0], is_id[:0])))
+
+
+def test_a_confidence_outside_its_range_is_refused():
+    for wrong in (1.5, -0.1, math.nan):
+        with pytest.raises(DataError, match="confidences from 0 to 1"):
+            metrics.reliability(torch.tensor([0.5, wrong]), torch.tensor([True, False]))
+
+
 @given(sides, sides, st.floats(0.01, 1))
 @settings(max_examples=100, deadline=None)
 def test_threshold_is_the_highest_that_accepts_enough(positive, negative, tpr):
@@ -78,13 +138,13 @@ def test_infinite_scores_are_ranked():
     assert metrics.summary(id_scores, ood_scores) == finite
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", [*METRICS, *OF_THRESHOLDS])
 @pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
 def test_one_empty_side_is_undefined(metric, sizes):
     assert math.isnan(metric(torch.zeros(sizes[0]), torch.zeros(sizes[1])))
 
 
-@pytest.mark.parametrize("metric", [*METRICS, metrics.summary])
+@pytest.mark.parametrize("metric", [*METRICS, *OF_THRESHOLDS, metrics.summary])
 def test_nan_is_refused_with_a_count(metric):
     with pytest.raises(DataError, match="2 NaN"):
         metric(torch.zeros(3), torch.tensor([math.nan, 0.0, math.nan]))
@@ -95,6 +155,8 @@ def test_wrong_shape_and_wrong_rate_are_refused():
         metrics.auroc(torch.zeros(2, 1), torch.zeros(2))
     with pytest.raises(SettingError, match="tpr"):
         metrics.fpr_at_tpr(torch.zeros(2), torch.zeros(2), tpr=0.0)
+    with pytest.raises(SettingError, match="recall"):
+        metrics.balanced_at_recall(torch.zeros(2), torch.zeros(2), recall=95)
 
 
 def test_scores_are_not_written_to():

@@ -1,4 +1,4 @@
-"""Scores compared with the truth: the only module that sees both."""
+"""Verdicts, margins and scores compared with the truth: the only module that sees both."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from torch import Tensor
 from unseen import checkpoint
 from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.base import BLOCK, unit
-from unseen.metrics import summary
+from unseen.metrics import ReliabilityBin, balanced_at_recall, best_balanced, calibration_error, reliability, summary
+from unseen.session import Session
 from unseen.text import text_logits
 from unseen.trial import Trial
+from unseen.verdicts import Verdicts
 
 
 class Cost(NamedTuple):
@@ -28,24 +30,40 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one detector did on one trial."""
+    """What one detector and its threshold rule did on one trial."""
 
     detector: str
     metrics: dict[str, float]
-    by_source: dict[str, dict[str, float]]  # each OOD set against all ID samples
-    reading: Reading
+    by_source: dict[str, dict[str, float]]  # each OOD set against the ID samples of its stage
+    verdicts: Verdicts
     trial: Trial
     cost: Cost
 
+    @property
+    def reading(self) -> Reading:
+        """Return what the detector returned."""
+        return self.verdicts.reading
 
-def evaluate(detector: Detector[Any], trial: Trial) -> Evaluation:
-    """Stream a trial through a detector, features only, then judge its scores by the truth.
+    @property
+    def reliability(self) -> list[ReliabilityBin]:
+        """Return how confidence and truth agree, by confidence."""
+        return reliability(self.verdicts.confidence, self.trial.is_id)
 
-    The detector runs where its label space is; the truth stays on the host.
+
+Judged = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
+
+
+def evaluate(judged: Judged, trial: Trial) -> Evaluation:
+    """Stream a trial through a session, features only, then judge its verdicts by the truth.
+
+    The session goes on from its snapshot and is not changed. The detector runs where its label space is; the truth
+    stays on the host. The cost is that of the detector.
     """
+    session = _session(judged)
     started = perf_counter()
-    reading, state = detector.observe(detector.start(), _to_device_of(detector, trial.z))
-    return judge(detector, reading.cpu(), trial, cost=_cost(started, state))
+    z = _to_device_of(session.detector, trial.z)
+    reading, state = session.detector.observe(session.snapshot.detector, z)
+    return judge(session, reading.cpu(), trial, cost=_cost(started, state))
 
 
 def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
@@ -78,25 +96,31 @@ def oracle(detector: Online, trial: Trial) -> Evaluation:
 
 
 OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
+EARLY = 200  # images whose verdicts are judged apart: the start of a stream
 NO_COST = Cost(0.0, 0)
 
 
 def judge(
-    detector: Detector[Any], reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+    judged: Judged, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
-    """Return every metric of scores that were made without the truth."""
-    is_id = trial.is_id
-    anchors = detector.labels.id_anchors
-    frozen = (unit(_to_device_of(detector, trial.z[is_id]), like=anchors) @ anchors.T).argmax(1).cpu()
+    """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
+    session, is_id = _session(judged), trial.is_id
+    decisions, _ = session.rule.learn(session.snapshot.threshold, reading.margin)
+    verdicts = Verdicts(session.detector.labels.names, reading, decisions)
     metrics = {
         **ranking(reading, is_id),
+        **verdict_metrics(verdicts, is_id, ~is_id),
+        **early_metrics(verdicts, is_id),
         "accuracy": _fraction(reading.label[is_id] == trial.label[is_id]),
-        "accuracy_frozen": _fraction(frozen == trial.label[is_id]),
+        "accuracy_frozen": _fraction(_frozen_labels(session.detector, trial.z[is_id]) == trial.label[is_id]),
         **gate_metrics(reading, is_id),
     }
-    ood = trial.source[~is_id].unique().tolist()
-    by_source = {trial.sources[s]: ranking(reading, *sides(trial, s)) for s in ood}
-    return Evaluation(name or detector.name, metrics, by_source, reading, trial, cost)
+    by_source = {}
+    for source in trial.source[~is_id].unique().tolist():
+        known, unknown = sides(trial, source)
+        found = ranking(reading, known, unknown) | verdict_metrics(verdicts, known, unknown)
+        by_source[trial.sources[source]] = found
+    return Evaluation(name or session.detector.name, metrics, by_source, verdicts, trial, cost)
 
 
 def sides(trial: Trial, source: int) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
@@ -118,6 +142,32 @@ def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, "
     )
 
 
+def verdict_metrics(verdicts: Verdicts, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"]) -> dict[str, float]:
+    """Return how the verdicts on known and unknown samples agree with the truth.
+
+    `kept` and `rejected` are the shares judged rightly, `balanced` is their mean. `best_threshold` is the balanced
+    accuracy of the best single threshold on these margins, `balanced_at_95` that of the threshold that truly keeps
+    95 % of the known; `ece` is the expected calibration error of the confidence.
+    """
+    margin, judged = verdicts.margin, known | unknown
+    kept, rejected = _fraction(verdicts.known[known]), _fraction(~verdicts.known[unknown])
+    return {
+        "kept": kept,
+        "rejected": rejected,
+        "balanced": (kept + rejected) / 2,
+        "best_threshold": best_balanced(margin[known], margin[unknown]),
+        "balanced_at_95": balanced_at_recall(margin[known], margin[unknown]),
+        "ece": calibration_error(reliability(verdicts.confidence[judged], known[judged])),
+    }
+
+
+def early_metrics(verdicts: Verdicts, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
+    """Return what was kept and rejected among the first EARLY samples."""
+    known, is_id = verdicts.known[:EARLY], is_id[:EARLY]
+    kept, rejected = _fraction(known[is_id]), _fraction(~known[~is_id])
+    return {f"kept_first_{EARLY}": kept, f"rejected_first_{EARLY}": rejected}
+
+
 def gate_metrics(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
     """Return what share of the stream taught each side, and what share of that was routed rightly."""
     known, unknown = reading.route > 0, reading.route < 0
@@ -136,9 +186,19 @@ def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, flo
 
 
 def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
-    is_id, reading = evaluation.trial.is_id[part], Reading(*(column[part] for column in evaluation.reading))
-    ranked = ranking(reading, is_id)
-    return {name: ranked[name] for name in OVER_TIME} | gate_metrics(reading, is_id)
+    is_id, verdicts = evaluation.trial.is_id[part], evaluation.verdicts.select(part)
+    ranked = ranking(verdicts.reading, is_id)
+    judged = verdict_metrics(verdicts, is_id, ~is_id)
+    return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.reading, is_id)
+
+
+def _session(judged: Judged) -> Session:
+    return judged if isinstance(judged, Session) else Session(judged)
+
+
+def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
+    anchors = detector.labels.id_anchors
+    return (unit(_to_device_of(detector, z), like=anchors) @ anchors.T).argmax(1).cpu()
 
 
 def _cost(started: float, state: Any) -> Cost:

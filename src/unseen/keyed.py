@@ -15,12 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors import Reading
 from unseen.errors import DataError
 from unseen.session import Session, SessionSpec
 from unseen.storage.files import replacing
 from unseen.threads import one_thread
-from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts
 
 BATCH = 2048  # samples per step: working memory follows it, not the stream
@@ -97,9 +95,7 @@ def joined(streams: Sequence[KeyedStream], results: Iterable[StreamResult]) -> V
     if missing := [stream.key for stream in streams if stream.key not in by_key]:
         raise DataError(f"expected a result for every stream, got none for {missing[:3]}; run it again")
     order = torch.cat([stream.rows for stream in streams]).argsort()
-    whole = Verdicts.joined([by_key[stream.key] for stream in streams])
-    reading = Reading(*(column[order] for column in whole.reading))
-    return Verdicts(whole.names, reading, Decisions(*(column[order] for column in whole.decisions)))
+    return Verdicts.joined([by_key[stream.key] for stream in streams]).select(order)
 
 
 def read_states(folder: Path, streams: Iterable[KeyedStream]) -> dict[str, bytes]:

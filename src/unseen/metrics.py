@@ -3,19 +3,25 @@
 Higher scores mean more ID. The field has two conventions of FPR95; both are here by name. With nothing on one
 side every metric is undefined and comes back as nan, not as an error: a stream of one kind only is a legitimate
 experiment, and its other figures are still defined. A NaN score has no rank and is refused.
+
+Verdicts are judged by what was kept of the known and rejected of the unknown, and confidences by how far they lie from
+the share of known images among those with much the same confidence.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen.errors import DataError, SettingError
+
+BINS = 10  # of the calibration error: equal widths
 
 
 class Ranks(NamedTuple):
@@ -66,6 +72,63 @@ def aupr_out(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) ->
     return _average_precision(_ranks(id_scores, ood_scores).swapped())
 
 
+def balanced_at_recall(
+    id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"], *, recall: float = 0.95
+) -> float:
+    """Return the balanced accuracy of the highest threshold that truly keeps a share `recall` of ID."""
+    if not 0 < recall <= 1:
+        raise SettingError(f"expected a recall in (0, 1], got {recall!r}; 0.95 is customary")
+    ranks = _ranks(id_scores, ood_scores)
+    if ranks.is_empty:
+        return math.nan
+    threshold = _threshold(ranks, recall)
+    kept, accepted = (float((side >= threshold).double().mean()) for side in ranks)
+    return (kept + 1 - accepted) / 2
+
+
+def best_balanced(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
+    """Return the balanced accuracy of the best single threshold, found with the truth: a bound for any rule."""
+    ranks = _ranks(id_scores, ood_scores)
+    if ranks.is_empty:
+        return math.nan
+    # only ID scores need be tried: raising the threshold to the next one gives up no ID sample
+    kept = len(ranks.positive) - torch.searchsorted(ranks.positive, ranks.positive)
+    rejected = torch.searchsorted(ranks.negative, ranks.positive)
+    shares = kept.double() / len(ranks.positive) + rejected.double() / len(ranks.negative)
+    return max(1.0, float(shares.max())) / 2  # 1/2 by rejecting everything
+
+
+class ReliabilityBin(NamedTuple):
+    """Samples with much the same confidence: how many, their mean confidence, and the share that is known."""
+
+    samples: int
+    confidence: float
+    known: float
+
+
+def reliability(
+    confidence: Float[Tensor, " T"], is_id: Bool[Tensor, " T"], *, bins: int = BINS
+) -> list[ReliabilityBin]:
+    """Return `bins` bins of equal width over [0, 1], the highest closed; nan where a bin is empty."""
+    confidence = confidence.detach().double().cpu()
+    if not bool(((confidence >= 0) & (confidence <= 1)).all()):
+        raise DataError("expected confidences from 0 to 1, got others or NaN; find the samples behind them")
+    place = (confidence * bins).long().clamp(max=bins - 1)
+    count = torch.bincount(place, minlength=bins)
+    columns = (
+        torch.zeros(bins, dtype=torch.float64).index_add_(0, place, column) / count
+        for column in (confidence, is_id.cpu().double())
+    )
+    return list(map(ReliabilityBin, count.tolist(), *(column.tolist() for column in columns)))
+
+
+def calibration_error(found: Sequence[ReliabilityBin]) -> float:
+    """Return the expected calibration error: the mean over samples of |confidence - share known| of their bin."""
+    total = sum(one.samples for one in found)
+    distance = math.fsum(one.samples * abs(one.confidence - one.known) for one in found if one.samples)
+    return distance / total if total else math.nan
+
+
 def summary(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> dict[str, float]:
     """Return every metric by name from one sort of each side.
 
@@ -113,12 +176,16 @@ def _auroc(ranks: Ranks) -> float:
 def _fpr(ranks: Ranks, tpr: float) -> float:
     if ranks.is_empty:
         return math.nan
+    total = len(ranks.negative)
+    return (total - int(torch.searchsorted(ranks.negative, _threshold(ranks, tpr)))) / total
+
+
+def _threshold(ranks: Ranks, tpr: float) -> Float[Tensor, ""]:
+    """Return the highest threshold that accepts a share `tpr` of the positive scores."""
     count = len(ranks.positive)
     # the first k with k / count >= tpr as floats compare: ceil(0.95 * count) is one too many for some counts
     accepted = torch.arange(1, count + 1, dtype=torch.float64) / count
-    threshold = ranks.positive[count - 1 - int((accepted < tpr).sum())]
-    total = len(ranks.negative)
-    return (total - int(torch.searchsorted(ranks.negative, threshold))) / total
+    return ranks.positive[count - 1 - int((accepted < tpr).sum())]
 
 
 def _average_precision(ranks: Ranks) -> float:

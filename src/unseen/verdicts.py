@@ -62,6 +62,15 @@ class Verdicts(Sequence[Verdict]):
         reading = Reading.joined([part.reading for part in parts])
         return cls(parts[0].names, reading, Decisions.joined(part.decisions for part in parts))
 
+    def select(self, rows: Int[Tensor, " n"]) -> Verdicts:
+        """Return the verdicts on some samples."""
+        reading = Reading(*(column[rows] for column in self.reading))
+        return Verdicts(self.names, reading, Decisions(*(column[rows] for column in self.decisions)))
+
+    def rejudged(self, decisions: Decisions) -> Verdicts:
+        """Return other decisions about the same margins: those of a threshold that was set later."""
+        return Verdicts(self.names, self.reading, decisions)
+
     @property
     def score(self) -> Float[Tensor, " T"]:
         """Return what the detector returned."""

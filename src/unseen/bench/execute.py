@@ -76,6 +76,7 @@ def to_result(
         "by_set": {name: finite(metrics) for name, metrics in evaluation.by_source.items()},
         **finite(evaluation.metrics),
         "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if run.order != ANY_ORDER else [],
+        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability],
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
