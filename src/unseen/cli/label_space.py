@@ -36,7 +36,9 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
             raise StateError(f"expected the label space of {state} at {space_path(state)}, got no file; pass --space")
         return LabelSpace.load(space_path(state))
     if state and not has_names:
-        raise LabelError(f"expected names, or a state that knows them, got no file at {state}; pass --labels first")
+        raise LabelError(
+            f"expected names, or a state that knows them, got no file at {state}; pass --labels for the first run"
+        )
     return None
 
 

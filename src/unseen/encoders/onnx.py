@@ -101,10 +101,14 @@ class _ImageTower(torch.nn.Module):
 def _session(path: Path, device: torch.device) -> Any:
     onnxruntime = import_extra("onnxruntime", "encode")
     if not path.is_file():
-        raise EncoderError(f"expected an ONNX file, got none at {path}; write one: unseen export MODEL -o {path}")
+        raise EncoderError(
+            f"expected an ONNX file, got nothing at {path}; write one with: unseen export MODEL -o {path}"
+        )
     provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
     if provider not in onnxruntime.get_available_providers():
-        raise EncoderError(f"expected ONNX Runtime with {provider}, got none; install onnxruntime-gpu, or use the CPU")
+        raise EncoderError(
+            f"expected ONNX Runtime with {provider}, got none; pip install onnxruntime-gpu, or use the CPU"
+        )
     try:
         return onnxruntime.InferenceSession(str(path), providers=[provider])
     except Exception as error:  # the runtime's own exceptions have no common base

@@ -61,7 +61,9 @@ def _load(source: str) -> tuple[Any, Any, Any]:
     architecture, slash, weights = source.partition("/")
     if not slash or (architecture, weights) not in open_clip.list_pretrained():
         known = ", ".join(f"{name}/{tag}" for name, tag in open_clip.list_pretrained()[:5])
-        raise EncoderError(f"expected open_clip:ARCHITECTURE/PRETRAINED or a folder, got {source!r}; such as {known}")
+        raise EncoderError(
+            f"expected open_clip:ARCHITECTURE/PRETRAINED or a folder, got {source!r}; for example {known}"
+        )
     # weights trained with QuickGELU silently lose accuracy with the plain one, and open_clip only warns
     quick = bool(open_clip.get_pretrained_cfg(architecture, weights).get("quick_gelu"))
     return _create_model(open_clip, architecture, pretrained=weights, force_quick_gelu=quick)

@@ -95,8 +95,8 @@ def _rgb(picture: Picture) -> Picture:
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
-        paper = import_extra("PIL.Image", "encode").new("RGBA", layer.size, "white")
-        flat: Picture = import_extra("PIL.Image", "encode").alpha_composite(paper, layer)
+        pillow = import_extra("PIL.Image", "encode")
+        flat: Picture = pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer)
         return flat.convert("RGB")
     return picture.convert("RGB")
 

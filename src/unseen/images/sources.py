@@ -58,7 +58,9 @@ def find_images(source: Source, *, root: str | Path | None = None, stride: int =
     entries = [entry for path in paths for entry in _entries(path, root, stride)]
     if not entries:
         named = ", ".join(map(str, sources)) or "no source"
-        raise DataError(f"expected an image, got none in {named}; supported: {' '.join(sorted(IMAGE_SUFFIXES))}")
+        raise DataError(
+            f"expected at least one image, got none in {named}; supported: {' '.join(sorted(IMAGE_SUFFIXES))}"
+        )
     return entries
 
 

