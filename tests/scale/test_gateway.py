@@ -257,7 +257,7 @@ def test_a_new_directory_finds_the_streams_and_a_second_service_is_refused(
 ) -> None:
     from unseen.errors import StateError
     from unseen.serve.stream.folder import DataFolder
-    from unseen.serve.stream.local import LocalStreams
+    from unseen.serve.stream.store import LocalStreams
 
     settings = running.placement.settings
     client.post(f"{path}/observe", json=rows(5))

@@ -20,8 +20,8 @@ from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.journal import Entry, Position, SqliteJournal
-from unseen.serve.stream.local import LocalStreams
 from unseen.serve.stream.snapshots import AUTO
+from unseen.serve.stream.store import LocalStreams
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)

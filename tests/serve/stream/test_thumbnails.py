@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unseen.serve.stream.thumbnails import Thumbnails
+from unseen.serve.stream.history import Thumbnails
 
 
 def test_thumbnails_drop_the_oldest_beyond_their_limit():

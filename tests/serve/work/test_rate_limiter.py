@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unseen.errors import ServiceError
-from unseen.serve.work.rate_limiter import RateLimiter
+from unseen.serve.work.fair_pool import RateLimiter
 
 
 def test_the_rate_is_per_owner_and_recovers():

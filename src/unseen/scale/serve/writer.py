@@ -22,8 +22,7 @@ from unseen.serve.http.bodies import idempotency_key
 from unseen.serve.http.service import Service
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.local import LocalStreams
-from unseen.serve.stream.store import StreamEntry
+from unseen.serve.stream.store import LocalStreams, StreamEntry
 from unseen.serve.work.encoding import RequiredEncoder
 
 

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 import unseen
+from unseen.serve import page
 from unseen.serve.http import routes
-from unseen.serve.http.errors import add_error_handlers
+from unseen.serve.http.errors import HANDLERS
 from unseen.serve.http.middleware import BodyLimitMiddleware, MetricsMiddleware, SecurityMiddleware
 from unseen.serve.http.service import Service
-from unseen.serve.page import files
 
 
 def create_app(service: Service) -> FastAPI:
@@ -27,12 +27,12 @@ def create_app(service: Service) -> FastAPI:
         await service.close()
 
     app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.exception_handlers |= HANDLERS
     app.state.service = service
     # the last one added runs first
     app.add_middleware(BodyLimitMiddleware, limits=service.limits)
     app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)
-    add_error_handlers(app)
     app.include_router(routes.router)
-    app.include_router(files.router)
+    app.include_router(page.router)
     return app

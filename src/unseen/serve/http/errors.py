@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -65,9 +65,3 @@ HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Respons
     ClientDisconnect: on_disconnect,
     Exception: on_unexpected_error,
 }
-
-
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer every error with JSON of one shape."""
-    for kind, handler in HANDLERS.items():
-        app.add_exception_handler(kind, handler)

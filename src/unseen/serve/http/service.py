@@ -17,10 +17,9 @@ from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.local import LocalStreams
-from unseen.serve.stream.store import StreamEntry, StreamStore
+from unseen.serve.stream.store import LocalStreams, StreamEntry, StreamStore
 from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
-from unseen.serve.work.rate_limiter import RateLimiter
+from unseen.serve.work.fair_pool import RateLimiter
 
 T = TypeVar("T")
 

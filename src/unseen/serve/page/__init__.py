@@ -1,1 +1,14 @@
-"""The page: static files and what serves them."""
+"""The page: static files, served as they are."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from starlette.responses import FileResponse
+
+FOLDER = Path(__file__).parent
+FILES = {"/": "index.html", "/docs": "docs.html"}
+FILES |= {f"/{name}": name for name in ("api.js", "app.js", "charts.js", "docs.js", "style.css", "icon.svg")}
+
+router = APIRouter(include_in_schema=False)
+for path, name in FILES.items():
+    router.add_api_route(path, lambda name=name: FileResponse(FOLDER / name), methods=["GET"])

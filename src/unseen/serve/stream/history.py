@@ -1,15 +1,19 @@
-"""What a page shows of a stream: recent margins, shares over time, and whether the margins drift."""
+"""What a page shows of a stream: recent margins, shares over time, whether the margins drift, and thumbnails."""
 
 import math
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from unseen.errors import ServiceError
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 RECENT = 2048  # samples in the histogram
 POINTS = 400  # points of the curves: when full, every other is dropped and the stride doubles
 STRIDE = 16
+THUMBNAILS = 256  # kept in memory
 DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
 
 
@@ -64,3 +68,25 @@ class History:
         gap = np.searchsorted(older, at, "right") / len(older) - np.searchsorted(newer, at, "right") / len(newer)
         scale = math.sqrt(len(older) * len(newer) / len(margins))
         return float(np.abs(gap).max()) * scale / DRIFTED
+
+
+class Thumbnails:
+    """Small JPEGs by sequence number; the oldest make room."""
+
+    def __init__(self, most: int = THUMBNAILS) -> None:
+        self._most = most
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+
+    def add(self, first: int, thumbnails: Sequence[bytes]) -> None:
+        """Keep the thumbnails of consecutive samples."""
+        self._kept.update(enumerate(thumbnails, first))
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+
+    def __getitem__(self, seq: int) -> bytes:
+        if seq not in self._kept:
+            raise ServiceError(404, f"expected one of the latest {self._most} thumbnails, got {seq}; it is not kept")
+        return self._kept[seq]
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._kept

@@ -1,4 +1,4 @@
-"""The set of streams behind a service: what the routes need of it, wherever the streams are computed."""
+"""The set of streams behind a service: what the routes need of it, and the one that computes in this process."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -9,14 +9,15 @@ from pathlib import Path
 from prometheus_client import Counter
 
 from unseen import LabelSpace, detectors
+from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.history import Thumbnails
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
-from unseen.serve.stream.thumbnails import Thumbnails
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.fair_pool import ServiceThreads
 
@@ -121,6 +122,31 @@ class StreamStore(ABC):
         for entry in self.entries.values():
             self.release(entry, is_deleted=False)
         self.folder.close()
+
+
+class LocalStreams(StreamStore):
+    """Streams opened in this process, which share its threads."""
+
+    def open(self, entry: StreamEntry) -> None:
+        """Replay a stream; one that cannot be trusted is marked damaged, the others go on."""
+        config, settings = entry.config, self.settings
+        try:
+            stream = Stream(self.folder.streams / config.id, config, settings.durability)
+        except StateError as error:
+            log.error("stream %s refused: %s", config.id, error)
+            entry.status, entry.reason = DAMAGED, str(error)
+            return
+        executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
+        entry.observe = MicroBatcher(stream.observe, executor, block=BLOCK, queue=queue)
+        entry.score = MicroBatcher(stream.score, executor, block=BLOCK, queue=queue)
+        entry.stream, entry.status = stream, READY
+
+    def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:
+        """Close the files of a stream."""
+        if entry.stream and is_deleted:
+            entry.stream.abandon()
+        elif entry.stream:
+            entry.stream.close()
 
 
 def _entry(folder: Path) -> StreamEntry:

@@ -1,15 +1,19 @@
-"""Thread pools shared fairly: an owner with much to do delays another by one piece of work, not by all of it."""
+"""Fairness between owners: one with much to do delays another by one piece of work, and may send so much a second."""
 
 import contextlib
 import os
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
+
+from unseen.errors import ServiceError
 
 T = TypeVar("T")
 
@@ -63,6 +67,27 @@ class OwnerExecutor(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Queue a call."""
         return self._pool.submit(self._owner, partial(fn, *args, **kwargs))
+
+
+@dataclass
+class RateLimiter:
+    """A bucket per owner that fills at `rate` a second and holds two seconds' worth."""
+
+    rate: float
+    clock: Callable[[], float] = time.monotonic  # a jump of the wall clock changes nothing
+    _level: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def take(self, owner: str, amount: int) -> None:
+        """Take `amount` from an owner's bucket, or refuse and say how long to wait."""
+        if not self.rate:
+            return
+        now, most = self.clock(), 2 * self.rate
+        level, then = self._level.get(owner, (most, now))
+        level = min(most, level + (now - then) * self.rate)
+        if level < min(amount, most):
+            wait = (min(amount, most) - level) / self.rate
+            raise ServiceError(429, f"expected at most {self.rate:g} samples a second, got more; wait {wait:.1f} s")
+        self._level[owner] = level - amount, now
 
 
 class ServiceThreads:
