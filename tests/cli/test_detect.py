@@ -90,7 +90,7 @@ def test_a_broken_photo_is_reported_and_exits_one(photos: Path) -> None:
     (photos / "03-broken.png").write_bytes(b"not a picture")
     result = run("photos", "--label", "red", "--label", "green", code=1)
     assert "03-broken.png" in result.stdout
-    assert "skipped: not an image Pillow can read" in result.stdout
+    assert "skipped: not an image of a supported format" in result.stdout
     assert "skipped 1" in result.stderr
 
 
