@@ -82,7 +82,7 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
     assert re.search(r" red +known +\d+ % likely", lines[0])
     assert any(re.search(r" \(nearest: (red|green)\) +unknown +\d+ % likely", line) for line in lines)
-    assert "2 names + 40 negatives (words, neglabel rule" in result.stderr
+    assert "2 names + 40 negatives (words, wordnet rule" in result.stderr
     assert "known " in result.stderr
     assert "learned from 12" in result.stderr
 
@@ -91,7 +91,7 @@ def test_a_broken_photo_is_reported_and_exits_one(photos: Path) -> None:
     (photos / "03-broken.png").write_bytes(b"not a picture")
     result = run("photos", "--label", "red", "--label", "green", code=1)
     assert "03-broken.png" in result.stdout
-    assert "skipped: not an image Pillow can read" in result.stdout
+    assert "skipped: not an image of a supported format" in result.stdout
     assert "skipped 1" in result.stderr
 
 

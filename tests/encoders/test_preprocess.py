@@ -47,3 +47,22 @@ def test_preprocessing_survives_as_text():
     assert Preprocess.from_processor(CLIPImageProcessorPil()) == preprocess.CLIP
     with pytest.raises(EncoderError, match="expected preprocessing as JSON"):
         Preprocess.from_json("{}")
+
+
+@pytest.mark.parametrize("size", [(1, 50_000), (50_000, 1), (30, 20_000)])
+def test_a_narrow_picture_is_cut_before_its_short_side_is_resized(size, monkeypatch):
+    resized = []
+    resize = Pillow.Image.resize
+
+    def note(picture, size, *arguments):
+        resized.append(size)
+        return resize(picture, size, *arguments) if max(size) < 10_000 else Pillow.new("RGB", (224, 224))
+
+    monkeypatch.setattr(Pillow.Image, "resize", note)
+    assert preprocess.CLIP([Image("narrow", Pillow.new("RGB", size))]).shape == (1, 3, 224, 224)
+    assert max(resized[0]) <= 16 * 224 + 224
+
+
+def test_the_middle_of_a_usual_picture_is_the_picture():
+    (image,) = pictures(1, size=(640, 40))
+    assert preprocess.middle(image.pixels) is image.pixels

@@ -68,7 +68,7 @@ def test_animated_files_give_their_first_frame(kind):
     ("bad", "reason"),
     [
         (b"", "empty file"),
-        (b"hello, I am no picture", "not an image Pillow can read"),
+        (b"hello, I am no picture", "not an image of a supported format"),
         (encoded(Pillow.effect_noise((64, 64), 50).convert("RGB"), "JPEG")[:-400], "damaged: .*truncated"),
         (encoded(Pillow.effect_noise((64, 64), 50), "PNG")[:-600], "damaged"),
         (encoded(flat(0.5, mode="F"), "TIFF"), "floating-point pixels have no agreed range"),
@@ -86,3 +86,39 @@ def test_decompression_bombs_are_refused(monkeypatch, limit):
     monkeypatch.setattr(*((decoding, "MAX_PIXELS", 40) if limit == "ours" else (Pillow, "MAX_IMAGE_PIXELS", 20)))
     with pytest.raises(ImageError, match="too large"):
         decode(encoded(flat()))
+
+
+@pytest.mark.parametrize("kind", ["ICO", "EPS", "TGA", "PCX", "ICNS"])
+def test_formats_that_are_not_listed_are_refused_unopened(kind):
+    with pytest.raises(ImageError, match="not an image of a supported format"):
+        decode(encoded(flat(size=(32, 32)), kind))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF"])
+def test_listed_formats_are_read(kind):
+    assert decode(encoded(flat(size=(32, 32)), kind)).size == (32, 32)
+
+
+@pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
+def test_a_picture_that_is_too_narrow_is_refused_by_its_header(size):
+    with pytest.raises(ImageError, match=r"too narrow: .* at most 100 : 1"):
+        decode(encoded(Pillow.new("1", size)))
+
+
+def test_a_caller_may_allow_fewer_pixels():
+    with pytest.raises(ImageError, match="too large: 8 x 6 pixels, at most 40 allowed"):
+        decode(encoded(flat()), most=40)
+    assert decoding.claimed_pixels(encoded(flat())) == 48
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16", "CMYK"])
+def test_a_picture_converted_in_bands_equals_one_converted_whole(monkeypatch, mode):
+    noise = Pillow.merge("RGBA", [Pillow.effect_noise((30, 40), 80)] * 4)
+    if mode == "I;16":
+        picture = Pillow.fromarray(np.arange(1200, dtype=np.uint16).reshape(40, 30) * 50)
+    else:
+        picture = (noise.convert("RGB") if mode == "CMYK" else noise).convert(mode)
+    data = encoded(picture, "TIFF" if mode == "CMYK" else "PNG")
+    whole = decode(data)
+    monkeypatch.setattr(decoding, "BAND_PIXELS", 7 * 30)
+    assert decode(data).tobytes() == whole.tobytes()

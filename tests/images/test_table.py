@@ -21,7 +21,7 @@ def test_images_and_labels_of_a_table_are_read_and_damaged_cells_are_skipped(tmp
     cells = [{"bytes": data, "path": "x"} for data in files] if struct else files
     table = pyarrow.table({"id": [1, 2, 3, 4, 5], "image": cells, "label": ["a", "b", "a", "b", None]})
     parquet.write_table(table, tmp_path / "t.parquet", row_group_size=2)
-    assert shades(tmp_path / "t.parquet") == [10, 20, "not an image Pillow can read", 40, "empty file"]
+    assert shades(tmp_path / "t.parquet") == [10, 20, "not an image of a supported format", 40, "empty file"]
     entries = list(find_images(tmp_path / "t.parquet"))
     assert [entry.label for entry in entries] == ["a", "b", "a", "b", None]
     assert entries[3].path == f"{tmp_path / 't.parquet'}#3"

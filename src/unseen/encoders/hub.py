@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unseen.encoders.preprocess import middle
 from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, MissingExtra
 from unseen.images import Image
@@ -82,7 +83,7 @@ class HubEncoder(TorchEncoder):
 
 
 def _processed(processor: Any, batch: Sequence[Image]) -> Tensor:
-    pixels: Tensor = processor(images=[image.pixels for image in batch], return_tensors="pt")["pixel_values"]
+    pixels: Tensor = processor(images=[middle(image.pixels) for image in batch], return_tensors="pt")["pixel_values"]
     return pixels
 
 

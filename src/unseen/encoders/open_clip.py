@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unseen.encoders.preprocess import middle
 from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, MissingExtra
 from unseen.images import Image
@@ -51,7 +52,7 @@ class OpenClipEncoder(TorchEncoder):
 
 
 def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
-    return torch.stack([preprocess(image.pixels) for image in batch])
+    return torch.stack([preprocess(middle(image.pixels)) for image in batch])
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:

@@ -19,6 +19,7 @@ from unseen.images import Image
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
+LONGEST = 16  # times the shorter side: of a longer picture the middle is taken before anything is resized
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's own numbers
 
 
@@ -52,6 +53,7 @@ class Preprocess:
 
     def pixels(self, picture: Picture) -> UInt8[np.ndarray, "crop crop 3"]:
         """Return one picture resized and cropped, still in bytes."""
+        picture = middle(picture)
         resized = picture.resize(self._size(*picture.size), RESAMPLE[self.resample])
         left, top = (resized.width - self.crop) // 2, (resized.height - self.crop) // 2
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
@@ -90,6 +92,16 @@ class Preprocess:
         resample = next(name for name, value in RESAMPLE.items() if value == number)
         mean, std = tuple(processor.image_mean), tuple(processor.image_std)  # type: ignore[attr-defined]
         return cls(resize, crop, mean, std, resample, squash)
+
+
+def middle(picture: Picture) -> Picture:
+    """Return a picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
+    width, height = picture.size
+    most = LONGEST * min(width, height)
+    if max(width, height) <= most:
+        return picture
+    left, top = max(0, width - most) // 2, max(0, height - most) // 2
+    return picture.crop((left, top, width - left, height - top))
 
 
 CLIP = Preprocess(

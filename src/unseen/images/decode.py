@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,11 @@ from unseen.storage.remote import Location
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
+# what is read: Pillow knows dozens more, some of which start other programs or hide a picture in a picture
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
+MAX_ASPECT = 100  # of the longer side to the shorter
+BAND_PIXELS = 1 << 22  # converted at a time, so that a large picture is not held in four modes at once
 
 
 def decode_file(path: Location) -> Picture:
@@ -24,27 +30,63 @@ def decode_file(path: Location) -> Picture:
     return decode(data)
 
 
-def decode(data: bytes) -> Picture:
-    """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8."""
+def decode(data: bytes, *, most: int | None = None) -> Picture:
+    """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
+
+    A picture whose header claims more than `most` pixels (MAX_PIXELS unless told) is refused before it is unpacked.
+    """
+    with _opened(data, most) as picture:
+        picture.load()
+        _upright(picture)
+        return _in_bands(picture)
+
+
+def claimed_pixels(data: bytes, *, most: int | None = None) -> int:
+    """Return how many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
+    with _opened(data, most) as picture:
+        return picture.width * picture.height
+
+
+@contextmanager
+def _opened(data: bytes, most: int | None) -> Iterator[Picture]:
+    """Yield a picture of which only the header is read; any failure, then or later, is an ImageError."""
     pillow = _pillow()
     if not data:
         raise ImageError("empty file")
     try:
-        with pillow.open(io.BytesIO(data)) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise ImageError(
-                    f"too large: {picture.width} x {picture.height} pixels, at most {MAX_PIXELS:,} allowed"
-                )
-            picture.load()
-            return _rgb(_upright(picture))
+        with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
+            _check_size(picture.width, picture.height, MAX_PIXELS if most is None else most)
+            yield picture
     except ImageError:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise ImageError(f"too large: {error}") from error
     except pillow.UnidentifiedImageError as error:
-        raise ImageError("not an image Pillow can read") from error
+        raise ImageError("not an image of a supported format") from error
+    except MemoryError as error:
+        raise ImageError("too large: not enough memory to unpack it") from error
     except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
         raise ImageError(f"damaged: {error or type(error).__name__}") from error
+
+
+def _check_size(width: int, height: int, most: int) -> None:
+    if width * height > most:
+        raise ImageError(f"too large: {width} x {height} pixels, at most {most:,} allowed")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise ImageError(f"too narrow: {width} x {height} pixels, at most {MAX_ASPECT} : 1 allowed")
+
+
+def _in_bands(picture: Picture) -> Picture:
+    """Return a picture in RGB; a large one is converted some rows at a time."""
+    width, height = picture.size
+    rows = max(1, BAND_PIXELS // width)
+    if rows >= height:
+        return _rgb(picture)
+    whole: Picture = _pillow().new("RGB", picture.size)
+    for top in range(0, height, rows):
+        band = (0, top, width, min(top + rows, height))
+        whole.paste(_rgb(picture.crop(band)), band)
+    return whole
 
 
 def _rgb(picture: Picture) -> Picture:
@@ -64,17 +106,17 @@ def _from_sixteen_bits(picture: Picture) -> Picture:
     import numpy as np
 
     # Pillow's own conversion clips at 255, which turns most 16-bit pictures white
-    values = np.asarray(picture).astype(np.int64)
+    values = np.asarray(picture)
     if values.min() < 0 or values.max() > 65535:
         raise ImageError(f"32-bit pixels have no agreed range (here {values.min()} to {values.max()}); save it with 16")
-    scaled: Picture = _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
+    scaled: Picture = _pillow().fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     return scaled
 
 
-def _upright(picture: Picture) -> Picture:
+def _upright(picture: Picture) -> None:
     from PIL import ImageOps
 
-    return ImageOps.exif_transpose(picture)
+    ImageOps.exif_transpose(picture, in_place=True)
 
 
 def _pillow() -> ModuleType:

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from unseen.errors import SettingError
+from unseen.images.decode import FORMATS
 from unseen.images.entry import Entry
 
 EXIF_IFD, DATE_TIME_ORIGINAL = 0x8769, 0x9003  # where camera data lie, and when the picture was taken
@@ -45,7 +46,7 @@ def capture_time(path: Path) -> float:
 def _camera_time(path: Path) -> float:
     from PIL import Image
 
-    with Image.open(path) as picture:
+    with Image.open(path, formats=FORMATS) as picture:
         written = str(picture.getexif().get_ifd(EXIF_IFD)[DATE_TIME_ORIGINAL])
     return datetime.strptime(written, "%Y:%m:%d %H:%M:%S").timestamp()
 

@@ -1,5 +1,6 @@
 """Run the service in this process until a signal ends it."""
 
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ SWITCH_INTERVAL = 0.0005  # seconds
 def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], object]) -> None:
     """Bind, say where, and serve; refuse an address that others can reach while there is no key."""
     refuse_open_address(settings)
+    raise_file_limit()
     # how long a thread back from torch or SQLite waits for one that runs Python, dozens of times a block; usually 5 ms
     sys.setswitchinterval(SWITCH_INTERVAL)
     app = create_app(Service(settings))
@@ -38,6 +40,12 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         server_header=False,
     )
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as it may: every stream holds three, every connection one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

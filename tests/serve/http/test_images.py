@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from PIL import Image as Pillow
 from torch.nn.functional import normalize
 
 from helpers.service import Rounding, Server, serving
@@ -17,6 +18,7 @@ from helpers.tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
+from unseen.images.decode import decode
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.work.encoding import CHUNK
@@ -135,6 +137,58 @@ def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
             assert not upload.done(), "the other owner had to wait for all of it"
             assert len(upload.result()) == len(FILES) * 6
     assert max(encoder.sizes) <= CHUNK
+
+
+def large_png(side: int) -> bytes:
+    file = io.BytesIO()
+    Pillow.new("1", (side, side)).save(file, "png")
+    return file.getvalue()
+
+
+def test_large_images_of_one_owner_are_decoded_one_at_a_time_beside_another_owner(tmp_path, monkeypatch):
+    LABELS.save(tmp_path / "space")
+    made = ApiKeys(tmp_path / "data" / "keys.json")
+    keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
+    encoder, held, most = Rounding(LABELS.dim), [], []
+
+    def slow_decode(data, **limits):
+        picture = decode(data, **limits)
+        if picture.width > 3000:
+            held.append(picture)
+            most.append(len(held))
+            time.sleep(0.3)
+        return picture
+
+    def images(batch):
+        held.clear()
+        return Rounding.images(encoder, batch)
+
+    monkeypatch.setattr("unseen.serve.work.encoding.decode", slow_decode)
+    monkeypatch.setattr(encoder, "images", images)
+    with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
+        busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
+        with ThreadPoolExecutor(1) as pool:
+            upload = pool.submit(busy.observe_images, [large_png(6000)] * 8)
+            while not held:
+                time.sleep(0.01)
+            started = time.perf_counter()
+            assert len(quick.observe_images(FILES[:2])) == 2
+            waited = time.perf_counter() - started
+            assert not upload.done()
+            assert len(upload.result()) == 8
+    assert waited < 1.0, "the other owner waited for several large images"
+    assert max(most) == 1, "several large images were in memory at once"
+
+
+@pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
+def test_a_narrow_image_is_refused_at_once(server, remote, size):
+    file = io.BytesIO()
+    Pillow.new("1", size).save(file, "png")
+    started = time.perf_counter()
+    with pytest.raises(ServiceError, match="too narrow") as caught:
+        remote.observe_images([file.getvalue()])
+    assert caught.value.status == 422
+    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.slow

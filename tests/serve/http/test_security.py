@@ -195,9 +195,10 @@ def test_an_image_whose_header_claims_too_many_pixels_is_refused_before_decoding
     Image.new("1", (9000, 9000)).save(file, "png")
     encoder = ImageEncoder(None, Limits(pixels=1_000_000))
     required = RequiredEncoder.of(LABELS)
-    bomb, junk = encoder.encode_block([ImageBatch([file.getvalue()], 0, required), ImageBatch([b"junk"], 8, required)])
+    batches = [ImageBatch([file.getvalue()], 0, required, 1), ImageBatch([b"junk"], 8, required, 1)]
+    bomb, junk = encoder.encode_block(batches)
     assert isinstance(bomb, ImageError)
-    assert "image 0: 9000 x 9000 pixels" in str(bomb)
+    assert "image 0: too large: 9000 x 9000 pixels" in str(bomb)
     assert "image 8: not an image" in str(junk)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -10,20 +11,48 @@ import pytest
 from unseen.serve.work.fair_pool import FairThreadPool
 
 
-def test_a_fair_pool_serves_owners_round_robin():
+def test_a_fair_pool_serves_owners_in_turn():
     pool, gate, order = FairThreadPool(1, "test"), threading.Event(), []
 
     def work(name):
         gate.wait(10)
+        time.sleep(0.01)
         order.append(name)
 
-    submitted: list[Future] = [pool.executor("a").submit(work, f"a{i}") for i in range(4)]
+    submitted: list[Future] = [pool.executor("a").submit(work, f"a{i}") for i in range(6)]
     submitted += [pool.executor(owner).submit(work, owner) for owner in ("b", "c")]
     gate.set()
     for future in submitted:
         future.result(10)
-    assert order == ["a0", "b", "c", "a1", "a2", "a3"] or order == ["a0", "a1", "b", "c", "a2", "a3"]
+    assert {"b", "c"} <= set(order[:4])
     pool.close()
+
+
+def test_an_owner_whose_work_is_long_leaves_a_thread_to_others():
+    pool, gate = FairThreadPool(1, "test"), threading.Event()
+    long = [pool.executor("a").submit(gate.wait, 10) for _ in range(5)]
+    for _ in range(3):
+        assert pool.executor("b").submit(lambda: 1).result(5) == 1
+    assert not long[0].done()
+    gate.set()
+    pool.close()
+    assert all(future.done() for future in long)
+
+
+def test_an_owner_is_served_less_often_the_longer_its_work_takes():
+    pool, order, gate = FairThreadPool(2, "test"), [], threading.Event()
+
+    def work(name, seconds):
+        gate.wait(10)
+        time.sleep(seconds)
+        order.append(name)
+
+    for _ in range(10):
+        pool.executor("long").submit(work, "long", 0.03)
+        pool.executor("short").submit(work, "short", 0.003)
+    gate.set()
+    pool.close()
+    assert order[:11].count("short") >= 8
 
 
 def test_a_fair_pool_returns_an_exception_to_its_submitter():

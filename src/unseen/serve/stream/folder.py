@@ -35,8 +35,8 @@ class DataFolder:
             return [self.streams / self.only]
         for folder in self.streams.iterdir():
             if folder.name.startswith((".new-", ".old-")):
-                shutil.rmtree(folder)
-        return sorted(folder for folder in self.streams.iterdir() if STREAM_ID.fullmatch(folder.name))
+                shutil.rmtree(folder, ignore_errors=True)
+        return sorted(path for path in self.streams.iterdir() if STREAM_ID.fullmatch(path.name) and path.is_dir())
 
     def add_stream(self, labels: LabelSpace, wanted: StreamConfig) -> StreamConfig:
         """Make the folder of a stream whose id is ours, never the caller's."""

@@ -31,7 +31,8 @@ class SnapshotFolder:
         self.folder, self._most_kept = folder, kept
         folder.mkdir(exist_ok=True)
         for torn in folder.glob(".*"):  # what a kill left half written
-            torn.unlink()
+            if torn.is_file():
+                torn.unlink()
 
     def slot(self, kind: str, entry: int) -> SavedSnapshot:
         """Return where a snapshot of an entry belongs, whether it is there or not."""
@@ -48,7 +49,7 @@ class SnapshotFolder:
         found = []
         for path in self.folder.glob("[!.]*.safetensors"):
             kind, _, entry = path.stem.partition("-")
-            if kind in (kinds or (AUTO, KEPT)):
+            if kind in (kinds or (AUTO, KEPT)) and entry.isdecimal():
                 found.append(SavedSnapshot(kind, int(entry), path))
         return sorted(found, key=lambda saved: saved.entry)
 

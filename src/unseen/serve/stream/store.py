@@ -1,6 +1,7 @@
 """The set of streams behind a service: what the routes need of it, and the one that computes in this process."""
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from prometheus_client import Counter
 
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
-from unseen.errors import ServiceError, StateError
+from unseen.errors import ServiceError, StateError, UnseenError
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
 from unseen.serve.stream.config import StreamConfig, read_config
@@ -19,10 +20,11 @@ from unseen.serve.stream.history import Thumbnails
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
 from unseen.serve.work.batcher import MicroBatcher
-from unseen.serve.work.fair_pool import ServiceThreads
+from unseen.serve.work.fair_pool import ServiceThreads, thread_pool
 
 log = logging.getLogger("unseen.serve")
 
+OPENERS = 2 * len(os.sched_getaffinity(0))  # threads: opening computes and waits for the disk in turn
 READY, OPENING, DAMAGED, REFUSED = "ready", "opening", "damaged", "refused"
 
 
@@ -64,18 +66,28 @@ class StreamStore(ABC):
 
     @abstractmethod
     def open(self, entry: StreamEntry) -> None:
-        """Bring a stream back to where it was, or mark the entry with the reason why not."""
+        """Bring a stream back to where it was."""
 
     @abstractmethod
     def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:
         """Stop what writes to a stream, after a last snapshot unless it is deleted anyway."""
 
     def open_all(self) -> None:
-        """Open every stream that can be read."""
-        for entry in list(self.entries.values()):
-            if entry.status == OPENING:
-                self.open(entry)
+        """Open every stream that can be read, several at a time; one that fails concerns no other."""
+        with thread_pool(OPENERS, "open", compute=self.settings.compute) as pool:
+            list(pool.map(self._try_open, [entry for entry in self.entries.values() if entry.status == OPENING]))
         self.ready = True
+
+    def _try_open(self, entry: StreamEntry) -> None:
+        try:
+            self.open(entry)
+        except UnseenError as error:
+            log.error("stream %s refused: %s", entry.config.id, error)
+            entry.status, entry.reason = DAMAGED, str(error)
+        except Exception as error:  # whatever it is, the other streams go on
+            log.exception("stream %s refused", entry.config.id)
+            what = type(error).__name__
+            entry.status, entry.reason = DAMAGED, f"expected a stream that opens, got {what}; the log says where"
 
     def create(self, labels: LabelSpace, wanted: StreamConfig) -> StreamEntry:
         """Make and open a stream; refuse one that is too many for its owner or that could not work."""
@@ -85,7 +97,7 @@ class StreamStore(ABC):
         wanted.check(labels)
         config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
         entry = self.entries[config.id] = StreamEntry(config)
-        self.open(entry)
+        self._try_open(entry)
         return entry
 
     def delete(self, entry: StreamEntry) -> None:
@@ -128,14 +140,9 @@ class LocalStreams(StreamStore):
     """Streams opened in this process, which share its threads."""
 
     def open(self, entry: StreamEntry) -> None:
-        """Replay a stream; one that cannot be trusted is marked damaged, the others go on."""
+        """Replay a stream."""
         config, settings = entry.config, self.settings
-        try:
-            stream = Stream(self.folder.streams / config.id, config, settings.durability)
-        except StateError as error:
-            log.error("stream %s refused: %s", config.id, error)
-            entry.status, entry.reason = DAMAGED, str(error)
-            return
+        stream = Stream(self.folder.streams / config.id, config, settings.durability)
         executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
         entry.observe = MicroBatcher(stream.observe, executor, block=BLOCK, queue=queue)
         entry.score = MicroBatcher(stream.score, executor, block=BLOCK, queue=queue)

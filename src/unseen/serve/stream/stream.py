@@ -213,9 +213,11 @@ class Stream:
                 found = checkpoint.load(saved.path)
                 at = _position(found.identity, saved.entry)
                 session = self.spec.build().resumed(found)
-            except StateError as error:
-                log.error("snapshot set aside: %s", error)
-                self.faults.append(str(error))
+            except OSError:  # of the disk or of file handles; says nothing about the snapshot
+                raise
+            except Exception as error:  # an altered file may lead anywhere
+                log.error("snapshot %s set aside: %s", saved.path.name, error)
+                self.faults.append(f"{saved.path.name} was set aside: {error}")
                 self.snapshots.set_aside(saved)
             else:
                 self._begin(session)

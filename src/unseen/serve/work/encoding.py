@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -18,16 +17,19 @@ from torch import Tensor
 
 from unseen import LabelSpace, load_encoder
 from unseen.encoders import Encoder
-from unseen.errors import EncoderError, ImageError, LabelError, MissingExtra, ServiceError, UnseenError
+from unseen.errors import EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.images import Image
-from unseen.images.decode import decode
+from unseen.images.decode import claimed_pixels, decode
 from unseen.images.thumbnail import jpeg_thumbnail
 from unseen.serve.settings import Limits
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.fair_pool import FairThreadPool
 
-CHUNK = 8  # images of one owner that are encoded before another owner's
+CHUNK = 8  # images of usual size of one owner that are encoded before another owner's
+USUAL = 4_000_000  # pixels; a larger image counts as several
 SIDE = 96  # pixels of a thumbnail's longer side
+
+T = TypeVar("T")
 
 
 class RequiredEncoder(NamedTuple):
@@ -53,14 +55,15 @@ class RequiredEncoder(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Image files of one request, the first of them numbered `first`."""
+    """Image files of one request, the first of them numbered `first`, and how many of usual size they count as."""
 
     files: Sequence[bytes]
     first: int
     required: RequiredEncoder
+    cost: int
 
     def __len__(self) -> int:
-        return len(self.files)
+        return self.cost
 
 
 class EncodedImages(NamedTuple):
@@ -73,8 +76,9 @@ class EncodedImages(NamedTuple):
 class ImageEncoder:
     """One encoder for all streams of a service, or none.
 
-    Encoding and mining have low-priority threads of their own that serve owners round-robin, so streams that are sent
-    vectors, and requests that only read, go on meanwhile.
+    Encoding and mining have low-priority threads of their own that owners share, so streams that are sent vectors, and
+    requests that only read, go on meanwhile. An owner decodes one chunk at a time: CHUNK images of usual size or one
+    large image.
     """
 
     def __init__(self, name: str | None, limits: Limits) -> None:
@@ -109,8 +113,9 @@ class ImageEncoder:
         if owner not in self._batchers:
             executor = self._encoding.executor(owner)
             self._batchers[owner] = MicroBatcher(self.encode_block, executor, block=CHUNK, queue=self.limits.queue)
-        starts = range(0, len(files), CHUNK)
-        parts = [await self._batchers[owner](ImageBatch(files[at : at + CHUNK], at, required)) for at in starts]
+        costs = await asyncio.get_running_loop().run_in_executor(self._encoding.executor(owner), self._costs, files)
+        chunks = [ImageBatch(files[at:end], at, required, sum(costs[at:end])) for at, end in chunk_bounds(costs)]
+        parts = [await self._batchers[owner](chunk) for chunk in chunks]
         return EncodedImages(torch.cat([part.z for part in parts]), tuple(t for part in parts for t in part.thumbnails))
 
     def encode_block(self, batches: Sequence[ImageBatch]) -> list[EncodedImages | Exception]:
@@ -137,18 +142,33 @@ class ImageEncoder:
 
     def _decode(self, batch: ImageBatch) -> list[Image] | Exception:
         try:
-            images = [self._decode_one(number, data) for number, data in enumerate(batch.files, batch.first)]
+            files = enumerate(batch.files, batch.first)
+            images = [Image(f"image {number}", self._numbered(decode, number, data)) for number, data in files]
             batch.required.check(self.encoder())
             return images
         except UnseenError as error:
             return error
 
-    def _decode_one(self, number: int, data: bytes) -> Image:
+    def _costs(self, files: Sequence[bytes]) -> list[int]:
+        """Return how many images of usual size each counts as, by its header."""
+        return [-(-self._numbered(claimed_pixels, number, data) // USUAL) for number, data in enumerate(files)]
+
+    def _numbered(self, read: Callable[..., T], number: int, data: bytes) -> T:
         try:
-            check_pixels(data, self.limits.pixels)
-            return Image(f"image {number}", decode(data))
+            return read(data, most=self.limits.pixels)
         except ImageError as error:
             raise ImageError(f"expected images that can be read, got image {number}: {error}; leave it out") from error
+
+
+def chunk_bounds(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of consecutive runs that cost CHUNK at most, or hold one image."""
+    start = spent = 0
+    for at, cost in enumerate(costs):
+        if at > start and spent + cost > CHUNK:
+            yield start, at
+            start, spent = at, 0
+        spent += cost
+    yield start, len(costs)
 
 
 def content_digest(files: Sequence[bytes]) -> bytes:
@@ -157,18 +177,3 @@ def content_digest(files: Sequence[bytes]) -> bytes:
     for data in files:
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.digest()
-
-
-def check_pixels(data: bytes, most: int) -> None:
-    """Refuse an image by the size its header claims, before any pixel is unpacked."""
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "encode") from error
-    try:
-        with PIL.Image.open(io.BytesIO(data)) as picture:
-            width, height = picture.size
-    except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
-        raise ImageError(f"not an image ({type(error).__name__})") from error
-    if width * height > most:
-        raise ImageError(f"{width} x {height} pixels where {most:,} are allowed")

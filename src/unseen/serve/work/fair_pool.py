@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,15 +16,23 @@ import torch
 from unseen.errors import ServiceError
 
 T = TypeVar("T")
+Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class FairThreadPool:
-    """A pool of threads that serves owners round-robin, one piece of work of each at a time."""
+    """Threads that owners share by the time their work takes, `workers` of them at most for one owner.
+
+    There is one thread more, so that an owner whose work is long does not keep a second one waiting. Of those that
+    wait, the owner that used least time comes next; one that was idle starts level with the others.
+    """
 
     def __init__(self, workers: int, name: str, *, compute: int = 1, nice: int = 0) -> None:
-        self._pool = thread_pool(workers, name, compute=compute, nice=nice)
-        self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._most, self._threads = workers, workers + 1
+        self._pool = thread_pool(self._threads, name, compute=compute, nice=nice)
+        self._waiting: dict[str, deque[Job]] = {}
+        self._running: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}  # of those that wait or run
+        self._changed = threading.Condition()
 
     def executor(self, owner: str) -> Executor:
         """Return an executor whose work counts as that of one owner."""
@@ -33,29 +41,50 @@ class FairThreadPool:
     def submit(self, owner: str, work: Callable[[], T]) -> Future[T]:
         """Queue a piece of work behind what its owner already submitted."""
         future: Future[T] = Future()
-        with self._lock:
+        with self._changed:
+            self._seconds.setdefault(owner, min(self._seconds.values(), default=0.0))
             self._waiting.setdefault(owner, deque()).append((future, work))
-        self._pool.submit(self._run_next)
+            self._start_next()
         return future
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._seconds)
         self._pool.shutdown()
 
-    def _run_next(self) -> None:
-        with self._lock:
-            owner, jobs = next(iter(self._waiting.items()))
-            future, work = jobs.popleft()
-            if jobs:
-                self._waiting.move_to_end(owner)
-            else:
+    def _start_next(self) -> None:
+        """Start work while there is a thread for it; the lock is held."""
+        while self._running.total() < self._threads:
+            ready = [owner for owner in self._waiting if self._running[owner] < self._most]
+            if not ready:
+                return
+            owner = min(ready, key=self._seconds.__getitem__)
+            job = self._waiting[owner].popleft()
+            if not self._waiting[owner]:
                 del self._waiting[owner]
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work())
-        except BaseException as error:  # belongs to whoever submitted it
-            future.set_exception(error)
+            self._running[owner] += 1
+            self._pool.submit(self._run, owner, job)
+
+    def _run(self, owner: str, job: Job) -> None:
+        started = time.perf_counter()
+        _run(*job)
+        with self._changed:
+            self._running[owner] -= 1
+            self._seconds[owner] += time.perf_counter() - started
+            if not self._running[owner] and owner not in self._waiting:
+                del self._running[owner], self._seconds[owner]
+            self._start_next()
+            self._changed.notify_all()
+
+
+def _run(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:  # belongs to whoever submitted it
+        future.set_exception(error)
 
 
 class OwnerExecutor(Executor):

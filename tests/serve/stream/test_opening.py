@@ -1,0 +1,168 @@
+"""One stream that cannot be opened is marked and logged; the others open beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.streams import space, stream
+from unseen.serve.run import raise_file_limit
+from unseen.serve.settings import Settings
+from unseen.serve.stream.batch import sample_batch
+from unseen.serve.stream.config import StreamConfig, write_config
+from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.snapshots import AUTO
+from unseen.serve.stream.store import DAMAGED, READY, LocalStreams
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 40)
+CONFIG = StreamConfig("", "", "*", "online")
+
+
+def store(data) -> LocalStreams:
+    return LocalStreams(DataFolder(data), Settings(data))
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Return a data folder with three streams that learned something and have a snapshot each."""
+    streams = store(tmp_path)
+    for _ in range(3):
+        opened = streams.create(LABELS, CONFIG).opened
+        opened.observe([sample_batch(LABELS, Z[:20])])
+        opened.snapshot(AUTO)
+        opened.observe([sample_batch(LABELS, Z[20:])])
+    streams.close()
+    return tmp_path
+
+
+def lose_the_detector(folder):
+    write_config(folder, replace(CONFIG, id=folder.name, detector="gone"))
+
+
+def add_an_odd_setting(folder):
+    write_config(folder, replace(CONFIG, id=folder.name, settings={"no_such_setting": 1}))
+
+
+def cut_the_label_space(folder):
+    (folder / "space.safetensors").write_bytes(b"junk")
+
+
+def remove_the_label_space(folder):
+    (folder / "space.safetensors").unlink()
+
+
+def put_a_folder_in_place_of_the_journal(folder):
+    for file in folder.glob("journal.db*"):
+        file.unlink()
+    (folder / "journal.db").mkdir()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lose_the_detector,
+        add_an_odd_setting,
+        cut_the_label_space,
+        remove_the_label_space,
+        put_a_folder_in_place_of_the_journal,
+    ],
+)
+def test_a_stream_that_fails_to_open_is_marked_and_logged_and_the_others_are_ready(data, harm, caplog):
+    victim = sorted((data / "streams").iterdir())[0]
+    harm(victim)
+    with caplog.at_level(logging.ERROR):
+        streams = store(data)
+        streams.open_all()
+    statuses = {id: entry.status for id, entry in streams.entries.items()}
+    assert streams.ready
+    assert statuses.pop(victim.name) == DAMAGED
+    assert set(statuses.values()) == {READY}
+    assert streams.entries[victim.name].reason
+    assert victim.name in caplog.text
+    streams.close()
+
+
+@pytest.mark.parametrize("name", ["auto-copy.safetensors", "notes.safetensors", "auto-.safetensors", ".hidden/x"])
+def test_a_stray_file_among_snapshots_is_ignored(data, name):
+    folder = sorted((data / "streams").iterdir())[0]
+    stray = folder / "snapshots" / name
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"junk")
+    streams = store(data)
+    streams.open_all()
+    assert {entry.status for entry in streams.entries.values()} == {READY}
+    streams.close()
+
+
+@pytest.mark.parametrize("name", ["note.txt", ".new-note", ".old-note", "0" * 16])
+def test_a_stray_file_among_streams_delays_no_stream(data, name):
+    (data / "streams" / name).write_text("a note")
+    streams = store(data)
+    streams.open_all()
+    assert [entry.status for entry in streams.entries.values()].count(READY) == 3
+    streams.close()
+
+
+def test_a_snapshot_with_a_flipped_key_is_set_aside(data):
+    folder = sorted((data / "streams").iterdir())[0]
+    snapshot = max((folder / "snapshots").glob("auto-*"))
+    raw = bytearray(snapshot.read_bytes())
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    key = next(name for name in header if name != "__metadata__")
+    place = raw.find(f'"{key}"'.encode()) + 1
+    raw[place] ^= 1
+    snapshot.write_bytes(raw)
+    streams = store(data)
+    streams.open_all()
+    entry = streams.entries[folder.name]
+    assert entry.status == READY
+    assert entry.opened.at.seq == 40
+    assert entry.opened.faults
+    streams.close()
+
+
+def test_streams_open_beside_each_other(data, monkeypatch):
+    opening = LocalStreams.open
+
+    def slow(self, entry):
+        time.sleep(0.3)
+        opening(self, entry)
+
+    monkeypatch.setattr(LocalStreams, "open", slow)
+    streams = store(data)
+    started = time.perf_counter()
+    streams.open_all()
+    assert time.perf_counter() - started < 0.8
+    streams.close()
+
+
+def test_an_open_stream_holds_three_files(data):
+    before = len(os.listdir("/proc/self/fd"))
+    streams = store(data)
+    held = len(os.listdir("/proc/self/fd")) - before
+    streams.open_all()
+    assert len(os.listdir("/proc/self/fd")) - before - held <= 3 * 3
+    streams.close()
+
+
+def test_the_service_raises_its_file_limit_to_what_it_may_have():
+    code = (
+        "import resource; from unseen.serve.run import raise_file_limit\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard"
+    )
+    assert callable(raise_file_limit)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
