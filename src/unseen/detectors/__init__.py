@@ -4,6 +4,7 @@ from typing import Any
 
 from unseen.detectors.adaneg import AdaNeg
 from unseen.detectors.base import Detector, Reading
+from unseen.detectors.clipscope import CLIPScope
 from unseen.detectors.csp import CSP
 from unseen.detectors.dnm import DNM
 from unseen.detectors.energy import Energy
@@ -18,6 +19,7 @@ from unseen.detectors.online import Online
 from unseen.detectors.online_id import OnlineID
 from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
+from unseen.detectors.variance import Variance
 from unseen.errors import SettingError, check_choice
 from unseen.labels import LabelSpace
 
@@ -32,12 +34,14 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
         MaxLogit,
         Energy,
         Entropy,
+        Variance,
         NegLabel,
         CSP,
         AdaNeg,
         DNM,
         EOE,
         TANL,
+        CLIPScope,
         GLMCM,
     )
 }

@@ -1,7 +1,7 @@
 """The protocols that every encoder follows."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -41,3 +41,11 @@ class SplitEncoder(Encoder, Protocol):
 
     def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
         """Return one unit vector per image whose pixels `prepare` made."""
+
+
+@runtime_checkable
+class PatchEncoder(Encoder, Protocol):
+    """An encoder that can also say what is where in an image (GL-MCM)."""
+
+    def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
+        """Return one vector per image patch."""
