@@ -53,7 +53,7 @@ def own_classes() -> set[type]:
 def test_every_public_method_has_a_docstring_or_overrides_one_that_has() -> None:
     kinds = (FunctionType, classmethod, staticmethod, property, cached_property)
     methods = [(kind, name) for kind in own_classes() for name, value in vars(kind).items() if isinstance(value, kinds)]
-    public = [(kind, name) for kind, name in methods if not name.startswith("_")]
+    public = [(kind, name) for kind, name in methods if not name.startswith("_") and name not in kind.__annotations__]
     assert not [f"{kind}.{name}" for kind, name in public if not inspect.getdoc(inspect.getattr_static(kind, name))]
 
 
