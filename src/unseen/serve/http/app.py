@@ -10,7 +10,7 @@ import unseen
 from unseen.serve import page
 from unseen.serve.http import routes
 from unseen.serve.http.errors import HANDLERS
-from unseen.serve.http.middleware import BodyLimitMiddleware, MetricsMiddleware, SecurityMiddleware
+from unseen.serve.http.middleware import AdmissionMiddleware, BodyLimitMiddleware, MetricsMiddleware, SecurityMiddleware
 from unseen.serve.http.service import Service
 
 
@@ -31,6 +31,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     # the last one added runs first
     app.add_middleware(BodyLimitMiddleware, limits=service.limits)
+    app.add_middleware(AdmissionMiddleware, limits=service.limits, owner_of=service.owner_of)
     app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)
     app.include_router(routes.router)

@@ -115,7 +115,7 @@ async def create(service: Shared, key: Admin, request: Request) -> Any:
         wanted = bodies.parse_json(form.texts.get("stream", ""), schema.StreamBody)
         labels = await service.run_chore(key.owner, partial(uploaded_space, form.files.get("space", [])))
     else:
-        wanted = bodies.parse_json(await request.body(), schema.StreamBody)
+        wanted = await bodies.read_json(request, schema.StreamBody, service.limits)
         labels = await service.wanted_space(key.owner, wanted)
     rule = wanted.threshold
     config = StreamConfig("", wanted.name, key.owner, wanted.detector, wanted.settings, rule.kind, rule.settings)
@@ -202,11 +202,11 @@ async def delete_snapshot(service: Shared, entry: AdminEntry, entry_number: int)
 @router.post("/v1/streams/{id}/restore", response_model=schema.StreamInfo, openapi_extra=RESTORE)
 async def restore(service: Shared, entry: AdminEntry, request: Request) -> Response:
     """Go back to a snapshot or to an uploaded state."""
-    stream, body = entry.opened, await request.body()
+    stream = entry.opened
     if bodies.media_type(request) == RAW:
-        work = partial(restore_upload, stream, body)
+        work = partial(restore_upload, stream, await request.body())
     else:
-        number = bodies.parse_json(body, schema.RestoreBody).snapshot
+        number = (await bodies.read_json(request, schema.RestoreBody, service.limits)).snapshot
         work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path)
     await service.run_chore(entry.config.owner, work)
     return await described(service, entry)
