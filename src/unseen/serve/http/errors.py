@@ -1,6 +1,7 @@
 """Errors as JSON of one shape: {"error": kind, "message": expected, got, remedy}."""
 
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request
@@ -10,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from unseen.errors import ServiceError, UnseenError
+from unseen.serve.stream.room import NO_ROOM, no_room
 
 log = logging.getLogger("unseen.serve")
 
@@ -52,6 +54,14 @@ async def on_disconnect(_: Request, error: Exception) -> Response:
     return error_response(ServiceError(400, "expected a whole request, got part of it; send it again"))
 
 
+async def on_system_error(request: Request, error: Exception) -> Response:
+    """Answer a full or failing disk, or too many open files, as what may be tried again; the rest is unexpected."""
+    if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in NO_ROOM:
+        log.error("no room: %s", error)
+        return error_response(no_room(error))
+    return await on_unexpected_error(request, error)
+
+
 async def on_unexpected_error(_: Request, error: Exception) -> Response:
     """Answer a defect of ours without telling a stranger about it."""
     log.error("unexpected", exc_info=error)
@@ -63,5 +73,7 @@ HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Respons
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
     ClientDisconnect: on_disconnect,
+    OSError: on_system_error,
+    sqlite3.Error: on_system_error,
     Exception: on_unexpected_error,
 }

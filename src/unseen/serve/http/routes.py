@@ -19,7 +19,7 @@ from unseen.serve.http.service import Service
 from unseen.serve.http.views import dump_json, json_response
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.snapshots import AUTO, KEPT
-from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, StreamEntry
+from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
@@ -93,7 +93,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Shared) -> Response:
     """Answer whether every stream has been opened or refused, and how many of each there are."""
     statuses = [entry.status for entry in service.store.entries.values()]
-    counts = {status: statuses.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
+    counts = {status: statuses.count(status) for status in (READY, OPENING, WAITING, DAMAGED, REFUSED)}
     text = dump_json({"ready": service.store.ready, "streams": counts})
     return json_response(text, 200 if service.store.ready else 503)
 

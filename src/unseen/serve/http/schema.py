@@ -92,8 +92,8 @@ class StreamSummary(BaseModel):
     owner: str
     detector: str
     created: str
-    status: Literal["ready", "opening", "damaged", "refused"]
-    reason: str = Field(description="Why the stream is damaged or refused, and what to do.")
+    status: Literal["ready", "opening", "waiting", "damaged", "refused"]
+    reason: str = Field(description="Why the stream waits, is damaged or refused, and what to do.")
     seq: int | None = Field(description="Samples observed so far.")
 
 

@@ -22,6 +22,7 @@ from unseen.serve.stream.journal import (
     OBSERVE,
     RESET,
     RESTORE,
+    TIP,
     Entry,
     Journal,
     Position,
@@ -29,6 +30,7 @@ from unseen.serve.stream.journal import (
     Retention,
     SqliteJournal,
 )
+from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
 from unseen.session import Session
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
@@ -164,9 +166,7 @@ class Stream:
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
-            raise ServiceError(
-                507, f"expected room and a sound disk for the journal, got {error}; nothing was learned, try again"
-            ) from error
+            raise no_room(error) from error
         self._retention, self._fresh = None, True
 
     def _refresh(self) -> None:
@@ -179,7 +179,9 @@ class Stream:
 
     def _recover(self) -> None:
         path = self.folder / "journal.db"
-        self.journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        self.journal: Journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        if self.journal.lost_tip:
+            self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
         self._begin(self.spec.build())
         self.at = self._from_snapshot() or self.start
         self._snapshotted = self.at.seq
