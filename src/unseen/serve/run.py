@@ -30,7 +30,8 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     if demo:
         demonstration.attach(app)
     listener = listening_socket(settings.host, port)
-    announce(f"unseen serves http://{settings.host}:{listener.getsockname()[1]} from {settings.data}")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    announce(f"unseen serves http://{host}:{listener.getsockname()[1]} from {settings.data}")
     config = uvicorn.Config(
         app,
         log_config=None,

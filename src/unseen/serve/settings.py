@@ -50,4 +50,5 @@ class Settings:
     encoder: str | None = "offline"
     limits: Limits = field(default_factory=Limits)
     durability: Durability = field(default_factory=Durability)
+    require_key: bool = False  # even where only this machine can call
     compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

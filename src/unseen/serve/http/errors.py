@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from unseen.errors import ServiceError, UnseenError
 from unseen.serve.stream.room import NO_ROOM, no_room
@@ -27,10 +28,12 @@ def error_response(error: UnseenError) -> Response:
     return response
 
 
-async def on_unseen_error(_: Request, error: Exception) -> Response:
-    """Answer an error raised on purpose."""
+async def on_unseen_error(request: Request, error: Exception) -> Response:
+    """Answer an error raised on purpose, without saying where on our disk something lies."""
     assert isinstance(error, UnseenError)
-    return error_response(error)
+    data = f"{request.app.state.service.settings.data}/"
+    status = error.status if isinstance(error, ServiceError) else 422
+    return error_response(error if data not in str(error) else ServiceError(status, str(error).replace(data, "")))
 
 
 async def on_invalid_parameter(_: Request, error: Exception) -> Response:
@@ -43,10 +46,22 @@ async def on_invalid_parameter(_: Request, error: Exception) -> Response:
     )
 
 
-async def on_http_exception(_: Request, error: Exception) -> Response:
+async def on_http_exception(request: Request, error: Exception) -> Response:
     """Answer what the router or a form parser refuses."""
     assert isinstance(error, HTTPException)
-    return error_response(ServiceError(error.status_code, f"{error.detail}; see /docs"))
+    response = error_response(ServiceError(error.status_code, f"{error.detail}; see /docs"))
+    if error.status_code == 405:
+        response.headers["allow"] = ", ".join(allowed_methods(request))
+    return response
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return the methods that the path of a request takes; the router names those of one route only."""
+    found: set[str] = set()
+    for route in request.app.state.routes:
+        if route.matches(request.scope)[0] != Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
 
 async def on_disconnect(_: Request, error: Exception) -> Response:

@@ -30,6 +30,7 @@ SECURITY_HEADERS = [
 ]
 
 
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 HEALTH = frozenset({"/healthz", "/readyz"})
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
@@ -90,6 +91,20 @@ class SecurityMiddleware(HTTPMiddleware):
 
         app = self.app if self.needs_key() or is_same_origin(Request(scope)) else error_response(_cross_site())
         await app(scope, receive, send_with_headers)
+
+
+class HeadMiddleware(HTTPMiddleware):
+    """Answer HEAD as GET without its body, which uvicorn leaves out; a response without end is ended."""
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["method"] == "HEAD":
+            scope, receive = {**scope, "method": "GET"}, _disconnected
+        await self.app(scope, receive, send)
+
+
+async def _disconnected() -> Message:
+    return {"type": "http.disconnect"}
 
 
 class AdmissionMiddleware(HTTPMiddleware):
@@ -170,15 +185,16 @@ def check_size(size: int, limits: Limits) -> None:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a call names this machine as its host and comes from no other site's page."""
-    host = urlsplit(f"//{request.headers.get('host', '')}")
-    origin = request.headers.get("origin")
+    """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
+    if any(name in request.headers for name in FORWARDED):
+        return False
     try:
+        host, origin = urlsplit(f"//{request.headers.get('host', '')}"), request.headers.get("origin")
         is_own = is_loopback(host.hostname or "")
+        return is_own and (origin is None or urlsplit(origin).netloc == host.netloc)
     except ValueError:
-        is_own = False
-    return is_own and (origin is None or urlsplit(origin).netloc == host.netloc)
+        return False
 
 
 def _cross_site() -> ServiceError:
-    return ServiceError(403, "expected a call from this machine, got one on behalf of another site; use an API key")
+    return ServiceError(403, "expected a call from this machine, got one on behalf of another; use an API key")

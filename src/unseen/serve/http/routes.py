@@ -151,8 +151,10 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
 
 
 @router.get("/v1/streams/{id}/events")
-async def events(service: Shared, entry: ReadEntry) -> Response:
+async def events(service: Shared, entry: ReadEntry, request: Request) -> Response:
     """Send the verdicts of every observed sample from now on, as server-sent events."""
+    if request.scope["http_version"] == "1.0":
+        raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
     messages = service.events.listen(entry.config.id)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 

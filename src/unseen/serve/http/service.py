@@ -35,8 +35,8 @@ class Service:
         self.metrics, self.encoder = Metrics(), ImageEncoder(settings.encoder, self.limits)
 
     def needs_key(self) -> bool:
-        """Return whether a key is needed: where others can reach the service, or as soon as there is a key."""
-        return len(self.keys) > 0 or not is_loopback(self.settings.host)
+        """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
+        return self.settings.require_key or self.keys.needed or not is_loopback(self.settings.host)
 
     def owner_of(self, request: Request) -> str:
         """Return whose key a request carries, or "" for none that is valid."""

@@ -112,7 +112,7 @@ class StreamStore(ABC):
     def create(self, labels: LabelSpace, wanted: StreamConfig) -> StreamEntry:
         """Make and open a stream; refuse one that is too many for its owner or that could not work."""
         most = self.settings.limits.streams
-        if len(list(self.owned(wanted.owner))) >= most:
+        if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
             raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first")
         wanted.check(labels)
         config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
@@ -122,7 +122,8 @@ class StreamStore(ABC):
 
     def delete(self, entry: StreamEntry) -> None:
         """Remove a stream and everything it learned."""
-        del self.entries[entry.config.id]
+        if self.entries.pop(entry.config.id, None) is None:
+            raise ServiceError(404, "expected a stream, got one that was deleted; list them first")
         self.release(entry, is_deleted=True)
         self.folder.remove_stream(entry.config.id)
 

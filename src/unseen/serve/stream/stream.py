@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Stream:
 
     def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
         self.folder, self.config, self.durability = folder, config, durability
-        self.labels = LabelSpace.load(folder / "space.safetensors")
+        self.labels = shared_space(folder / "space.safetensors")
         self.spec = config.spec(self.labels)
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
@@ -95,6 +96,7 @@ class Stream:
     def restore(self, source: Path) -> None:
         """Take over the state in a file; the journal records it as one more entry."""
         session = self.spec.resume(source)
+        refuse_infinite(session)
         with self._lock:
             self._refresh()
             saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
@@ -251,6 +253,23 @@ class Stream:
     def _publish(self) -> None:
         """Let readers see what the writer has learned."""
         self.readers = self.writer.at(self.writer.snapshot)
+
+
+_spaces: WeakValueDictionary[tuple[str, torch.dtype], LabelSpace] = WeakValueDictionary()
+
+
+def shared_space(path: Path) -> LabelSpace:
+    """Return the label space in a file; streams with equal ones share one copy."""
+    labels = LabelSpace.load(path)
+    return _spaces.setdefault((labels.fingerprint, labels.id_anchors.dtype), labels)
+
+
+def refuse_infinite(session: Session) -> None:
+    """Refuse a state that holds numbers no stream can learn from."""
+    for state in session.snapshot:
+        for name, tensor in flatten(state).items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise StateError(f"expected a state of finite numbers, got others in {name}; restore another")
 
 
 def arithmetic() -> str:
