@@ -81,7 +81,7 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
     assert re.search(r" red +known +\d+ % likely", lines[0])
     assert any(re.search(r" \(nearest: (red|green)\) +unknown +\d+ % likely", line) for line in lines)
-    assert "2 names + 40 negatives (words, neglabel rule" in result.stderr
+    assert "2 names + 40 negatives (words, wordnet rule" in result.stderr
     assert "known " in result.stderr
     assert "learned from 12" in result.stderr
 

@@ -15,17 +15,20 @@ from unseen.bench.executors import Executor, run_all
 from unseen.bench.experiment import Case, grouped, mean, run_experiment
 from unseen.bench.jsonl import Row, read_rows
 from unseen.bench.markdown import markdown_table
+from unseen.bench.methods import ORACLE, ORACLES, Method
 from unseen.bench.results import ResultFolder, mean_and_deviation
-from unseen.bench.runs import DETECTORS, KINDS, ORACLE, Run, default_detectors, list_runs, with_sweeps
+from unseen.bench.runs import DETECTORS, KINDS, Run, default_detectors, list_runs, with_sweeps
 from unseen.bench.version import code_version
 
 __all__ = [
     "DETECTORS",
     "KINDS",
     "ORACLE",
+    "ORACLES",
     "Case",
     "Comparison",
     "Executor",
+    "Method",
     "ResultFolder",
     "Row",
     "Run",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from unseen.bench.jsonl import Row
 from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
 from unseen.bench.version import code_version
 from unseen.checks import check_blocking, check_causal, check_length_free, require_same
-from unseen.detectors import Detector, Online, Reading
+from unseen.detectors import Detector, Online, OnlineID, Reading
 from unseen.detectors.posthoc import PostHoc, fit
 from unseen.errors import SettingError
 from unseen.evaluate import Evaluation, evaluate, evaluate_many, oracle, over_time
@@ -42,7 +43,7 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
     order = arrival_order(pool, run)
     trial = pool[order]
     assert_rules(detector, trial.z, run)
-    if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online):
+    if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online | OnlineID):
         evaluation = oracle(detector, trial)
     else:
         evaluation = evaluate(detector, trial)
@@ -88,7 +89,8 @@ def to_result(
 
 def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
     """Return what makes a row this row and no other: rows that agree on it need not be computed again."""
-    settings = run.build(suite.labels).settings.items()
+    detector = run.build(suite)
+    settings = detector.settings.items()
     return {
         "suite": suite.name,
         "sets": list(run.sets),
@@ -98,7 +100,8 @@ def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
         "kind": run.kind,
         "settings": {name: str(getattr(v, "__name__", v)) if callable(v) else v for name, v in settings},
         "varied": [name for name, _ in run.settings],
-        "labels": suite.labels.fingerprint,
+        "labels": detector.labels.fingerprint,
+        "text": suite.text_of(run.method.space),
         "data": suite.fingerprint,
         "version": code_version(),
         **({} if device == CPU else {"device": device}),  # another device rounds otherwise
@@ -107,7 +110,10 @@ def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
 
 def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[Any]]:
     """Return the samples of a run and its detector, fitted on known images that are then left out if it needs them."""
-    detector, trial = run.build(suite.labels.to(device=device)), suite.against(*run.sets)
+    detector = run.build(suite)
+    if detector.needs_patches:
+        suite = suite.with_patches(detector.labels)
+    trial, detector = suite.against(*run.sets), replace(detector, labels=detector.labels.to(device=device))
     if not isinstance(detector, PostHoc):
         return trial, detector
     held_out, rest = trial.held_out()

@@ -6,6 +6,7 @@ from typing import Any
 
 from unseen.detectors.adaneg import AdaNeg
 from unseen.detectors.base import Detector, Reading
+from unseen.detectors.clipscope import CLIPScope
 from unseen.detectors.csp import CSP
 from unseen.detectors.dnm import DNM
 from unseen.detectors.energy import Energy
@@ -20,6 +21,7 @@ from unseen.detectors.online import Online
 from unseen.detectors.online_id import OnlineID
 from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
+from unseen.detectors.variance import Variance
 from unseen.errors import SettingError
 from unseen.labels import LabelSpace
 
@@ -34,12 +36,14 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
         MaxLogit,
         Energy,
         Entropy,
+        Variance,
         NegLabel,
         CSP,
         AdaNeg,
         DNM,
         EOE,
         TANL,
+        CLIPScope,
         GLMCM,
     )
 }
@@ -82,6 +86,7 @@ __all__ = [
     "REGISTRY",
     "TANL",
     "AdaNeg",
+    "CLIPScope",
     "Detector",
     "Energy",
     "Entropy",
@@ -92,6 +97,7 @@ __all__ = [
     "OnlineID",
     "PooledEvidence",
     "Reading",
+    "Variance",
     "canonical_name",
     "find",
     "make",

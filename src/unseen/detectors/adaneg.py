@@ -92,7 +92,7 @@ class AdaNeg(Detector[Memory]):
         cosine = self._cosine(z)
         adapted = self._adapted(state, cosine, state.images[: int(state.stored)] @ z.T)
         route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
-        return self._reading(self._trust(self._logits(cosine)), adapted, route)
+        return self._reading(cosine, self._trust(self._logits(cosine)), adapted, route)
 
     def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
         """Keep the sure samples of a block in order and score each right after its own update.
@@ -112,7 +112,7 @@ class AdaNeg(Detector[Memory]):
                 slots = torch.cat([cosine[name, None, t:], near[writer.sources(name), t:]])
                 gram = writer.write_gram(name, slot, slots[:, 0])
                 adapted[name, t:] = self._mixture(slots[None], gram[None])[0]
-        return self._reading(trust, adapted, route), writer.finish(z)
+        return self._reading(cosine, trust, adapted, route), writer.finish(z)
 
     def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
         return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
@@ -155,13 +155,24 @@ class AdaNeg(Detector[Memory]):
         length = (weight * (gram @ weight)).sum(dim=1).sqrt()
         return (weight * slots).sum(dim=1) / length
 
-    def _reading(self, frozen: Float[Tensor, " T"], adapted: Float[Tensor, "C T"], route: Tensor) -> Reading:
-        """Return the log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds."""
+    def _reading(
+        self, cosine: Float[Tensor, "C T"], frozen: Float[Tensor, " T"], adapted: Float[Tensor, "C T"], route: Tensor
+    ) -> Reading:
+        """Return the log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds.
+
+        The name is the best of `p(text) + lam * p(adapted)`, as published: there the text weighs more.
+        """
         moved = self._trust(self._logits(adapted))
         weight = math.log(self.lam) if self.lam else -math.inf
         accept = torch.logaddexp(logsigmoid(moved), logsigmoid(frozen) + weight)
         reject = torch.logaddexp(logsigmoid(-moved), logsigmoid(-frozen) + weight)
-        return Reading.of(accept - reject, adapted[: len(self.labels.names)].argmax(dim=0), route)
+        text = self._log_share(cosine, frozen)
+        label = torch.logaddexp(text, self._log_share(adapted, moved) + weight).argmax(dim=0)
+        return Reading.of(accept - reject, label, route)
+
+    def _log_share(self, cosine: Float[Tensor, "C T"], trust: Float[Tensor, " T"]) -> Float[Tensor, "K T"]:
+        """Return the log of each known name's mean probability over the groups."""
+        return (cosine[: len(self.labels.names)] / self.tau).log_softmax(dim=0) + logsigmoid(trust)
 
 
 class _MemoryWriter:

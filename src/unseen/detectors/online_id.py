@@ -9,13 +9,13 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unseen.detectors.base import in_range
-from unseen.detectors.single_bank import SingleBank
+from unseen.detectors.base import Reading, in_range
+from unseen.detectors.single_bank import Bank, SingleBank
 from unseen.gate import exact_near_bound
 from unseen.labels import LabelSpace
 from unseen.odds import logit, top
 from unseen.scan import Anchors, TargetSource, read
-from unseen.text import mcm
+from unseen.text import TextLogits, mcm
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,12 @@ class OnlineID(SingleBank):
     def names_only(self) -> LabelSpace:
         """Return the label space without the negatives, which this method does not use."""
         return self.labels.with_negatives(0)
+
+    def learn_with_trust(
+        self, state: Bank, z: Float[Tensor, "T d"], sources: TextLogits, trust: Float[Tensor, " T"]
+    ) -> tuple[Reading, Bank]:
+        """Learn and score with routes from elsewhere; samples of trust logit(beta) or more teach."""
+        return self._taught(state, z, sources.known, trust >= logit(self.beta))
 
     def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
         """Return the frozen text as soft targets, and the samples whose MCM is at least `beta` (Eq. 46)."""

@@ -1,6 +1,6 @@
 """Names in, a LabelSpace out: K known and L negative anchors, the text side of every detector."""
 
-from unseen.labels.corpus import Corpus, word_list, wordnet
+from unseen.labels.corpus import Corpus, synset_names, word_list, wordnet
 from unseen.labels.miners import MINERS
 from unseen.labels.mining import MiningSpec, build
 from unseen.labels.names import read_names
@@ -18,6 +18,7 @@ __all__ = [
     "PromptTemplates",
     "build",
     "read_names",
+    "synset_names",
     "word_list",
     "wordnet",
 ]

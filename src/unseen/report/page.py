@@ -150,6 +150,8 @@ def _table(table: Table, unclean: Sequence[str]) -> str:
     metrics = "<th>AUROC</th><th>FPR95</th>" * len(table.columns)
     head = f"<tr><th></th>{sets}<th></th><th></th></tr><tr><th>method</th>{metrics}<th>µs</th><th>state</th></tr>"
     note = f"<p class='soft'>{NOTES[table.kind]}</p>"
+    if table.text_note:
+        note += f"<p class='soft'>{escape(table.text_note)}</p>"
     if set(unclean) & set(table.sets):
         note += "<p class='soft'>* known to contain images of known classes.</p>"
     body = "".join(_line(line, table.columns) for line in table.lines)

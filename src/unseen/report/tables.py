@@ -46,6 +46,7 @@ class MethodLine:
     microseconds: float = math.nan
     state_bytes: int | None = None
     printed: bool = False
+    text: str = ""  # where the method's text comes from
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,14 @@ class Table:
     def title(self) -> str:
         """Return what the lines have in common."""
         return f"{KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
+
+    @property
+    def text_note(self) -> str:
+        """Return where the text of the lines comes from: once if it is the same for all, else line by line."""
+        texts = {line.method: line.text for line in self.lines if line.text}
+        if len(set(texts.values())) == 1:
+            return f"Text: {next(iter(texts.values()))}."
+        return f"Text: {'; '.join(f'{method} {text}' for method, text in texts.items())}." if texts else ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -105,7 +114,8 @@ def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
     heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
     heads += ["seeds", "µs", "state"]
     lines = ([_method(line, "*{}*"), *_numbers(line, table), *_costs(line)] for line in table.lines)
-    return "\n".join(markdown_table(heads, lines)) + "\n"
+    note = f"\n{table.text_note}\n" if table.text_note else ""
+    return "\n".join(markdown_table(heads, lines)) + f"\n{note}"
 
 
 def _numbers(line: MethodLine, table: Table) -> list[str]:
@@ -181,7 +191,7 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
             cells[group] = MetricCell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
     seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
-    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes)
+    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
 
 
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
