@@ -26,17 +26,21 @@ Z = stream(LABELS, 20)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    data = tmp_path_factory.mktemp("edges")
-    LABELS.save(data / "space")
-    with Server(data / "data") as running:
-        running.space = data / "space"
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("edges")
+    LABELS.save(path / "space")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Server(folder / "data") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def remote(server):
-    return server.client.create(server.space, detector="online")
+def remote(server, folder):
+    return server.client.create(folder / "space", detector="online")
 
 
 def raw(server, text: str) -> bytes:
@@ -78,8 +82,8 @@ def test_an_odd_header_is_no_defect_of_ours(server, remote, header, verb):
     assert answer.startswith(b"HTTP/1.1 ")
 
 
-def test_parallel_deletes_delete_once(server):
-    victim = server.client.create(server.space, detector="online")
+def test_parallel_deletes_delete_once(server, folder):
+    victim = server.client.create(folder / "space", detector="online")
 
     def delete(_) -> int:
         return httpx.delete(f"{server.url}/v1/streams/{victim.id}").status_code
@@ -173,13 +177,13 @@ def test_the_default_data_folder_is_not_the_working_directory():
     assert options.SERVICE_DATA.is_absolute()
 
 
-def test_an_error_does_not_say_where_our_files_are(server, remote):
+def test_an_error_does_not_say_where_our_files_are(server, folder):
     answer = server.client.http.post("/v1/streams", json={"space": "nothing"})
     assert answer.status_code == 422
-    (server.space.parent / "data" / "spaces" / "broken.safetensors").write_bytes(b"junk")
+    (folder / "data" / "spaces" / "broken.safetensors").write_bytes(b"junk")
     answer = server.client.http.post("/v1/streams", json={"space": "broken"})
     assert answer.status_code == 422
-    assert str(server.space.parent) not in answer.text
+    assert str(folder) not in answer.text
 
 
 def test_the_streams_of_tenants_do_not_count_as_the_operators(tmp_path):
