@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
 from unseen.errors import MissingExtra
+from unseen.metrics import ReliabilityBin
 from unseen.report.tables import MethodLine, MetricCell, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
@@ -83,6 +84,20 @@ def histograms(margins: Mapping[str, Margins]) -> str:
                     axis.set_title(name)
                 if column == 0:
                     axis.set_ylabel(method)
+        _legend(figure, axes)
+        return svg()
+
+
+def reliability(groups: Mapping[str, Mapping[str, Sequence[ReliabilityBin]]]) -> str:
+    """Draw the share of known images against their mean confidence: a panel per group, a line per part of it."""
+    with _panels(len(groups), height=2.9) as (figure, axes, svg):
+        for axis, (title, parts) in zip(axes.flat, groups.items(), strict=False):
+            axis.plot([0, 1], [0, 1], color=INK, linewidth=0.6, linestyle=":")
+            for index, (name, bins) in enumerate(parts.items()):
+                points = [(one.confidence, one.known) for one in bins if one.samples]
+                style = {"color": _colour(index), "linestyle": _style(index), "marker": "o", "markersize": 3}
+                axis.plot(*zip(*points, strict=True), label=name, **style)
+            axis.set(title=title, xlabel="confidence", ylabel="share known", xlim=(0, 1), ylim=(0, 1.01))
         _legend(figure, axes)
         return svg()
 

@@ -7,10 +7,10 @@ from typing import Any
 from unseen.errors import SettingError
 from unseen.threshold.adaptive import Adaptive
 from unseen.threshold.base import Decisions, ThresholdRule
-from unseen.threshold.calibrated import calibrated
+from unseen.threshold.calibrated import Calibrated, Calibration, calibrated, calibration
 from unseen.threshold.fixed import Fixed
 
-REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive)}
+REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive, Calibrated)}
 
 
 def make(name: str, **settings: Any) -> ThresholdRule[Any]:
@@ -25,4 +25,15 @@ def make(name: str, **settings: Any) -> ThresholdRule[Any]:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
 
 
-__all__ = ["REGISTRY", "Adaptive", "Decisions", "Fixed", "ThresholdRule", "calibrated", "make"]
+__all__ = [
+    "REGISTRY",
+    "Adaptive",
+    "Calibrated",
+    "Calibration",
+    "Decisions",
+    "Fixed",
+    "ThresholdRule",
+    "calibrated",
+    "calibration",
+    "make",
+]
