@@ -7,6 +7,7 @@ entry is a whole block of samples as it was observed: replaying entries gives th
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import StateError
+from unseen.serve.stream.room import is_passing, no_room
 from unseen.serve.stream.wal import journal_damage, refuse_holes
 
 VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
@@ -39,6 +41,7 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 
+TIP = "journal.tip"
 OBSERVE, RESET, RESTORE = "observe", "reset", "restore"
 
 
@@ -99,8 +102,37 @@ class Retention:
         db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self.receipts,))
 
 
+class Tip:
+    """The number of the last entry on disk, in a small file beside the journal.
+
+    It is written after each commit and not waited for: it survives a kill, and after a power cut it may be behind the
+    journal, never before it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> int:
+        """Return the number, or -1 where there is none."""
+        try:
+            number, check = struct.unpack("<qq", self.path.read_bytes())
+        except (FileNotFoundError, struct.error):
+            return -1
+        return number if check == ~number else -1
+
+    def write(self, number: int) -> None:
+        """Note a number, in the place of the one before."""
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(handle, struct.pack("<qq", number, ~number), 0)
+        finally:
+            os.close(handle)
+
+
 class Journal:
     """A journal that keeps nothing, for benchmarks and trials; SqliteJournal is the durable one."""
+
+    lost_tip = False  # whether the number of the last acknowledged entry was removed
 
     def append(
         self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
@@ -135,15 +167,21 @@ class SqliteJournal(Journal):
     """A journal in one SQLite file. One thread at a time may use it."""
 
     def __init__(self, path: Path, start: Position) -> None:
-        self.path, self.start = path, start
+        self.path, self.start, self.tip = path, start, Tip(path.with_name(TIP))
         refuse_holes(path.with_name(path.name + "-wal"))
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._check_version()
-            self._db.executescript(OPEN)
-            self._db.executescript(SCHEMA)
+            if self._is_new():
+                self._db.executescript(OPEN + SCHEMA)
+            else:
+                self._db.executescript(OPEN)
+            self._check_tip()
         except sqlite3.Error as error:
-            raise journal_damage(path, error) from error
+            self._db.close()
+            raise no_room(error) if is_passing(error) else journal_damage(path, error) from error
+        except BaseException:
+            self._db.close()
+            raise
 
     def append(
         self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
@@ -163,6 +201,7 @@ class SqliteJournal(Journal):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        self.tip.write(after.entry)
         return after
 
     def receipt(self, key: bytes) -> Receipt | None:
@@ -186,7 +225,7 @@ class SqliteJournal(Journal):
                     raise journal_damage(self.path, f"entry {here.entry + 1} is missing or altered")
                 yield entry, at
         except sqlite3.Error as error:
-            raise journal_damage(self.path, error) from error
+            raise no_room(error) if is_passing(error) else journal_damage(self.path, error) from error
 
     def note(self, name: str) -> str | None:
         row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
@@ -202,13 +241,23 @@ class SqliteJournal(Journal):
     def close(self) -> None:
         self._db.close()
 
-    def _check_version(self) -> None:
-        """Refuse a file of another format before anything is written to it."""
+    def _check_tip(self) -> None:
+        """Refuse a journal that lacks what was acknowledged: SQLite takes a shortened log for one that ended there."""
+        last = int(self._db.execute("SELECT ifnull(max(id), 0) FROM entries").fetchone()[0])
+        tip = self.tip.read()
+        if tip > last:
+            raise journal_damage(self.path, f"the journal ends at entry {last} where entry {tip} was acknowledged")
+        self.lost_tip = tip < 0 and self.note("tip") is not None
+        if tip < 0:
+            self.tip.write(last)
+            self.set_note("tip", TIP)
+
+    def _is_new(self) -> bool:
+        """Return whether there are no tables yet; refuse a file of another format before anything is written to it."""
         found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         is_new = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if is_new or found == VERSION:
-            return
-        self._db.close()
+            return bool(is_new)
         remedy = "a newer unseen wrote it, install that" if found > VERSION else "open it with the unseen it is from"
         raise StateError(f"expected a journal of format {VERSION} in {self.path.name}, got format {found}; {remedy}")
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from unseen.serve.stream.journal import (
     OBSERVE,
     RESET,
     RESTORE,
+    TIP,
     Journal,
     JournalEntry,
     Position,
@@ -29,6 +31,7 @@ from unseen.serve.stream.journal import (
     Retention,
     SqliteJournal,
 )
+from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
 from unseen.session import Session
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
@@ -41,7 +44,7 @@ class Stream:
 
     def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
         self.folder, self.config, self.durability = folder, config, durability
-        self.labels = LabelSpace.load(folder / "space.safetensors")
+        self.labels = shared_space(folder / "space.safetensors")
         self.spec = config.spec(self.labels)
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
@@ -93,6 +96,7 @@ class Stream:
     def restore(self, source: Path) -> None:
         """Take over the state in a file; the journal records it as one more entry."""
         session = self.spec.resume(source)
+        refuse_infinite(session)
         with self._lock:
             self._refresh()
             saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
@@ -164,9 +168,7 @@ class Stream:
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
-            raise ServiceError(
-                507, f"expected room and a sound disk for the journal, got {error}; nothing was learned, try again"
-            ) from error
+            raise no_room(error) from error
         self._retention, self._fresh = None, True
 
     def _refresh(self) -> None:
@@ -179,7 +181,9 @@ class Stream:
 
     def _recover(self) -> None:
         path = self.folder / "journal.db"
-        self.journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        self.journal: Journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        if self.journal.lost_tip:
+            self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
         self._begin(self.spec.build())
         self.at = self._from_snapshot() or self.start
         self._snapshotted = self.at.seq
@@ -245,6 +249,23 @@ class Stream:
     def _publish(self) -> None:
         """Let readers see what the writer has learned."""
         self.readers = self.writer.at(self.writer.snapshot)
+
+
+_spaces: WeakValueDictionary[tuple[str, torch.dtype], LabelSpace] = WeakValueDictionary()
+
+
+def shared_space(path: Path) -> LabelSpace:
+    """Return the label space in a file; streams with equal ones share one copy."""
+    labels = LabelSpace.load(path)
+    return _spaces.setdefault((labels.fingerprint, labels.id_anchors.dtype), labels)
+
+
+def refuse_infinite(session: Session) -> None:
+    """Refuse a state that holds numbers no stream can learn from."""
+    for state in session.snapshot:
+        for name, tensor in flatten(state).items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise StateError(f"expected a state of finite numbers, got others in {name}; restore another")
 
 
 def arithmetic() -> str:
