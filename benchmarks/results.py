@@ -156,6 +156,8 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
     """Return one suite's part of the page."""
     counts = f"{len(suite.labels.names):,} names, {len(suite.labels.negatives):,} negatives"
     text = f"\n## {suite.name}\n\n{suite.about}. {counts}.\n"
+    for judged in tables.verdict_tables(rows):
+        text += f"\n### {judged.title}\n\n" + "\n".join(markdown_table(judged.heads, judged.lines)) + "\n"
     for table in tables.tables(rows, suite):
         text += f"\n### {table.title}\n\n{tables.markdown(table, unclean=suite.unclean)}"
     names = {row["detector"] for row in rows}

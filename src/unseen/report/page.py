@@ -14,7 +14,10 @@ from unseen.report.tables import MethodLine, Table
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
-METRICS = ("margin_auroc", "auroc", "purity_known", "purity_unknown", "coverage_unknown")
+METRICS = (
+    *("margin_auroc", "auroc", "kept", "rejected", "ece"),
+    *("purity_known", "purity_unknown", "coverage_unknown"),
+)
 SMALL = "{} <small>±{}</small>"
 SHOWN = 4  # methods in the histograms: a panel each
 
@@ -65,7 +68,9 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
 def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[str, str, str]]:
     plain = [row for row in rows if not row["varied"]]
     found = tables.tables(rows, suite)
-    yield "tables", "Tables", "".join(_table(table, suite.unclean) for table in found)
+    judged = tables.verdict_tables(rows)
+    yield "verdicts", "Verdicts", "".join(_of_kind(one.kind, one.title, grid(one.heads, one.lines)) for one in judged)
+    yield "tables", "Ranking", "".join(_table(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
     yield from _from_margins(plain, results)
     learning = [row for row in plain if row["over_time"]]
@@ -118,6 +123,13 @@ def _curves(rows: Sequence[Row], setting: str) -> str:
         if mine:
             pages.append(_of_kind(kind, f"{title}; {setting}", plots.curves(mine, setting)))
     return "".join(pages)
+
+
+def grid(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table of texts."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _of_kind(kind: str, title: str, figure: str) -> str:

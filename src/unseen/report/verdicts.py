@@ -11,7 +11,7 @@ from unseen.bench import Row, grouped
 from unseen.bench.experiment import finite
 from unseen.metrics import ReliabilityBin, calibration_error, reliability
 from unseen.report import plots
-from unseen.report.page import STYLE
+from unseen.report.page import STYLE, grid
 from unseen.storage.files import replacing
 
 Bins = list[list[float | None]]  # samples, mean confidence and share known of each bin, as a row holds them
@@ -54,17 +54,15 @@ def html(table: Sequence[str], goals: Sequence[str], by_order: Mapping[str, Mapp
     body = (
         "<h1>Verdicts</h1><p>What a session decides, judged by the truth after the last image. Shares in percent.</p>"
         f"<h2>Goals</h2><pre>{escape(chr(10).join(goals))}</pre>"
-        f"<h2>Streams</h2>{_grid(table)}"
         "<h2>Reliability</h2><p>The share of known images among those with about the same confidence, for each suite, "
         f"all sets together; on the diagonal the confidence is right. Largest calibration error: {escape(errors)}.</p>"
         f"<figure>{plots.reliability(by_order)}</figure>"
+        f"<h2>Streams</h2>{_grid(table)}"
     )
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Verdicts · unseen</title>'
     return f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n'
 
 
 def _grid(table: Sequence[str]) -> str:
-    head, _, *lines = ([escape(cell.strip()) for cell in line.strip("| ").split(" | ")] for line in table)
-    rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines)
-    heads = "".join(f"<th>{cell}</th>" for cell in head)
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    head, _, *lines = ([cell.strip() for cell in line.strip("| ").split(" | ")] for line in table)
+    return grid(head, lines)
