@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors, threshold
-from unseen.images.thumbnail import jpeg_thumbnail
+from unseen.images.decode import jpeg_thumbnail
 from unseen.report import charts
 from unseen.report.stream_page import SHOWN, Gallery, Section, StreamLog, Thumbnail, about, label_section, page, write
 

@@ -10,7 +10,7 @@ from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.encoders.offline import encoder as offline
 from unseen.labels import Corpus
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 
 PLACES = {"linux": ".cache/unseen", "darwin": "Library/Caches/unseen", "win32": "AppData/Local/unseen"}
 
