@@ -13,7 +13,7 @@ from unseen.errors import UnseenError
 COMMANDS = ("demo", "detect", "encode", "mine", "gap", "serve", "export")  # unseen.cli.NAME holds the function NAME
 EXTENDED = {
     "score": ("streams",),
-    "bench": ("compare",),
+    "bench": ("compare", "paper"),
 }  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 

@@ -85,7 +85,7 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
 def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[str, str, str]]:
     plain = [row for row in rows if not row["varied"]]
     found = tables.tables(rows, suite)
-    yield "tables", "Tables", "".join(_table(table, suite.unclean) for table in found)
+    yield "tables", "Tables", "".join(table_html(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
     yield from _from_margins(plain, results)
     learning = [row for row in plain if row["over_time"]]
@@ -144,7 +144,8 @@ def _of_kind(kind: str, title: str, figure: str) -> str:
     return f'<figure class="{kind}"><h3>{escape(title)}</h3>{figure}</figure>'
 
 
-def _table(table: Table, unclean: Sequence[str]) -> str:
+def table_html(table: Table, unclean: Sequence[str]) -> str:
+    """Return a table with what may be compared in it."""
     marked = {name: f"{name} *" if name in unclean else name for name in table.columns}
     sets = "".join(f'<th colspan="2">{escape(marked[name])}</th>' for name in table.columns)
     metrics = "<th>AUROC</th><th>FPR95</th>" * len(table.columns)
