@@ -1,7 +1,5 @@
 """One run: a stream through a detector, checked against the rules, judged, and returned as a row and sample values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -3,6 +3,7 @@
 An option that one command has stands in the signature of that command.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +51,7 @@ Rejudge = Annotated[
 Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")]
 
 # clusters and services
-SERVICE_DATA = Path("unseen-data")
+SERVICE_DATA = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "unseen"
 ServiceData = Annotated[Path, typer.Option(help="Folder of the service: streams, journals and keys.")]
 Ray = Annotated[str | None, typer.Option(help=cluster.HELP)]
 Gpus = Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)]

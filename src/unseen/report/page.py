@@ -21,27 +21,7 @@ METRICS = (
 SMALL = "{} <small>±{}</small>"
 SHOWN = 4  # methods in the histograms: a panel each
 
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1d2126; --soft: #5c6670; --line: #d9dee3; --mark: #f4f6f8; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171a; --ink: #e4e8eb; --soft: #9aa5af; --line: #343b42; --mark: #1c2126; }
-}
-body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 26px; margin: 0; } h2 { font-size: 19px; margin: 40px 0 8px; }
-h3 { font-size: 15px; margin: 20px 0 6px; }
-p { margin: 6px 0; max-width: 78ch; } .soft { color: var(--soft); }
-figure { margin: 12px 0 20px; } svg { width: 100%; height: auto; color: var(--ink); font-family: inherit; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { padding: 4px 9px; text-align: right; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-thead th[colspan] { text-align: center; border-left: 1px solid var(--line); }
-td small { color: var(--soft); } tr.printed td { color: var(--soft); font-style: italic; }
-.oracle, .id-images { border-left: 4px solid #d9622b; padding-left: 14px; }
-.id-images { border-color: #8a7a1f; }
-nav a { margin-right: 14px; color: inherit; }
-"""
+STYLE = Path(__file__).with_name("page.css")
 
 PROTOCOL = (
     "Each detector gets unit features in arrival order and nothing else. Every run first replaces, cuts and lengthens "
@@ -77,7 +57,7 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
     body = "".join(f'<h2 id="{name}">{escape(title)}</h2>{text}' for name, title, text in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(suite.name)} · unseen bench</title><style>{STYLE}</style></head><body>"
+        f"<title>{escape(suite.name)} · unseen bench</title><style>{STYLE.read_text()}</style></head><body>"
         f"<h1>{escape(suite.name)}</h1><p>{escape(suite.about)}.</p>"
         f'<p class="soft">{escape(str(suite.labels))} · data {suite.fingerprint} · '
         f"unseen {escape(rows[0]['version'])} · torch {escape(rows[0]['torch'])}</p>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.threshold.adaptive import Adaptive
 from unseen.threshold.base import Decisions, ThresholdRule
 from unseen.threshold.calibrated import Calibrated, Calibration, calibrated, calibration
@@ -15,25 +15,8 @@ REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fi
 
 def make(name: str, **settings: Any) -> ThresholdRule[Any]:
     """Return the rule registered as `name`."""
-    if name not in REGISTRY:
-        raise SettingError(
-            f"expected a threshold out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
-        )
+    check_choice("a threshold", name, sorted(REGISTRY))
     try:
         return REGISTRY[name](**settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
-
-
-__all__ = [
-    "REGISTRY",
-    "Adaptive",
-    "Calibrated",
-    "Calibration",
-    "Decisions",
-    "Fixed",
-    "ThresholdRule",
-    "calibrated",
-    "calibration",
-    "make",
-]
