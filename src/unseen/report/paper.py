@@ -226,10 +226,7 @@ def _html_part(part: Table | Grid | Figure) -> str:
         return page.table_html(part, ())
     if isinstance(part, Figure):
         return f"<figure><h3>{escape(part.title)}</h3>{part.svg}</figure>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in part.heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in part.lines)
-    grid = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    return f"<section><h3>{escape(part.title)}</h3>{grid}</section>"
+    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines)}</section>"
 
 
 def _anchor(one: Section) -> str:

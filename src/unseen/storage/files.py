@@ -1,5 +1,6 @@
 """Write files whole or not at all, and read back only what was written."""
 
+import errno
 import hashlib
 import json
 import os
@@ -47,7 +48,10 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, hea
     """Write `tensors` and a JSON `header` as one safetensors file that carries its own checksum."""
     metadata = {"kind": kind, "header": header, "sha256": _checksum(tensors, header)}
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+        except SafetensorError as error:  # what was to be written is sound, so the disk is not
+            raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -64,9 +68,7 @@ def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str
     try:
         tensors, metadata = read_safetensors(path)
     except (SafetensorError, OSError) as error:
-        raise StateError(
-            f"expected a whole {kind} file at {path}, got a damaged one ({error}); restore a copy"
-        ) from error
+        raise StateError(f"expected a {kind} file at {path}, got a damaged one ({error}); restore a copy") from error
     if metadata.get("kind") != kind:
         found = metadata.get("kind", "something unseen did not write")
         raise StateError(f"expected a {kind} file at {path}, got {found}; pass the right file")

@@ -1,7 +1,5 @@
 """From a table and a folder to a suite."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +39,11 @@ def load(name: str, folder: str | Path) -> Suite:
     known = feature_files.known_samples(table[KNOWN], folder, matches)
     unknown = {which: feature_files.unknown_samples(row, folder) for which, row in table["unknown"].items()}
     return Suite.of(Source(name, folder), table, labels, known, unknown)
+
+
+def feature_files_of(name: str) -> list[str]:
+    """Return the feature files that a suite reads."""
+    return feature_files.files_of(tables.read(name))
 
 
 def load_images(
