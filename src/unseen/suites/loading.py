@@ -41,6 +41,11 @@ def load(name: str, folder: str | Path) -> Suite:
     return Suite.of(Source(name, folder), table, labels, known, unknown)
 
 
+def feature_files_of(name: str) -> list[str]:
+    """Return the feature files that a suite reads."""
+    return feature_files.files_of(tables.read(name))
+
+
 def load_images(
     name: str,
     root: str | Path,
