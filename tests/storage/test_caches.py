@@ -45,4 +45,4 @@ def test_only_the_storage_package_knows_where_caches_lie():
     source = Path(unseen.__file__).parent
     places = re.compile(r"XDG_CACHE_HOME|LOCALAPPDATA|Library/Caches|[\"'/]\.cache|UNSEEN_CACHE\"")
     found = [path.relative_to(source) for path in source.rglob("*.py") if places.search(path.read_text())]
-    assert found == [Path("storage/caches.py")]
+    assert found == [Path("storage/files.py")]
