@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
-	$(BIN)/pytest -q -n auto --cov --cov-report=term
+	$(BIN)/pytest -q -n auto $(PYTEST)
 
 test-ray: .venv/ready
 	$(BIN)/pytest -q -m ray
@@ -35,7 +35,7 @@ results: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,video,plot,bench,serve,ray,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,video,plot,bench,serve,ray,tables,dev]'
 	touch $@
 
 clean:

@@ -262,3 +262,12 @@ def test_real_names_lie_far_from_real_prototypes(features):
     assert rank == 400
     assert bool((bound <= (anchors - best.bank).square().sum(1) + 1e-9).all())
     assert float(bound.min()) > 0.05
+
+
+def test_the_search_stops_by_the_loss_where_the_targets_can_be_met_exactly():
+    z, anchors = unit(300, 12, seed=1, dtype=torch.float32), unit(5, 12, seed=2, dtype=torch.float32)
+    targets = torch.softmax(z @ anchors.T / KAPPA, dim=1)  # the anchors themselves are the best bank, and v is 0 there
+    found = gap.optimal_prototypes(z, targets, kappa=KAPPA, tol=1e-6, steps=1000)
+    assert found.iterations < 300
+    fixed = gap._pull(z, targets, anchors, KAPPA)[0]
+    assert float(found.loss) <= float(fixed) * (1 + 1e-5)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import torch
 
 from helpers.streams import space, stream
+from unseen.detectors import OnlineID
 from unseen.gate import decaying_steps, exact_near_bound, routes
-from unseen.text import TextLogits, neglabel, text_logits
+from unseen.odds import logit
+from unseen.text import TextLogits, mcm, neglabel, text_logits
 
 
 def test_steps_decay_with_the_count_of_teaching_samples_and_go_on_where_they_stopped():
@@ -32,3 +34,21 @@ def test_trust_near_the_bound_is_computed_in_float64():
     shifted = neglabel(TextLogits(text.known + 1e-5, text.negative))
     second = exact_near_bound(shifted, neglabel, labels, z, tau=0.01, bound=bound)
     assert all(torch.equal(one, other) for one, other in zip(routes(first, bound), routes(second, bound), strict=True))
+
+
+def test_a_negative_bound_routes_alike_however_the_stream_is_divided():
+    labels = space(dtype=torch.float32)
+    z = stream(labels, 40)
+    exact = mcm(text_logits(labels, z.double(), tau=0.01))
+    low = OnlineID(labels, beta=float(exact.min().sigmoid()))  # below 0.5, and one sample lies on the bound
+    assert low.beta < 0.5
+    shifted = mcm(TextLogits(*(part + 1e-5 * torch.randn(part.shape) for part in text_logits(labels, z, tau=0.01))))
+    bound = logit(low.beta)
+    near = [exact_near_bound(trust, mcm, labels, z, tau=0.01, bound=bound) for trust in (exact.float(), shifted)]
+    assert torch.equal(near[0] >= bound, near[1] >= bound)
+    whole = low.observe(low.start(), z)[0].route
+    parts, state = [], low.start()
+    for part in z.split(7):
+        reading, state = low.observe(state, part)
+        parts.append(reading.route)
+    assert torch.equal(whole, torch.cat(parts))

@@ -30,15 +30,15 @@ LEXNAMES = """
 LISTS = dict(re.findall(r"(\d\d) (\S+)", LEXNAMES))
 
 
-def entries(data: str) -> Iterator[tuple[str, str]]:
-    """Yield (list, word) for every word of every synset of one WordNet data file."""
+def entries(data: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield (list, word, is the first of its synset) for every word of every synset of one WordNet data file."""
     for line in data.splitlines():
         if line.startswith("  "):  # the licence
             continue
         fields = line.split(" ")
         count = int(fields[3], 16)
-        for word in fields[4 : 4 + 2 * count : 2]:
-            yield LISTS[fields[1]], MARKER.sub("", word).replace("_", " ")
+        for place, word in enumerate(fields[4 : 4 + 2 * count : 2]):
+            yield LISTS[fields[1]], MARKER.sub("", word).replace("_", " "), place == 0
 
 
 def licence(data: str) -> list[str]:
@@ -48,14 +48,17 @@ def licence(data: str) -> list[str]:
 
 
 def render(files: list[str]) -> str:
-    """Return the corpus as text: the licence as comments, then one section of sorted words per list."""
-    words: dict[str, set[str]] = defaultdict(set)
+    """Return the corpus as text: the licence as comments, then one section of sorted words per list.
+
+    A star marks a word that opens a synset of its list: NegLabel's corpus has these words only.
+    """
+    words: dict[str, dict[str, bool]] = defaultdict(dict)
     for data in files:
-        for name, word in entries(data):
-            words[name].add(word)
+        for name, word, is_first in entries(data):
+            words[name][word] = words[name].get(word, False) or is_first
     lines = [f"# {line}".rstrip() for line in licence(files[0])]
     for name in sorted(words):
-        lines += [f"[{name}]", *sorted(words[name])]
+        lines += [f"[{name}]", *(f"{'*' * words[name][word]}{word}" for word in sorted(words[name]))]
     return "\n".join(lines) + "\n"
 
 

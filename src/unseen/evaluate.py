@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unseen import checkpoint
-from unseen.detectors import Detector, Online, Reading
+from unseen.detectors import Detector, Online, OnlineID, Reading
 from unseen.detectors.base import BLOCK, unit
 from unseen.metrics import ReliabilityBin, balanced_at_recall, best_balanced, calibration_error, reliability, summary
 from unseen.session import Session
@@ -82,14 +82,14 @@ def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Ten
     ]
 
 
-def oracle(detector: Online, trial: Trial) -> Evaluation:
-    """Run Algorithm 1 with routes taken from the truth: an upper bound for study, never a result of a detector."""
+def oracle(detector: Online | OnlineID, trial: Trial) -> Evaluation:
+    """Run Algorithm 1 or 2 with routes taken from the truth: an upper bound for study, never a result of a detector."""
     started, state, readings = perf_counter(), detector.start(), []
     z = unit(_to_device_of(detector, trial.z), like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
         text = text_logits(detector.labels, block, tau=detector.tau)
-        reading, state = detector.learn_with_trust(state, block, text, trust)
+        reading, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
         readings.append(reading)
     name = f"oracle-{detector.name}"
     return judge(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
@@ -197,8 +197,8 @@ def _session(judged: Judged) -> Session:
 
 
 def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
-    anchors = detector.labels.id_anchors
-    return (unit(_to_device_of(detector, z), like=anchors) @ anchors.T).argmax(1).cpu()
+    anchors, whole = detector.labels.id_anchors, z[:, 0] if detector.needs_patches else z
+    return (unit(_to_device_of(detector, whole), like=anchors) @ anchors.T).argmax(1).cpu()
 
 
 def _cost(started: float, state: Any) -> Cost:

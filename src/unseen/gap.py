@@ -10,8 +10,6 @@ limits of the theorems, as the code handles them:
   beside the paper's constant, and nothing is guaranteed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +24,7 @@ from unseen.gate import decaying_steps
 from unseen.labels import LabelSpace
 from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
 
+STALLED = 10  # roundings of the loss: a round of the optimiser that gains less has found what there is
 ROUND = 10  # optimiser iterations between two looks at the stopping test
 
 
@@ -171,7 +170,8 @@ def optimal_prototypes(
     """Return the unit rows that minimise Eq. 4 (one-hot targets) or Eq. 7 (soft ones) over all samples (Theorem 1).
 
     L-BFGS over free rows whose directions are the prototypes; it stops when every class meets the closed form within
-    `tol`, or after `steps` iterations.
+    `tol`, when the loss no longer falls, or after `steps` iterations. Where targets can be met exactly, v goes to 0 and
+    its direction to noise: there only the loss can tell that the search is over.
     """
     positive(kappa=kappa, tol=tol)
     if not len(z):
@@ -193,11 +193,14 @@ def optimal_prototypes(
 
     iterations = 0
     found = _prototypes(z, targets, start, kappa, iterations)
-    while iterations < steps and bool((found.residual > tol).any()):
+    gained = torch.full_like(found.loss, torch.inf)
+    least = STALLED * torch.finfo(z.dtype).eps
+    while iterations < steps and bool((found.residual > tol).any()) and bool(gained > least * found.loss.abs()):
         with torch.no_grad():
             optimiser.step(closure)
         iterations += ROUND
-        found = _prototypes(z, targets, normalize(free.detach(), dim=1), kappa, iterations)
+        before, found = found.loss, _prototypes(z, targets, normalize(free.detach(), dim=1), kappa, iterations)
+        gained = before - found.loss
     return found
 
 

@@ -24,7 +24,7 @@ def exact_near_bound(
     bound: float,
 ) -> Float[Tensor, " T"]:
     """Return `trust` with the values near `±bound` computed again in float64 by `compute(text_logits)`."""
-    near = (trust.abs() - bound).abs() < BOUND_TOLERANCE
+    near = (trust.abs() - abs(bound)).abs() < BOUND_TOLERANCE  # a beta below 0.5 has a negative bound
     if trust.dtype == torch.float64 or not bool(near.any()):
         return trust
     exact = compute(text_logits(labels, z[near].double(), tau=tau))

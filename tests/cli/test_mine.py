@@ -43,7 +43,7 @@ def test_names_come_from_a_file_and_from_options(tmp_path: Path) -> None:
 def test_json_is_one_object_with_the_manifest() -> None:
     out, _ = run("--label", "cat", "--json", "--show")
     row = json.loads(out)
-    assert row["manifest"]["miner"] == "neglabel"
+    assert row["manifest"]["miner"] == "wordnet"
     assert row["near_duplicates"] == [] or row["near_duplicates"][0]["negative"] == "cats"
     assert len(row["nearest_negatives"]["cat"]) == 3
 

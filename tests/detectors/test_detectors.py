@@ -124,10 +124,11 @@ LITERAL: dict[str, tuple[str, dict[str, Any], Callable[[LabelSpace, Tensor], Ten
         {},
         lambda labels, z: -torch.distributions.Categorical(logits=z @ labels.id_anchors.T).entropy(),
     ),
-    "neglabel": ("neglabel", {"tau": 0.1}, literal_neglabel),
+    "neglabel, one group": ("neglabel", {"tau": 0.1, "groups": 1}, literal_neglabel),
     "neglabel, groups": ("neglabel", {"tau": 0.1, "groups": 4}, literal_groups),
     "csp": ("csp", {"tau": 0.1, "groups": 4}, literal_groups),
     "eoe": ("eoe", {}, literal_eoe),
+    "variance": ("variance", {}, lambda labels, z: (z @ labels.id_anchors.T).softmax(1).var(1, correction=0)),
 }
 
 
@@ -174,7 +175,7 @@ def test_dnm_orders_samples_where_the_published_z_is_negative() -> None:
 
 def test_dnm_with_alpha_one_is_neglabel_in_groups() -> None:
     labels, z = space(), stream(space())
-    expected = make("neglabel", labels, groups=30).score(None, z)
+    expected = make("neglabel", labels).score(None, z)
     torch.testing.assert_close(make("dnm", labels, alpha=1).score(None, z), expected)
 
 
@@ -232,7 +233,13 @@ class LiteralAdaNeg:
             self.keep(x, self.known, text[self.known :])
         adapted = torch.stack([self.prototype(slots, x) for slots in self.memory])
         score = self.share(adapted, x) + self.detector.lam * p0
-        return float(score), int((adapted @ x)[: self.known].argmax()), route
+        names = self.names(text) + self.detector.lam * self.names(adapted @ x)
+        return float(score), int(names.argmax()), route
+
+    def names(self, cosine: Tensor) -> Tensor:
+        """Return each known name's mean probability over the groups."""
+        e, n = ((part / self.detector.tau).exp() for part in cosine.split([self.known, len(cosine) - self.known]))
+        return torch.stack([e / (e.sum() + n[group].sum()) for group in self.detector.members]).mean(0)
 
 
 @pytest.mark.parametrize("adaptive", ["sample", "task"])
@@ -283,6 +290,9 @@ class LiteralTANL:
         seed = self.activation(labels.id_anchors).mean(0)
         self.queues: list[list[Tensor]] = [[seed] * min(detector.queue, len(labels.names)), []]
         self.shares: list[float] = []
+        if detector.noise is not None:
+            self.queues[1] = list(self.activation(detector.noise[: detector.queue]))
+            self.shares = [self.share(x) for x in (*labels.id_anchors, *detector.noise[: detector.queue])]
 
     def activation(self, z: Tensor) -> Tensor:
         labels = self.detector.labels
@@ -292,7 +302,7 @@ class LiteralTANL:
     def share(self, x: Tensor) -> float:
         labels, tau = self.detector.labels, self.detector.tau
         means = [torch.stack(queue).mean(0) if queue else torch.zeros(len(labels.negatives)) for queue in self.queues]
-        active = (means[1] - means[0]).argsort(descending=True)[: self.detector.top]
+        active = (means[0] - means[1]).argsort(stable=True)[: self.detector.top]
         known, negative = (labels.id_anchors @ x / tau).exp().sum(), (labels.ood_anchors @ x / tau).exp()
         prefixes = [known / (known + negative[active[: i + 1]].sum()) for i in range(len(active))]
         return float(torch.stack(prefixes).mean())
@@ -322,7 +332,11 @@ class LiteralTANL:
         return self.share(x), int(sides[0]) - int(sides[1])
 
 
-@pytest.mark.parametrize("options", [{}, {"queue": 4, "top": 6, "window": 11}, {"gap": 0.0, "top": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"queue": 4, "top": 6, "window": 11}, {"gap": 0.0, "top": 1}, {"noise": unit(7, 12, seed=3), "queue": 5}],
+    ids=["published", "small", "one label", "noise images"],
+)
 def test_tanl_matches_a_sample_by_sample_reference(options: dict[str, Any]) -> None:
     labels = space(4, 15, 12)
     detector = make("tanl", labels, tau=0.05, **options)
@@ -333,6 +347,32 @@ def test_tanl_matches_a_sample_by_sample_reference(options: dict[str, Any]) -> N
     assert reading.route.tolist() == [route for _, route in expected]
     assert {-1, 1} <= set(reading.route.tolist())
     torch.testing.assert_close(torch.sigmoid(reading.score), torch.tensor([share for share, _ in expected]).double())
+
+
+def test_tanl_takes_the_first_of_equally_active_labels() -> None:
+    labels = space(4, 40, 12)
+    twins = replace(labels, ood_anchors=labels.ood_anchors[torch.arange(40) // 4])  # ten vectors, each four times
+    detector: Any = make("tanl", twins, top=10)
+    state = detector.start()
+    active = detector._active(state.total.numpy(), state.seen.tolist())
+    assert active.tolist() == sorted(active.tolist(), key=lambda i: (active.tolist().index(i) // 4, i))
+    assert all(place % 4 == i % 4 for i, place in enumerate(active.tolist()))
+
+
+def test_clipscope_divides_by_the_share_of_a_name_among_the_predictions_before() -> None:
+    labels = space(4, 15, 12)
+    z = stream(labels, 60, noise=0.3)
+    counts, expected = torch.ones(4), []
+    for x in z:
+        known, negative = ((anchors @ x / 0.05).exp() for anchors in (labels.id_anchors, labels.ood_anchors))
+        best = int(known.argmax())
+        mass = known.sum() / (known.sum() + negative.sum())
+        expected.append(float(known[best] / known.sum() * mass / (counts[best] / counts.sum())))
+        counts[best] += 1
+    detector = make("clipscope", labels, tau=0.05)
+    reading, state = detector.observe(detector.start(), z)
+    torch.testing.assert_close(reading.score.exp(), torch.tensor(expected, dtype=torch.float64))
+    assert state.predicted.tolist() == counts.tolist()
 
 
 def literal_online(labels: LabelSpace, z: Tensor, beta: float) -> tuple[list[float], list[int]]:
@@ -393,15 +433,15 @@ def test_online_without_a_step_is_neglabel() -> None:
     labels, z = space(), stream(space())
     reading = observed("online", labels, z, rho=0.0)
     assert reading.route.any()
-    torch.testing.assert_close(reading.score, observed("neglabel", labels, z).score)
+    torch.testing.assert_close(reading.score, observed("neglabel", labels, z, groups=1).score)
 
 
-@pytest.mark.parametrize(("name", "frozen"), [("online", "neglabel"), ("online-id", "mcm")])
-def test_beta_one_teaches_nothing(name: str, frozen: str) -> None:
+@pytest.mark.parametrize(("name", "frozen"), [("online", ("neglabel", {"groups": 1})), ("online-id", ("mcm", {}))])
+def test_beta_one_teaches_nothing(name: str, frozen: tuple[str, dict[str, int]]) -> None:
     labels, z = space(), stream(space())
     reading = observed(name, labels, z, beta=1.0)
     assert not reading.route.any()
-    torch.testing.assert_close(reading.score, observed(frozen, labels, z, tau=0.01).score)
+    torch.testing.assert_close(reading.score, observed(frozen[0], labels, z, tau=0.01, **frozen[1]).score)
 
 
 def test_adaneg_without_sure_samples_scores_like_neglabel() -> None:
@@ -419,7 +459,7 @@ def test_small_cases_by_hand() -> None:
         ("maxlogit",): 1.0,
         ("mcm",): 1.0,  # e / 1
         ("energy",): math.log(e + 1),
-        ("neglabel", ("tau", 1.0)): math.log((e + 1) / 2),
+        ("neglabel", ("tau", 1.0), ("groups", 1)): math.log((e + 1) / 2),
         ("csp", ("tau", 1.0)): math.log(e + 1),  # one negative per group: (e + 1) / 1
         ("eoe",): (e - 0.25) / (e + 3),
         ("dnm", ("tau", 1.0), ("alpha", 0.8)): math.log((e + 1) * (0.8 - 0.2 / 2)),
@@ -433,12 +473,12 @@ def test_small_cases_by_hand() -> None:
 
 
 @pytest.mark.parametrize("count", [742, 10_499])
-@pytest.mark.parametrize("name", ["csp", "dnm"])
+@pytest.mark.parametrize("name", ["neglabel", "csp", "dnm"])
 def test_the_published_hundred_groups_fit_published_label_spaces(name: str, count: int) -> None:
     assert make(name, space(3, count, 4)).members.shape == (100, count // 100)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("name", "groups"), [("csp", 3), ("dnm", 3), ("adaneg", 3)])
+@pytest.mark.parametrize(("name", "groups"), [("neglabel", 3), ("csp", 3), ("dnm", 3), ("adaneg", 3)])
 def test_fewer_negatives_than_groups_make_one_group_each(name: str, groups: int) -> None:
     assert make(name, space(3, 3, 4)).members.shape == (groups, 1)  # type: ignore[attr-defined]
 
@@ -452,15 +492,14 @@ def test_fewer_negatives_than_groups_make_one_group_each(name: str, groups: int)
         ("energy", {"tau": math.inf}, "expected tau above 0, got inf"),
         ("entropy", {"tau": -1}, "expected tau above 0"),
         ("neglabel", {"tau": math.nan}, "expected tau above 0, got nan"),
-        ("neglabel", {"groups": 31}, "expected groups in \\[1, 30\\], got 31"),
-        ("csp", {"groups": 0}, "expected groups in \\[1, 30\\], got 0"),
-        ("csp", {"groups": 101}, "expected groups in \\[1, 30\\], got 101"),
+        ("neglabel", {"groups": 101}, "expected groups in \\[1, 100\\], got 101"),
+        ("csp", {"groups": 0}, "expected groups in \\[1, 100\\], got 0"),
         ("dnm", {"alpha": 0}, "expected alpha in \\(0, 1\\], got 0"),
         ("eoe", {"beta": -1}, "expected beta in"),
         ("eoe", {"tau": 0}, "expected tau above 0"),
         ("gl-mcm", {"lam": -1}, "expected lam in"),
         ("gl-mcm", {"tau": 0}, "expected tau above 0"),
-        ("adaneg", {"adaptive": "both"}, "expected adaptive as 'sample' or 'task', got 'both'"),
+        ("adaneg", {"adaptive": "both"}, "expected adaptive out of sample, task, got 'both'"),
         ("adaneg", {"slots": 0}, "expected slots in"),
         ("adaneg", {"sure": 0.4}, "expected sure in"),
         ("adaneg", {"lam": -0.1}, "expected lam in"),

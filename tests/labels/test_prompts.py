@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.tiny_text import HashEncoder
 from unseen.errors import LabelError
+from unseen.labels.miners import MINERS
 from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, PROMPTS, LearnedPrompts, PromptTemplates, as_prompt
 
 
@@ -21,6 +24,30 @@ def test_an_ensemble_is_averaged_before_it_is_normalised() -> None:
     encoder, templates = HashEncoder(), ("{}", "the {}", "a photo of a {}.")
     rows = encoder.texts([template.replace("{}", "cat") for template in templates])
     torch.testing.assert_close(PromptTemplates(templates).encode(["cat"], encoder)[0], normalize(rows.mean(0), dim=0))
+
+
+def test_csp_averages_raw_vectors_where_the_encoder_has_them() -> None:
+    class Lengths(HashEncoder):
+        def raw_texts(self, prompts: Sequence[str]) -> Tensor:
+            return self.texts(prompts) * torch.tensor([[float(len(prompt))] for prompt in prompts])
+
+    encoder, templates = Lengths(), ("{}", "a photo of the nice {}.")
+    raw = encoder.raw_texts([template.replace("{}", "cat") for template in templates])
+    found = PromptTemplates(templates, raw=True)
+    torch.testing.assert_close(found.encode(["cat"], encoder)[0], normalize(raw.mean(0), dim=0))
+    assert not torch.allclose(found.encode(["cat"], encoder), PromptTemplates(templates).encode(["cat"], encoder))
+    assert found.description != PromptTemplates(templates).description
+    assert CSP.raw
+    assert CSP_ADJECTIVES.templates.raw
+
+
+def test_published_prompts_have_full_stops_only_where_their_papers_have_them() -> None:
+    stops = {
+        name: MINERS[name].prompt.description.endswith(".") for name in ("neglabel", "dnm", "adaneg", "online", "tanl")
+    }
+    assert stops == {"neglabel": False, "dnm": False, "adaneg": True, "online": True, "tanl": True}
+    assert PROMPTS["photo"].description == "a photo of a {}"
+    assert MINERS["neglabel"].adjective_prompt.description == "This is a {} photo"
 
 
 def test_csp_words_names_eight_ways_and_joins_adjectives_to_a_fixed_noun() -> None:

@@ -9,9 +9,10 @@ from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
 from helpers.tiny_models import save_clip
-from unseen import suites
+from unseen import bench, detectors, suites
 from unseen.cli.bench import bench as command
 from unseen.errors import DataError, SettingError
+from unseen.images import Image
 from unseen.suites import loading
 from unseen.suites.images import read_classes
 
@@ -56,7 +57,12 @@ class Colours:
         return self._unit([image.pixels.resize((1, 1)).getpixel((0, 0)) for image in batch])
 
     def texts(self, prompts):
-        return self._unit([next(c for name, c in COLOURS.items() if name in prompt) for prompt in prompts])
+        return self._unit([next((c for name, c in COLOURS.items() if name in p), (90, 90, 90)) for p in prompts])
+
+    def patches(self, batch):
+        """The left and the right half of each picture."""
+        halves = [image.pixels.resize((2, 1)) for image in batch]
+        return torch.stack([self._unit([half.getpixel((x, 0)) for x in (0, 1)]) for half in halves])
 
     def _unit(self, colours):
         return normalize(torch.tensor(colours, dtype=torch.float32) - 100.0, dim=-1)
@@ -142,6 +148,44 @@ def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     assert suite.pool.label[:24].tolist() == [i // 8 for i in range(24)]
 
 
+def test_each_method_reads_its_own_label_space_and_the_row_says_so(root, colours):
+    suite = suites.load_images(str(root / "toy.toml"), root)
+    spaces = {name: suite.labels_of(name) for name in ("mcm", "neglabel", "csp", "tanl", "clipscope", "online")}
+    assert [spaces[name].prompt for name in ("mcm", "neglabel", "online")] == [
+        "a photo of a {}",
+        "the nice {}",
+        "The nice {}.",
+    ]
+    assert spaces["csp"].prompt.startswith("a close-up photo of the nice {}. | ")
+    assert {name: len(space.negatives) for name, space in spaces.items()} == {
+        "mcm": 0,
+        "neglabel": 4,
+        "csp": 0,
+        "tanl": 4,
+        "clipscope": 4,
+        "online": 4,
+    }
+    assert suite.labels_of("online") is suite.labels
+    runs = bench.list_runs(suite, names=("neglabel", "neglabel space=tanl", "tanl"), orders=("shuffled",), seeds=1)
+    texts = {run.detector: bench.execute(suite, run).row["text"] for run in runs}
+    assert texts["neglabel"] == "own: the nice {}, 4 negatives by neglabel"
+    assert texts["neglabel space=tanl"] == texts["tanl"] == "own: The nice {}., 4 negatives by tanl"
+
+
+def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):
+    suite = suites.load_images(str(root / "toy.toml"), root)
+    run = bench.list_runs(suite, names=("gl-mcm",), orders=("shuffled",), seeds=1)[0]
+    row = bench.execute(suite, run).row
+    assert row["auroc"] > 0.9
+    labels = suite.labels_of("gl-mcm")
+    assert suite.with_patches(labels).pool.z.shape == (41, 2, 3)
+    detector = detectors.make("gl-mcm", labels)
+    entries = [Image("", Pillow.open(root / "images" / "red" / f"{i}.png")) for i in range(8)]
+    every = torch.cat([suite.pool.z[:8, None], Colours().patches(entries)], dim=1)
+    best = suite.with_patches(labels).pool.z[:8]
+    torch.testing.assert_close(detector.score(None, best).score, detector.score(None, every).score)
+
+
 def test_images_are_encoded_once(root, colours, monkeypatch):
     first = suites.load_images(str(root / "toy.toml"), root)
     monkeypatch.setattr(Colours, "images", lambda *_: pytest.fail("encoded again"))
@@ -190,6 +234,15 @@ def test_class_files_with_and_without_wordnet_ids(tmp_path):
     (tmp_path / "ids.txt").write_text("n01440764 tench\nn01443537 gold fish\n")
     assert read_classes("ids.txt", tmp_path) == (("tench", "gold fish"), ("n01440764", "n01443537"))
     assert read_classes(["cat"], tmp_path) == (("cat",), ("0",))
+
+
+def test_the_names_of_imagenet_come_with_the_package_and_a_file_in_the_data_root_replaces_them(tmp_path):
+    found = read_classes("imagenet_classes.txt", tmp_path)
+    assert (len(set(found.names)), len(set(found.keys))) == (1000, 1000)
+    assert (found.names[0], found.keys[0]) == ("tench", "n01440764")
+    assert list(found.keys) == sorted(found.keys)
+    (tmp_path / "imagenet_classes.txt").write_text("n01440764 my tench\n")
+    assert read_classes("imagenet_classes.txt", tmp_path).names == ("my tench",)
 
 
 @pytest.mark.parametrize("name", [name for name in suites.names() if suites.needs_images(name)])

@@ -15,34 +15,7 @@ from unseen.bench.executors import Executor, run_all
 from unseen.bench.experiment import Case, grouped, mean, run_experiment
 from unseen.bench.jsonl import Row, read_rows
 from unseen.bench.markdown import markdown_table
+from unseen.bench.methods import ORACLE, ORACLES, Method
 from unseen.bench.results import ResultFolder, mean_and_deviation
-from unseen.bench.runs import DETECTORS, KINDS, ORACLE, Run, default_detectors, list_runs, with_sweeps
+from unseen.bench.runs import DETECTORS, KINDS, Run, default_detectors, list_runs, with_sweeps
 from unseen.bench.version import code_version
-
-__all__ = [
-    "DETECTORS",
-    "KINDS",
-    "ORACLE",
-    "Case",
-    "Comparison",
-    "Executor",
-    "ResultFolder",
-    "Row",
-    "Run",
-    "RunResult",
-    "code_version",
-    "compare",
-    "compare_runs",
-    "default_detectors",
-    "execute",
-    "grouped",
-    "list_runs",
-    "markdown_table",
-    "mean",
-    "mean_and_deviation",
-    "read_rows",
-    "run_all",
-    "run_experiment",
-    "run_identity",
-    "with_sweeps",
-]

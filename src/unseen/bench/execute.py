@@ -1,10 +1,9 @@
 """One run: a stream through a detector, checked against the rules, judged, and returned as a row and sample values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from unseen.bench.jsonl import Row
 from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
 from unseen.bench.version import code_version
 from unseen.checks import check_blocking, check_causal, check_length_free, require_same
-from unseen.detectors import Detector, Online, Reading
+from unseen.detectors import Detector, Online, OnlineID, Reading
 from unseen.detectors.posthoc import PostHoc, fit
 from unseen.errors import SettingError
 from unseen.evaluate import Evaluation, evaluate, evaluate_many, oracle, over_time
@@ -26,6 +25,7 @@ from unseen.trial import Trial
 CPU = "cpu"
 CHECKED = 96  # samples at the start of every stream on which the rules are tried
 DIVIDED = 8  # of them are also observed one by one
+OF_VERDICTS = ("kept", "rejected", "balanced", "ece", "kept_first_200", "rejected_first_200")  # follow the threshold
 POINTS = 20  # of the curves over a stream
 
 
@@ -42,7 +42,7 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
     order = arrival_order(pool, run)
     trial = pool[order]
     assert_rules(detector, trial.z, run)
-    if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online):
+    if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online | OnlineID):
         evaluation = oracle(detector, trial)
     else:
         evaluation = evaluate(detector, trial)
@@ -69,16 +69,16 @@ def to_result(
     suite: Suite, run: Run, pool: Trial, order: Int[Tensor, " T"], evaluation: Evaluation, *, device: str
 ) -> RunResult:
     """Return an evaluation as a row, and the values of its samples in the suite's own order."""
-    trial, reading = evaluation.trial, evaluation.reading
+    trial, reading, in_order = evaluation.trial, evaluation.reading, run.order != ANY_ORDER
     row = {
         **run_identity(suite, run, device=device),
         "samples": len(trial.z),
         "known": int(trial.is_id.sum()),
         "unknown": _sizes(pool),
-        "by_set": {name: finite(metrics) for name, metrics in evaluation.by_source.items()},
-        **finite(evaluation.metrics),
-        "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if run.order != ANY_ORDER else [],
-        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability],
+        "by_set": {name: _defined(run, metrics) for name, metrics in evaluation.by_source.items()},
+        **_defined(run, evaluation.metrics),
+        "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if in_order else [],
+        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability if in_order],
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
@@ -88,7 +88,8 @@ def to_result(
 
 def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
     """Return what makes a row this row and no other: rows that agree on it need not be computed again."""
-    settings = run.build(suite.labels).settings.items()
+    detector = run.build(suite)
+    settings = detector.settings.items()
     return {
         "suite": suite.name,
         "sets": list(run.sets),
@@ -98,7 +99,8 @@ def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
         "kind": run.kind,
         "settings": {name: str(getattr(v, "__name__", v)) if callable(v) else v for name, v in settings},
         "varied": [name for name, _ in run.settings],
-        "labels": suite.labels.fingerprint,
+        "labels": detector.labels.fingerprint,
+        "text": suite.text_of(run.method.space),
         "data": suite.fingerprint,
         "version": code_version(),
         **({} if device == CPU else {"device": device}),  # another device rounds otherwise
@@ -107,7 +109,10 @@ def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
 
 def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[Any]]:
     """Return the samples of a run and its detector, fitted on known images that are then left out if it needs them."""
-    detector, trial = run.build(suite.labels.to(device=device)), suite.against(*run.sets)
+    detector = run.build(suite)
+    if detector.needs_patches:
+        suite = suite.with_patches(detector.labels)
+    trial, detector = suite.against(*run.sets), replace(detector, labels=detector.labels.to(device=device))
     if not isinstance(detector, PostHoc):
         return trial, detector
     held_out, rest = trial.held_out()
@@ -126,7 +131,7 @@ def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
 
 def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> None:
     """Refuse a detector that breaks a rule of the protocol on the start of this very stream, by the rule's name."""
-    z = z[:CHECKED].to(detector.labels.id_anchors.device)
+    exact, z = in_float64(detector, z[:CHECKED])
     rules = (
         ("causal", check_causal, z),
         ("length-free", check_length_free, z),
@@ -134,15 +139,33 @@ def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> 
     )
     for rule, check, samples in rules:
         with _refusing(run, rule):
-            check(detector, samples)
+            check(exact, samples)
 
 
 def assert_own_start(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
-    """Refuse a detector that reads the start of the stream otherwise when the rest of it does not follow."""
+    """Refuse a detector that reads the start of the stream otherwise when the rest of it does not follow.
+
+    Learning may amplify rounding, so that readings which differ are computed again in float64 before they count.
+    """
     start = evaluation.trial.z[:CHECKED].to(detector.labels.id_anchors.device)
-    alone = detector.observe(detector.start(), start)[0].cpu()
+    with suppress(AssertionError):
+        require_same(_first(evaluation.reading), detector.observe(detector.start(), start)[0].cpu(), "the start alone")
+        return
+    exact, z = in_float64(detector, evaluation.trial.z)
+    whole, alone = (exact.observe(exact.start(), part)[0] for part in (z, z[:CHECKED]))
     with _refusing(run, "length-free"):
-        require_same(Reading(*(part[:CHECKED] for part in evaluation.reading)), alone, "the start of the stream alone")
+        require_same(_first(whole), alone, "the start of the stream alone")
+
+
+def in_float64(detector: Detector[Any], z: Tensor) -> tuple[Detector[Any], Tensor]:
+    """Return a detector and features whose rounding cannot be taken for a broken rule; fitted ones stay as they are."""
+    if isinstance(detector, PostHoc):
+        return detector, z.to(detector.labels.id_anchors.device)
+    return replace(detector, labels=detector.labels.to(device=CPU, dtype=torch.float64)), z.cpu().double()
+
+
+def _first(reading: Reading) -> Reading:
+    return Reading(*(part[:CHECKED] for part in reading))
 
 
 RULES = {  # each is what the protocol says of a label-free line
@@ -161,6 +184,12 @@ def _refusing(run: Run, rule: str) -> Iterator[None]:
             f"expected a detector that keeps the rule {rule!r} ({RULES[rule]}), got {run.detector}: {error}; "
             "a benchmark of streams cannot rank it"
         ) from error
+
+
+def _defined(run: Run, metrics: Mapping[str, float]) -> Row:
+    """Return the metrics, None where undefined: verdicts of a run without an order depend on the order all the same."""
+    ordered = OF_VERDICTS if run.order == ANY_ORDER else ()
+    return finite({name: math.nan if name in ordered else value for name, value in metrics.items()})
 
 
 def _sizes(pool: Trial) -> dict[str, int]:

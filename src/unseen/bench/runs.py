@@ -1,19 +1,16 @@
 """Which runs a benchmark of a suite consists of, listed before anything is computed."""
 
-from __future__ import annotations
-
-import importlib
-import inspect
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import permutations
 from typing import Any
 
 from unseen import arrival, detectors
-from unseen.detectors import Detector, Online, posthoc
+from unseen.bench.methods import ORACLE, ORACLE_ID, ORACLES, Method, as_setting
+from unseen.detectors import Detector, posthoc
 from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError
-from unseen.labels import LabelSpace
 from unseen.suites import Suite
 
 LABEL_FREE, NEEDS_ID_IMAGES, ROUTED_BY_TRUTH = "label-free", "id-images", "oracle"
@@ -22,7 +19,6 @@ KINDS = {  # what a run gets to see besides features
     NEEDS_ID_IMAGES: "needs ID images: fitted on held-out images of the known classes",
     ROUTED_BY_TRUTH: "upper bound: routes by the truth",
 }
-ORACLE = "oracle-online"
 ANY_ORDER = "any"  # the order of a method that reads every sample by itself
 SHIFTS = ("temporal", "drift")  # orders of one stream in which one unknown set follows another
 COMPLETE_ORDERS = (  # orders in which everyone arrives
@@ -30,12 +26,26 @@ COMPLETE_ORDERS = (  # orders in which everyone arrives
     *SHIFTS,
     "temporal-all",
 )
-PREFERRED = ("pooled", "online", "online-id", "adaneg", "tanl", "neglabel", "csp", "dnm", "eoe", "mcm", ORACLE)
+PREFERRED = (
+    "pooled",
+    "online",
+    "online-id",
+    "adaneg",
+    "tanl",
+    "clipscope",
+    "neglabel",
+    "csp",
+    "dnm",
+    "eoe",
+    "mcm",
+    ORACLE,
+    ORACLE_ID,
+)
 
 
 def default_detectors() -> tuple[str, ...]:
-    """Return the training-free detectors that are registered, and the upper bound."""
-    return tuple(name for name in PREFERRED if name in detectors.REGISTRY or name == ORACLE)
+    """Return the training-free detectors that are registered, and the upper bounds."""
+    return tuple(name for name in PREFERRED if name in detectors.REGISTRY or name in ORACLES)
 
 
 DETECTORS = default_detectors()
@@ -49,32 +59,23 @@ class Run:
     order: str
     seed: int
     detector: str
-    settings: tuple[tuple[str, Any], ...] = ()  # what differs from the detector's defaults
+    settings: tuple[tuple[str, Any], ...] = ()  # what a sweep varies
 
     @property
     def kind(self) -> str:
         """Return what the run gets to see."""
-        if self.detector == ORACLE:
+        if self.method.name in ORACLES:
             return ROUTED_BY_TRUTH
-        return NEEDS_ID_IMAGES if self.detector in posthoc.REGISTRY else LABEL_FREE
+        return NEEDS_ID_IMAGES if self.method.name in posthoc.REGISTRY else LABEL_FREE
 
-    def build(self, labels: LabelSpace) -> Detector[Any]:
+    @property
+    def method(self) -> Method:
+        """Return what `detector` says: a name, and settings that are part of it."""
+        return Method.parse(self.detector)
+
+    def build(self, suite: Suite) -> Detector[Any]:
         """Return the detector; one that needs ID images comes unfitted."""
-        return detector_class(self.detector)(labels, **dict(self.settings))
-
-
-def detector_class(name: str) -> type[Detector[Any]]:
-    """Return the class behind a registered name, or behind `module:Class` for one of your own."""
-    if name == ORACLE:
-        return Online
-    if name in posthoc.REGISTRY:
-        return posthoc.REGISTRY[name]
-    if ":" in name:
-        return _import_class(name)
-    if name not in detectors.REGISTRY:
-        known = ", ".join([*sorted(detectors.REGISTRY), *posthoc.REGISTRY, ORACLE])
-        raise SettingError(f"expected detectors out of {known} or module:Class, got {name!r}; check the spelling")
-    return detectors.REGISTRY[name]
+        return self.method.build(suite, **dict(self.settings))
 
 
 def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seeds: int) -> list[Run]:
@@ -91,7 +92,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in map(detectors.canonical_name, names)
+        for name in map(_canonical, names)
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 
@@ -101,17 +102,27 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
     result = list(runs)
     for sweep in sweeps:
         name, values = _parse_sweep(sweep)
-        having = [run for run in runs if name in {field.name for field in fields(detector_class(run.detector))}]
+        having = [run for run in runs if name in {field.name for field in fields(run.method.kind)}]
         if not having:
             chosen = ", ".join(dict.fromkeys(run.detector for run in runs))
             raise SettingError(f"expected a setting of one of {chosen}, got {name!r}; see the detector's class")
-        result += [replace(run, settings=((name, value),)) for value in values for run in having]
+        result += [
+            replace(run, settings=((name, as_setting(run.method.kind, name, value)),))
+            for value in values
+            for run in having
+        ]
     return list(dict.fromkeys(result))
+
+
+def _canonical(text: str) -> str:
+    """Return a method as rows call it: its registered name, then its settings."""
+    name, *settings = text.split()
+    return " ".join([detectors.canonical_name(name), *settings])
 
 
 def _order_free(run: Run) -> Iterator[Run]:
     """Yield the run, or the order-free runs that say all it could say."""
-    if run.order in COMPLETE_ORDERS and issubclass(detector_class(run.detector), Frozen):
+    if run.order in COMPLETE_ORDERS and issubclass(run.method.kind, Frozen):
         for name in run.sets:
             yield Run((name,), ANY_ORDER, 0, run.detector, run.settings)
     else:
@@ -127,22 +138,9 @@ def _sets_of_streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
     return [(name,) for name in suite.sets]
 
 
-def _parse_sweep(sweep: str) -> tuple[str, list[float]]:
+def _parse_sweep(sweep: str) -> tuple[str, list[str]]:
     name, _, values = sweep.partition("=")
     try:
-        return name, [float(value) for value in values.split(",")]
+        return name, [value for value in values.split(",") if math.isfinite(float(value))]
     except ValueError as error:
         raise SettingError(f"expected a sweep like kappa=0.01,0.05, got {sweep!r}; write numbers") from error
-
-
-def _import_class(name: str) -> type[Detector[Any]]:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SettingError(
-            f"expected a detector class at {name!r}, got {error}; check that it can be imported"
-        ) from error
-    if not (inspect.isclass(found) and issubclass(found, Detector)):
-        raise SettingError(f"expected a subclass of unseen.detectors.Detector at {name!r}, got {found!r}")
-    return found

@@ -12,6 +12,7 @@ from unseen.cli.label_space import given_names, warn, words_bar
 from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
 from unseen.labels import MINERS, PROMPTS, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
+from unseen.labels.miners import DEFAULT_MINER
 from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
 from unseen.progress import Progress
 from unseen.scale import cluster
@@ -26,7 +27,7 @@ def mine(
     ] = None,
     label: options.Label = None,
     encoder: options.Encoder = "offline",
-    miner: Annotated[str, typer.Option(help=f"Rule that picks negatives: {', '.join(MINERS)}.")] = "neglabel",
+    miner: Annotated[str, typer.Option(help=f"Rule that picks negatives: {', '.join(MINERS)}.")] = DEFAULT_MINER,
     negatives: Annotated[
         int, typer.Option(help="How many negatives; -1 keeps the share the rule's paper keeps.")
     ] = 10_000,

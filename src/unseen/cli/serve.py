@@ -26,6 +26,9 @@ def serve(
     body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
     threads: Annotated[int, typer.Option(help="Cores for one block; streams run side by side.", min=1)] = 1,
     volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
+    require_key: Annotated[
+        bool, typer.Option("--require-key", help="Need a key on loopback too: behind a proxy.")
+    ] = False,
     ray: options.Ray = None,
     gateways: Annotated[int, typer.Option(help="With --ray: replicas that take requests.", min=1)] = 1,
     encoders: Annotated[int, typer.Option(help="With --ray: encoder replicas at most; one at least.", min=1)] = 1,
@@ -58,7 +61,8 @@ def serve(
         None if encoder == "none" else encoder,
         Limits(batch=batch, body=body, rate=rate),
         Durability(every=every, retain=retain, volatile=volatile),
-        threads,
+        require_key=require_key,
+        compute=threads,
     )
     announce = partial(_announce, data=data, as_json=as_json)
     if ray is None:

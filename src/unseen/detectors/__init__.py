@@ -1,11 +1,10 @@
 """One file per published method, one protocol (base.Detector), one dict that names them all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from unseen.detectors.adaneg import AdaNeg
 from unseen.detectors.base import Detector, Reading
+from unseen.detectors.clipscope import CLIPScope
 from unseen.detectors.csp import CSP
 from unseen.detectors.dnm import DNM
 from unseen.detectors.energy import Energy
@@ -20,7 +19,8 @@ from unseen.detectors.online import Online
 from unseen.detectors.online_id import OnlineID
 from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
-from unseen.errors import SettingError
+from unseen.detectors.variance import Variance
+from unseen.errors import SettingError, check_choice
 from unseen.labels import LabelSpace
 
 REGISTRY: dict[str, type[Detector[Any]]] = {
@@ -34,12 +34,14 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
         MaxLogit,
         Energy,
         Entropy,
+        Variance,
         NegLabel,
         CSP,
         AdaNeg,
         DNM,
         EOE,
         TANL,
+        CLIPScope,
         GLMCM,
     )
 }
@@ -56,10 +58,7 @@ def canonical_name(name: str) -> str:
 def find(name: str) -> type[Detector[Any]]:
     """Return the class registered as `name`; "default" is the recommended one."""
     name = canonical_name(name)
-    if name not in REGISTRY:
-        raise SettingError(
-            f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
-        )
+    check_choice("a detector", name, sorted(REGISTRY))
     return REGISTRY[name]
 
 
@@ -70,29 +69,3 @@ def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
         return kind(labels, **settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
-
-
-__all__ = [
-    "CSP",
-    "DEFAULT",
-    "DNM",
-    "EOE",
-    "GLMCM",
-    "MCM",
-    "REGISTRY",
-    "TANL",
-    "AdaNeg",
-    "Detector",
-    "Energy",
-    "Entropy",
-    "Framework",
-    "MaxLogit",
-    "NegLabel",
-    "Online",
-    "OnlineID",
-    "PooledEvidence",
-    "Reading",
-    "canonical_name",
-    "find",
-    "make",
-]

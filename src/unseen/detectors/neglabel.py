@@ -1,7 +1,5 @@
 """NegLabel (ICLR 2024): the known names' share of the softmax over known and negative names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -11,29 +9,29 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, above_zero, in_range
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy, logits
+
+PUBLISHED_GROUPS = 100
 
 
 @dataclass(frozen=True, eq=False)
 class NegLabel(FrozenSoftmax):
-    """Score by the log-odds of the known names against the negatives (Eq. 3), or their mean over random groups."""
+    """Score by the log-odds of the known names' mean share over random groups of negatives (Eq. 3 in each)."""
 
-    tau: float = 0.01
-    groups: int = 1  # the NegLabel paper averages over 100 random groups; the online paper has none
+    tau: float = above_zero(0.01)
+    groups: int = PUBLISHED_GROUPS  # one per negative where there are fewer; 1 is Eq. 3 as the online paper has it
     seed: int = 0
 
     name: ClassVar[str] = "neglabel"
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
-        in_range("groups", self.groups, 1, len(self.labels.negatives))
+        in_range("groups", self.groups, 1, max(PUBLISHED_GROUPS, len(self.labels.negatives)))
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = logits(z, self.labels.id_anchors, tau=self.tau)
         negative = logits(z, self.labels.ood_anchors, tau=self.tau)
         return Reading.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))
@@ -41,8 +39,8 @@ class NegLabel(FrozenSoftmax):
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
         """Return which negatives are in which group; a remainder that fills no group is dropped, as published."""
-        device = self.labels.ood_anchors.device
-        return random_groups(len(self.labels.negatives), self.groups, self.seed).to(device)
+        count = len(self.labels.negatives)
+        return random_groups(count, min(self.groups, count), self.seed).to(self.labels.ood_anchors.device)
 
 
 def random_groups(count: int, groups: int, seed: int) -> Int[Tensor, "G n"]:

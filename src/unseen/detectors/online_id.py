@@ -1,7 +1,5 @@
 """Algorithm 2: the same learning with known names only, no negatives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -9,13 +7,13 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unseen.detectors.base import in_range
-from unseen.detectors.single_bank import SingleBank
+from unseen.detectors.base import Reading, setting
+from unseen.detectors.single_bank import Bank, SingleBank
 from unseen.gate import exact_near_bound
 from unseen.labels import LabelSpace
 from unseen.odds import logit, top
 from unseen.scan import Anchors, TargetSource, read
-from unseen.text import mcm
+from unseen.text import TextLogits, mcm
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,19 +23,20 @@ class OnlineID(SingleBank):
     `tau` is also the temperature of the gate: at MCM's own temperature of 1 no sample ever reaches `beta`.
     """
 
-    beta: float = 0.95
+    beta: float = setting(0.95, 0, 1)
 
     name: ClassVar[str] = "online-id"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("beta", self.beta, 0, 1)
 
     @cached_property
     def names_only(self) -> LabelSpace:
         """Return the label space without the negatives, which this method does not use."""
         return self.labels.with_negatives(0)
+
+    def learn_with_trust(
+        self, state: Bank, z: Float[Tensor, "T d"], sources: TextLogits, trust: Float[Tensor, " T"]
+    ) -> tuple[Reading, Bank]:
+        """Learn and score with routes from elsewhere; samples of trust logit(beta) or more teach."""
+        return self._taught(state, z, sources.known, trust >= logit(self.beta))
 
     def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
         """Return the frozen text as soft targets, and the samples whose MCM is at least `beta` (Eq. 46)."""

@@ -1,7 +1,5 @@
 """What Algorithm 2 and the framework share: one bank of prototypes of the known names, taught sample by sample."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +46,11 @@ class SingleBank(PrototypeLearner[Bank]):
 
     def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
         """Learn from a block in order (Eq. 8) and score each sample after its own update."""
-        targets, taught = self.teaching(z)
+        return self._taught(state, z, *self.teaching(z))
+
+    def _taught(
+        self, state: Bank, z: Float[Tensor, "T d"], targets: TargetSource, taught: Bool[Tensor, " T"]
+    ) -> tuple[Reading, Bank]:
         step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
         best, bank = scan(state.bank, targets, z, step, kappa=self.kappa, tau=self.tau)
         return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)

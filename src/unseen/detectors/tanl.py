@@ -1,7 +1,5 @@
 """TANL (CVPR 2026): NegLabel over the negatives that unknown images activate and known images do not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -11,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
-from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
@@ -35,47 +33,54 @@ class Queues(NamedTuple):
 class TANL(Detector[Queues]):
     """Choose the negatives by what confident images of the stream activate, and score by the most active first.
 
-    The label space's negatives are the corpus. The known names' own text seeds the known queue; the published seed of
-    the unknown queue, noise images, needs an encoder, so here it starts empty: at first the negatives furthest from
-    the known names are used. Each sample teaches, then is scored, by itself: the published variant that adapts to a
-    batch of 256 is transductive.
+    The label space's negatives are the corpus. The known names' own text seeds the known queue. `noise`, features of
+    noise images, seeds the unknown queue as published, and the shares of both seeds open the window of the threshold.
+    Without it, which needs an encoder, the unknown queue and the window start empty: at first the negatives furthest
+    from the known names are used. Each sample teaches, then is scored, by itself: the published variant that adapts to
+    a batch of 256 is transductive.
     """
 
-    tau: float = 0.01
-    queue: int = 300
-    top: int = 1000  # all of them where there are fewer negatives
-    window: int = 20_000  # shares that the threshold is computed from
-    gap: float = 0.5  # a confident share is this far from the threshold to 1 or to 0
+    tau: float = above_zero(0.01)
+    queue: int = setting(300, 1, 1_000_000)
+    top: int = setting(1000, 1, 1_000_000)  # all of them where there are fewer negatives
+    window: int = setting(20_000, 1, 1_000_000)  # shares that the threshold is computed from
+    gap: float = setting(0.5, 0, 1)  # a confident share is this far from the threshold to 1 or to 0
+    noise: Float[Tensor, "n d"] | None = None
 
     name: ClassVar[str] = "tanl"
     needs_negatives: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        positive(tau=self.tau)
-        in_range("queue", self.queue, 1, 1_000_000)
-        in_range("top", self.top, 1, 1_000_000)
-        in_range("window", self.window, 1, 1_000_000)
-        in_range("gap", self.gap, 0, 1)
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return every option by name; noise images, where there are any, as their number and sum."""
+        options = {name: value for name, value in super().settings.items() if name != "noise"}
+        if self.noise is not None:
+            options["noise"] = [len(self.noise), round(float(self.noise.double().sum()), 6)]
+        return options
 
     def start(self) -> Queues:
-        """Return a known queue of what the known names' text activates, an empty unknown queue and an empty window."""
+        """Return queues of what the known names' text and the noise images activate, and the window they open."""
         anchors = self.labels.id_anchors
-        seeds = min(self.queue, len(anchors))
+        noise = anchors[:0] if self.noise is None else unit(self.noise.to(anchors.device), like=anchors)[: self.queue]
+        seeds = [min(self.queue, len(anchors)), len(noise)]
         activation = anchors.new_zeros(2, self.queue, len(self.labels.negatives))
         # the mean, so that no name counts more than another when there are more names than places
-        activation[KNOWN, :seeds] = self._activate(anchors)[2].mean(dim=0)
-        return Queues(
+        activation[KNOWN, : seeds[KNOWN]] = self._activate(anchors)[2].mean(dim=0)
+        activation[UNKNOWN, : seeds[UNKNOWN]] = self._activate(noise)[2]
+        queues = Queues(
             activation=activation,
             total=torch.from_numpy(np.stack([_Queue(side).total for side in activation.cpu().numpy()])).to(anchors),
-            seen=torch.tensor([seeds, 0], device=anchors.device),
+            seen=torch.tensor(seeds, device=anchors.device),
             shares=torch.zeros(self.window, dtype=torch.int32, device=anchors.device),
             scored=torch.zeros((), dtype=torch.int64, device=anchors.device),
         )
+        if not len(noise):
+            return queues
+        shares = self.read(queues, torch.cat([anchors, noise])).score.double().sigmoid()[-self.window :]
+        queues.shares[: len(shares)] = (shares * SHARE_UNIT).round().int()
+        return queues._replace(scored=queues.scored + len(shares))
 
     def read(self, state: Queues, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the queues as they are."""
         known, negative, _ = self._activate(z)
         active = self._active(state.total.cpu().numpy(), state.seen.tolist())
         score = _log_odds(_array(energy(known)), _array(negative)[:, active])
@@ -118,9 +123,12 @@ class TANL(Detector[Queues]):
         counts = [min(max(count, 1), self.queue) for count in seen]
         known_excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
         if len(known_excess) <= self.top:
-            return known_excess.argsort()
-        chosen = known_excess.argpartition(self.top - 1)[: self.top]
-        return chosen[known_excess[chosen].argsort()]
+            return known_excess.argsort(kind="stable")
+        # of equals the first in the label space, whatever order a partition leaves them in
+        last = np.partition(known_excess, self.top - 1)[self.top - 1]
+        before = (known_excess < last).nonzero()[0]
+        equals = (known_excess == last).nonzero()[0][: self.top - len(before)]
+        return np.concatenate([before[known_excess[before].argsort(kind="stable")], equals])
 
     def _side(self, share: float, threshold: float) -> int | None:
         if share > threshold + self.gap * (1 - threshold):

@@ -44,7 +44,7 @@ class SplitEncoder(Encoder, Protocol):
 
 
 @runtime_checkable
-class PatchEncoder(Protocol):
+class PatchEncoder(Encoder, Protocol):
     """An encoder that can also say what is where in an image (GL-MCM)."""
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:

@@ -67,15 +67,19 @@ class TorchEncoder(ABC):
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit vector per text; a text that does not fit the context is an error and is not truncated."""
+        return normalize(self.raw_texts(prompts), dim=-1)
+
+    def raw_texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return the text tower's own vectors, of any length: what CSP averages over its templates."""
         if isinstance(prompts, str):
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         starts = range(0, len(prompts), TEXT_BATCH)
-        parts = [self._texts(list(prompts[start : start + TEXT_BATCH])) for start in starts]
+        parts = [self._raw_texts(list(prompts[start : start + TEXT_BATCH])) for start in starts]
         return torch.cat(parts) if parts else self._no_vectors()
 
     @torch.inference_mode()
-    def _texts(self, prompts: list[str]) -> Float[Tensor, "n d"]:
-        return normalize(self._text_tower(self._tokens(prompts).to(self.device)).float(), dim=-1)
+    def _raw_texts(self, prompts: list[str]) -> Float[Tensor, "n d"]:
+        return self._text_tower(self._tokens(prompts).to(self.device)).float()
 
     def _no_vectors(self) -> Float[Tensor, "0 d"]:
         return torch.empty(0, self.dim, device=self.device)

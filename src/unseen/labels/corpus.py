@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from unseen.errors import LabelError
 from unseen.labels.names import read_words
 
 WORDNET = Path(__file__).with_name("wordnet.txt.gz")
+FIRST_OF_SYNSET = "*"  # stands before a word that opens a synset of its list
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,27 @@ class Corpus:
             digest.update("\n".join([f"[{name}]", *words, ""]).encode())
         return digest.hexdigest()
 
+    @property
+    def manifest(self) -> dict[str, object]:
+        """Return how many words there are, each spelling counted once, and the hash that they have."""
+        taken: set[str] = set()
+        counts = {name: len(distinct_words(words, taken)) for name, words in self.lists.items()}
+        adjectives = sum(count for name, count in counts.items() if name.startswith("adj."))
+        total = sum(counts.values())
+        return {
+            "corpus": self.name,
+            "words": total,
+            "nouns": total - adjectives,
+            "adjectives": adjectives,
+            "lists": counts,
+            "sha256": self.fingerprint,
+        }
+
     def without(self, excluded: Iterable[str]) -> Corpus:
         """Return the corpus less some lists."""
         gone = set(excluded)
         if unknown := gone - set(self.lists):
-            raise LabelError(
-                f"expected lists of {self.name}, got {sorted(unknown)}; there are: {', '.join(self.lists)}"
-            )
+            raise LabelError(f"expected lists of {self.name}, got {sorted(unknown)}; there are {', '.join(self.lists)}")
         return Corpus(self.name, {name: words for name, words in self.lists.items() if name not in gone})
 
     def thinned(self, count: int) -> Corpus:
@@ -77,14 +92,26 @@ def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
 @cache
 def wordnet() -> Corpus:
     """Return the nouns and adjectives of WordNet 3.1 by lexicographer list, lists and words in a fixed order."""
-    lists: dict[str, list[str]] = {}
-    section: list[str] = []
+    return Corpus("WordNet 3.1", {name: tuple(words) for name, words in _wordnet_lists()})
+
+
+@cache
+def synset_names() -> Corpus:
+    """Return the words that open a synset of their list: the rule of NegLabel's corpus of 70,000 words."""
+    lists = {name: tuple(word for word, is_first in words.items() if is_first) for name, words in _wordnet_lists()}
+    return Corpus("WordNet 3.1, first word of each synset", lists)
+
+
+def _wordnet_lists() -> Iterator[tuple[str, dict[str, bool]]]:
+    """Yield each list with its words, and whether a word opens a synset."""
+    lists: dict[str, dict[str, bool]] = {}
+    section: dict[str, bool] = {}
     for line in gzip.decompress(WORDNET.read_bytes()).decode().splitlines():
         if line.startswith("["):
-            section = lists.setdefault(line.strip("[]"), [])
+            section = lists.setdefault(line.strip("[]"), {})
         elif not line.startswith("#"):
-            section.append(line)
-    return Corpus("WordNet 3.1", {name: tuple(words) for name, words in lists.items()})
+            section[line.removeprefix(FIRST_OF_SYNSET)] = line.startswith(FIRST_OF_SYNSET)
+    yield from lists.items()
 
 
 def word_list(path: str | Path) -> Corpus:

@@ -1,7 +1,5 @@
 """The published rules that rank candidate words: each is one row of MINERS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +7,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import SettingError
-from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, NICE_ADJECTIVE, Prompt
+from unseen.errors import check_choice
+from unseen.labels.corpus import Corpus, synset_names, wordnet
+from unseen.labels.prompts import (
+    CSP,
+    CSP_ADJECTIVES,
+    NEGLABEL,
+    NEGLABEL_ADJECTIVE,
+    NICE,
+    NICE_ADJECTIVE,
+    PHOTO,
+    PHOTO_OF,
+    Prompt,
+)
 from unseen.labels.vectors import Candidates
 
 QUANTILE = 0.95
@@ -45,6 +54,11 @@ def quantile_duplicates_last(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n
     """Return NegLabel's quantile, with candidates that all but equal a known name put last (CSP)."""
     is_duplicate = cosines.amax(1) > DUPLICATE
     return quantile(cosines) + 4.0 * is_duplicate  # cosines span 2
+
+
+def fiftieth(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
+    """Return each candidate's 50th highest cosine to the known names, the lowest where there are fewer (CLIPScope)."""
+    return cosines.topk(min(50, cosines.shape[1]), dim=1).values[:, -1]
 
 
 def by_cosine(criterion: Callable[[Tensor], Tensor]) -> Rank:
@@ -87,12 +101,27 @@ class Miner:
     count: int | None = None
     prompt: Prompt = NICE
     adjective_prompt: Prompt = NICE_ADJECTIVE
+    noun_prompt: Prompt | None = None  # where nouns of the corpus are worded otherwise than the known names
+    corpus: Callable[[], Corpus] = synset_names
 
 
 EXCLUDED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
 CSP_EXCLUDED = (*EXCLUDED, "noun.person", "noun.quantity", "noun.group", "adj.pert")
+NEGLABEL_RULE = "lowest .95 quantile of cosines to the names"
+ADJECTIVES = ("adj.all", "adj.pert", "adj.ppl")
 MINERS: dict[str, Miner] = {
-    "neglabel": Miner("lowest .95 quantile of cosines to the names", by_cosine(quantile), EXCLUDED, 0.15, 0.15),
+    "wordnet": Miner(NEGLABEL_RULE, by_cosine(quantile), EXCLUDED, 0.15, 0.15, corpus=wordnet),
+    "neglabel": Miner(
+        NEGLABEL_RULE,
+        by_cosine(quantile),
+        EXCLUDED,
+        0.15,
+        0.15,
+        count=10_499,
+        prompt=NEGLABEL,
+        adjective_prompt=NEGLABEL_ADJECTIVE,
+    ),
+    "online": Miner(NEGLABEL_RULE, by_cosine(quantile), EXCLUDED, 0.15, 0.15, count=10_000),
     "adaneg": Miner("lowest sorted cosine at int(.95 K)", by_cosine(sorted_cosine), EXCLUDED, 0.15, 0.15, count=10_000),
     "csp": Miner(
         "lowest .95 quantile of cosines to the names, cosine above .95 to any name last",
@@ -103,12 +132,40 @@ MINERS: dict[str, Miner] = {
         prompt=CSP,
         adjective_prompt=CSP_ADJECTIVES,
     ),
-    "dnm": Miner("lowest mean log distance to the 100 nearest words", by_density, EXCLUDED, 0.23, 0.13),
+    "dnm": Miner(
+        "lowest mean log distance to the 100 nearest words",
+        by_density,
+        EXCLUDED,
+        0.23,
+        0.13,
+        prompt=NEGLABEL,
+        adjective_prompt=NEGLABEL_ADJECTIVE,
+    ),
+    "tanl": Miner("the whole corpus", by_cosine(quantile), EXCLUDED, 1.0, 1.0),
+    "clipscope-near": Miner(
+        "highest 50th cosine to the names",
+        by_cosine(lambda cosines: -fiftieth(cosines)),
+        ADJECTIVES,
+        1.0,
+        0.0,
+        count=5_000,
+        prompt=PHOTO,
+    ),
+    "clipscope-far": Miner(
+        "lowest 50th cosine to the names",
+        by_cosine(fiftieth),
+        ADJECTIVES,
+        1.0,
+        0.0,
+        count=5_000,
+        prompt=PHOTO,
+        noun_prompt=PHOTO_OF,
+    ),
 }
+DEFAULT_MINER = "wordnet"  # every word of WordNet; the others read the corpus of their papers, 70,000 words
 
 
 def find_miner(name: str) -> Miner:
     """Return the rule called `name`."""
-    if name not in MINERS:
-        raise SettingError(f"expected one of the miners {', '.join(MINERS)}, got {name!r}; choose one of them")
+    check_choice("a miner", name, MINERS)
     return MINERS[name]

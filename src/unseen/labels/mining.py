@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.errors import LabelError
-from unseen.labels.corpus import Corpus, wordnet
-from unseen.labels.miners import MINERS, Miner, find_miner
+from unseen.labels.corpus import Corpus
+from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
 from unseen.labels.names import check_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
 from unseen.labels.space import LabelSpace
@@ -27,16 +27,16 @@ def build(
     encoder: TextEncoder,
     *,
     negatives: int | None = 10_000,
-    miner: str = "neglabel",
+    miner: str = DEFAULT_MINER,
     prompt: str | Sequence[str] | Prompt | None = None,
     corpus: Corpus | None = None,
     excluded: Iterable[str] | None = None,
     cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> LabelSpace:
-    """Return `names` with at most `negatives` negatives mined from `corpus` (WordNet), deterministically.
+    """Return `names` with at most `negatives` negatives mined from `corpus`, deterministically.
 
-    `negatives=None` keeps the share the miner's paper keeps; `prompt` and `excluded` (lists of the corpus) default
+    `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
     to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds;
     `progress(done, total)` is called while words are encoded.
     """
@@ -77,7 +77,7 @@ class MiningSpec:
         rule = MINERS[self.miner]
         # learned vectors cover the names only; candidates are then worded as the miner says
         nouns = self.prompt if isinstance(self.prompt, PromptTemplates) else rule.prompt
-        return CorpusPrompts(nouns, rule.adjective_prompt)
+        return CorpusPrompts(rule.noun_prompt or nouns, rule.adjective_prompt)
 
     def label_space(
         self, names: Sequence[str], anchors: Float[Tensor, "K d"], words: Sequence[Candidates], encoder: TextIdentity
@@ -113,7 +113,7 @@ class MiningSpec:
 
 
 def _mined_lists(corpus: Corpus | None, miner: Miner, excluded: Iterable[str] | None) -> Corpus:
-    source = wordnet() if corpus is None else corpus
+    source = miner.corpus() if corpus is None else corpus
     return source.without(set(miner.excluded) & set(source.lists) if excluded is None else excluded)
 
 

@@ -58,22 +58,24 @@ class Prompt(Protocol):
 
 @dataclass(frozen=True)
 class PromptTemplates:
-    """One or more templates with one `{}` each; vectors are averaged over templates, then normalised."""
+    """One or more templates with one `{}` each; vectors are averaged over templates, then normalised.
+
+    `raw` averages the encoder's vectors before they are made unit (CSP); encoders that have no raw ones give unit ones.
+    """
 
     templates: tuple[str, ...]
+    raw: bool = False
 
     def __post_init__(self) -> None:
         """Refuse templates that would lose the name."""
         for template in self.templates or ("",):
             if template.count("{}") != 1 or template.count("{") != 1 or template.count("}") != 1:
-                raise LabelError(
-                    f"expected a template with one {{}}, got {template!r}; write for example 'The nice {{}}.'"
-                )
+                raise LabelError(f"expected a template with one {{}}, got {template!r}; write e.g. 'The nice {{}}.'")
 
     @property
     def description(self) -> str:
         """Return the templates, joined."""
-        return " | ".join(self.templates)
+        return " | ".join(self.templates) + (" | raw vectors averaged" if self.raw else "")
 
     def texts(self, name: str) -> list[str]:
         """Return the name in every template; underscores in class names are spaces.
@@ -85,7 +87,7 @@ class PromptTemplates:
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return the normalised mean vector of each name over the templates."""
-        return encode_groups([self.texts(name) for name in names], encoder)
+        return encode_groups([self.texts(name) for name in names], encoder, raw=self.raw)
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,7 @@ class LearnedPrompts:
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return the learned vector of each name."""
         if unknown := [name for name in names if name not in self.vectors]:
-            raise LabelError(
-                f"expected names learned in {self.source}, got {unknown[:3]}; learn them too, or leave them out"
-            )
+            raise LabelError(f"expected names learned in {self.source}, got {unknown[:3]}; learn or remove them")
         rows = torch.stack([self.vectors[name] for name in names])
         if rows.shape[1] != encoder.dim:
             raise LabelError(
@@ -148,9 +148,12 @@ class LearnedPrompts:
         return rows
 
 
-NICE = PromptTemplates(("The nice {}.",))
+NICE = PromptTemplates(("The nice {}.",))  # AdaNeg, TANL and the online paper
 NICE_ADJECTIVE = PromptTemplates(("This is a {} photo.",))
-PHOTO = PromptTemplates(("a photo of a {}.",))
+NEGLABEL = PromptTemplates(("the nice {}",))  # a full stop is a token, and NegLabel and DNM have none
+NEGLABEL_ADJECTIVE = PromptTemplates(("This is a {} photo",))
+PHOTO = PromptTemplates(("a photo of a {}",))  # MCM, GL-MCM and CLIPScope
+PHOTO_OF = PromptTemplates(("a photo of {}",))  # CLIPScope's farthest nouns
 CSP = PromptTemplates(
     (
         "a close-up photo of the nice {}.",
@@ -161,14 +164,15 @@ CSP = PromptTemplates(
         "the {}",
         "the good {}",
         "the nice {}",
-    )
+    ),
+    raw=True,
 )
 SUPERCLASSES = "environment space object scene place item area view thing pattern structure landscape vista creature"
 CSP_ADJECTIVES = AdjectiveNounTemplates(
     tuple(SUPERCLASSES.split()),
-    PromptTemplates(("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")),
+    PromptTemplates(("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}"), raw=True),
 )
-PROMPTS: dict[str, Prompt] = {"nice": NICE, "photo": PHOTO, "csp": CSP}
+PROMPTS: dict[str, Prompt] = {"nice": NICE, "neglabel": NEGLABEL, "photo": PHOTO, "csp": CSP}
 
 
 def as_prompt(prompt: str | Sequence[str] | Prompt) -> Prompt:
@@ -180,9 +184,10 @@ def as_prompt(prompt: str | Sequence[str] | Prompt) -> Prompt:
     return prompt
 
 
-def encode_groups(groups: Sequence[Sequence[str]], encoder: TextEncoder) -> Float[Tensor, "n d"]:
+def encode_groups(groups: Sequence[Sequence[str]], encoder: TextEncoder, *, raw: bool = False) -> Float[Tensor, "n d"]:
     """Return the normalised mean vector of each group of equally many texts, through one call of the encoder."""
     if not groups:
         return torch.empty(0, encoder.dim)
-    vectors = encoder.texts([text for group in groups for text in group]).float()
+    encode = getattr(encoder, "raw_texts", encoder.texts) if raw else encoder.texts
+    vectors = encode([text for group in groups for text in group]).float()
     return normalize(vectors.view(len(groups), -1, vectors.shape[-1]).mean(1), dim=-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ class MethodLine:
     microseconds: float = math.nan
     state_bytes: int | None = None
     printed: bool = False
+    text: str = ""  # where the method's text comes from
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,14 @@ class Table:
     def title(self) -> str:
         """Return what the lines have in common."""
         return f"{KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
+
+    @property
+    def text_note(self) -> str:
+        """Return where the text of the lines comes from: once if it is the same for all, else line by line."""
+        texts = {line.method: line.text for line in self.lines if line.text}
+        if len(set(texts.values())) == 1:
+            return f"Text: {next(iter(texts.values()))}."
+        return f"Text: {'; '.join(f'{method} {text}' for method, text in texts.items())}." if texts else ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -99,13 +108,58 @@ def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Su
     return table
 
 
+VERDICT_COLUMNS = {
+    "kept": "kept",
+    "rejected": "rejected",
+    "balanced": "balanced",
+    "best_threshold": "best threshold",
+    "balanced_at_95": "at true 95 %",
+    "ece": "ECE, %",
+    "kept_first_200": "first 200 kept",
+}
+
+
+class VerdictTable(NamedTuple):
+    """What sessions decided: means in percent over sets and seeds, one line per method."""
+
+    kind: str
+    title: str
+    heads: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+
+
+def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
+    """Return a table per kind and order; a method without an order has only the figures that follow from no rule."""
+    rows = [row for row in rows if not row["varied"]]
+    found = []
+    for kind in KINDS:
+        for order in dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER and row["kind"] == kind):
+            groups: dict[str, list[Row]] = defaultdict(list)
+            for row in rows:
+                if row["kind"] == kind and row["order"] in (order, ANY_ORDER):
+                    groups[row["detector"]].append(row)
+            lines = [(method, *map(_percent_of(group), VERDICT_COLUMNS)) for method, group in groups.items()]
+            title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
+            found.append(VerdictTable(kind, title, ("method", *VERDICT_COLUMNS.values()), lines))
+    return found
+
+
+def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:
+    def text(metric: str) -> str:
+        values = [100 * value for row in rows if (value := row[metric]) is not None]
+        return _number(_mean(values) if values else math.nan)
+
+    return text
+
+
 def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
     """Return a table for a Markdown file; the deviation over seeds follows in brackets."""
     marked = [f"{name}*" if name in unclean else name for name in table.columns]
     heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
     heads += ["seeds", "µs", "state"]
     lines = ([_method(line, "*{}*"), *_numbers(line, table), *_costs(line)] for line in table.lines)
-    return "\n".join(markdown_table(heads, lines)) + "\n"
+    note = f"\n{table.text_note}\n" if table.text_note else ""
+    return "\n".join(markdown_table(heads, lines)) + f"\n{note}"
 
 
 def _numbers(line: MethodLine, table: Table) -> list[str]:
@@ -181,7 +235,7 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
             cells[group] = MetricCell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
     seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
-    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes)
+    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
 
 
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:

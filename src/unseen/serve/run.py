@@ -4,6 +4,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 
@@ -11,10 +12,11 @@ from unseen.errors import SettingError
 from unseen.serve import demo as demonstration
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import refuse_open_address
+from unseen.serve.http.protocol import LimitedProtocol
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Settings
 
-CONNECTIONS = 1024
+BACKLOG = 1024  # connections that the system keeps until they are taken
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
@@ -28,13 +30,14 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     if demo:
         demonstration.attach(app)
     listener = listening_socket(settings.host, port)
-    announce(f"unseen serves http://{settings.host}:{listener.getsockname()[1]} from {settings.data}")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    announce(f"unseen serves http://{host}:{listener.getsockname()[1]} from {settings.data}")
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         proxy_headers=False,
-        limit_concurrency=CONNECTIONS,
+        http=partial(LimitedProtocol, limits=settings.limits),  # type: ignore[arg-type]
         timeout_keep_alive=75,
         timeout_graceful_shutdown=10,
         server_header=False,
@@ -55,7 +58,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(CONNECTIONS)
+        listener.listen(BACKLOG)
     except OSError as error:
         raise SettingError(f"expected a free address, got {host}:{port} ({error}); choose another --port") from error
     return listener

@@ -10,8 +10,17 @@ EVERYONE = "*"  # the owner that sees all streams
 class Limits:
     """Bounds of one request, one stream, one owner."""
 
+    connections: int = 1024  # of all callers; one that is idle makes room for a new one
+    address: int = 256  # connections from one address other than this machine's
+    requests: int = 256  # of one owner that are being answered, listeners among them
+    reserved: int = 64  # requests that only the operator may have beside those of all others
+    headers: int = 32 << 10  # bytes before a body
+    header_seconds: float = 10  # a client may take to send them
     body: int = 64 << 20  # bytes of a request
     body_seconds: float = 30  # a client may take to send its request
+    buffered: int = 512 << 20  # bytes of all bodies being received or answered
+    buffered_each: int = 128 << 20  # of one owner
+    json_values: int = 1 << 18  # values in JSON: more is slow to parse, and rows of float32 are not
     batch: int = 2048  # samples of a request
     pixels: int = 50_000_000  # of one image, checked before it is decoded
     queue: int = 16_384  # samples waiting for one stream
@@ -41,4 +50,5 @@ class Settings:
     encoder: str | None = "offline"
     limits: Limits = field(default_factory=Limits)
     durability: Durability = field(default_factory=Durability)
+    require_key: bool = False  # even where only this machine can call
     compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

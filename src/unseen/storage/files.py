@@ -1,8 +1,10 @@
-"""Write files whole or not at all, and read back only what was written."""
+"""Write files whole or not at all, read back only what was written, and keep what can be made again in a cache."""
 
+import errno
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +49,10 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, hea
     """Write `tensors` and a JSON `header` as one safetensors file that carries its own checksum."""
     metadata = {"kind": kind, "header": header, "sha256": _checksum(tensors, header)}
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+        except SafetensorError as error:  # what was to be written is sound, so the disk is not
+            raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -64,9 +69,7 @@ def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str
     try:
         tensors, metadata = read_safetensors(path)
     except (SafetensorError, OSError) as error:
-        raise StateError(
-            f"expected a whole {kind} file at {path}, got a damaged one ({error}); restore a copy"
-        ) from error
+        raise StateError(f"expected a {kind} file at {path}, got a damaged one ({error}); restore a copy") from error
     if metadata.get("kind") != kind:
         found = metadata.get("kind", "something unseen did not write")
         raise StateError(f"expected a {kind} file at {path}, got {found}; pass the right file")
@@ -88,3 +91,18 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def cache_dir(*parts: str) -> Path:
+    """Return a folder of the cache: under $UNSEEN_CACHE, or under the platform's own place for caches."""
+    return _root().joinpath(*parts)
+
+
+def _root() -> Path:
+    if chosen := os.environ.get("UNSEEN_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/unseen"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "unseen"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unseen"

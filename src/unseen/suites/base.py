@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unseen.errors import SettingError
 from unseen.labels import LabelSpace
 from unseen.trial import Trial
 
@@ -48,6 +49,20 @@ class Suite:
     labels: LabelSpace
     pool: Trial  # all samples: known ones first, then one unknown set after another
     table: Mapping[str, Any] = field(default_factory=dict)
+    own_space: Callable[[str], LabelSpace | None] = lambda name: None  # of a method, where text can be encoded
+    best_patches: Callable[[LabelSpace], Float[Tensor, "n d"]] | None = None  # of the pool's images, where it has any
+    noise: Callable[[], Float[Tensor, "n d"]] | None = None  # features of noise images, where they can be encoded
+
+    def labels_of(self, method: str) -> LabelSpace:
+        """Return the label space that a method reads: its own as published, or the one that all share."""
+        return self.own_space(method) or self.labels
+
+    def text_of(self, method: str) -> str:
+        """Return where a method's text comes from, for its row."""
+        space = self.own_space(method)
+        if space is None:
+            return str(self.table.get("text", "as stored" if "labels" not in self.table else "of the suite"))
+        return f"own: {space.prompt}, {len(space.negatives):,} negatives by {space.manifest.get('miner', 'hand')}"
 
     @classmethod
     def of(
@@ -57,6 +72,7 @@ class Suite:
         labels: LabelSpace,
         known: LabelledSamples,
         unknown: Mapping[str, LabelledSamples],
+        **own: Any,
     ) -> Suite:
         """Return the suite whose pool is the known samples and then each unknown set."""
         parts = [known, *unknown.values()]
@@ -66,7 +82,7 @@ class Suite:
             torch.cat([torch.full((len(part.z),), source) for source, part in enumerate(parts)]),
             (KNOWN, *unknown),
         )
-        return cls(source, table["about"], labels, pool, table)
+        return cls(source, table["about"], labels, pool, table, **own)
 
     @property
     def name(self) -> str:
@@ -107,6 +123,16 @@ class Suite:
         for part in (self.pool.z, self.pool.label, self.pool.source):
             digest.update(part.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
+
+    def with_patches(self, labels: LabelSpace) -> Suite:
+        """Return the suite with [n, 2, d] features: the image, and the patch that is surest of one of the names."""
+        if self.best_patches is None:
+            raise SettingError(
+                f"expected a suite over images for a detector of patches, got {self.name!r}, which has features of "
+                "whole images; use --data, with an encoder that gives patches"
+            )
+        z = torch.stack([self.pool.z, self.best_patches(labels)], dim=1)
+        return replace(self, pool=replace(self.pool, z=z))
 
     def against(self, *sets: str) -> Trial:
         """Return the known samples and the given unknown sets, not yet in any order."""

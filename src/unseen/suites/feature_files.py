@@ -1,7 +1,5 @@
 """Suites over feature files: text rows or encoded names on one side, image rows on the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import chain, count
@@ -16,6 +14,14 @@ from unseen.labels import LabelSpace
 from unseen.suites.base import KNOWN, LabelledSamples
 
 Matches = dict[str, int]  # class of the known images -> position of its name
+
+
+def files_of(table: Mapping[str, Any]) -> list[str]:
+    """Return the names of every file in the features' folder that a table reads."""
+    rows = [table[KNOWN], *table.get("negatives", ()), *table["unknown"].values()]
+    named = [f"{row[key]}.safetensors" for row in rows for key in ("text", "images") if key in row]
+    lists = [row[key] for row in rows for key in ("rows", "except", "classes") if isinstance(row.get(key), str)]
+    return list(dict.fromkeys([*named, *(reference.partition("#")[0] for reference in lists)]))
 
 
 def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, Matches]:

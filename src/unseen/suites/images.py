@@ -7,22 +7,28 @@ later run reads them instead of the images.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image as Pillow
 
 from unseen.encoders import Encoder
-from unseen.errors import DataError
+from unseen.encoders.base import PatchEncoder
+from unseen.errors import DataError, EncoderError
 from unseen.features import FeatureCache, encode_images, load_features
-from unseen.images import Entry, find_images
+from unseen.images import Entry, Image, find_images
 from unseen.images.entry import MISSING
-from unseen.storage.caches import cache_dir
+from unseen.labels import LabelSpace
+from unseen.storage.files import cache_dir
 from unseen.suites import tables
 from unseen.suites.base import KNOWN, LabelledSamples
 
+NOISE_IMAGES = 300
 WORDNET_ID = re.compile(r"n\d{8}")
 
 Progress = Callable[[str, int, int], None]  # set, images done, images in all
@@ -64,14 +70,16 @@ def inventory(name: str, root: str | Path) -> list[FoundSet]:
 
 
 def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
-    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines."""
+    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
+
+    The file is looked for under `root` and then in the package, which has ImageNet's.
+    """
     if not isinstance(reference, str):
         return ClassNames(tuple(reference), tuple(str(i) for i in range(len(reference))))
-    path = root / reference
+    here, packaged = root / reference, Path(__file__).parent / reference
+    path = here if here.is_file() or not packaged.is_file() else packaged
     if not path.is_file():
-        raise DataError(
-            f"expected the class names at {path}, got no file; write one `n01440764 tench` a line, in class order"
-        )
+        raise DataError(f"expected the class names at {path}, got no file; write `n01440764 tench` a line, by class")
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if all(WORDNET_ID.fullmatch(line.split()[0]) for line in lines):
         keys, names = zip(*((key, " ".join(rest)) for key, *rest in map(str.split, lines)), strict=True)
@@ -118,6 +126,33 @@ def encode_set(
     features = load_features(folder)
     wanted = {entry.path for entry in entries}
     return {key: z for key, z in zip(features.keys, features.z, strict=True) if key in wanted}
+
+
+class BestPatch:
+    """An encoder of the patch of each image that is surest of a known name: all that GL-MCM reads."""
+
+    def __init__(self, encoder: PatchEncoder, labels: LabelSpace) -> None:
+        self.encoder, self.labels = encoder, labels
+        self.name, self.dim = f"best patch by {encoder.name}", labels.dim
+        self.fingerprint = hashlib.sha256(f"{encoder.fingerprint} {labels.fingerprint} best patch".encode()).hexdigest()
+
+    def images(self, batch: Sequence[Image]) -> torch.Tensor:
+        """Return one unit vector per image."""
+        patches = self.encoder.patches(batch).float().cpu()
+        sure = (patches @ self.labels.id_anchors.T).softmax(dim=-1).amax(dim=-1)
+        return patches[torch.arange(len(patches)), sure.argmax(dim=1)]
+
+    def texts(self, prompts: Sequence[str]) -> torch.Tensor:
+        """Refuse: there are no patches of texts."""
+        raise EncoderError(f"expected images for {self.name}, got texts; use the encoder itself")
+
+
+def noise_features(encoder: Encoder) -> torch.Tensor:
+    """Return features of images of random pixels, the same ones every time (TANL)."""
+    drawn = np.random.default_rng(0).integers(0, 256, (NOISE_IMAGES, 224, 224, 3), dtype=np.uint8)
+    pictures = [Image(f"noise-{i}", Pillow.fromarray(pixels)) for i, pixels in enumerate(drawn)]
+    parts = [encoder.images(pictures[start : start + 64]).cpu() for start in range(0, NOISE_IMAGES, 64)]
+    return torch.cat(parts)
 
 
 def _found(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:

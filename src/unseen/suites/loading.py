@@ -1,23 +1,25 @@
 """From a table and a folder to a suite."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unseen.encoders import load_encoder
+from unseen.encoders import Encoder, load_encoder
+from unseen.encoders.base import PatchEncoder
 from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, LearnedPrompts, word_list
+from unseen.labels.miners import DEFAULT_MINER
 from unseen.labels.prompts import TextEncoder, text_fingerprint
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 from unseen.suites import feature_files, images, tables
 from unseen.suites.base import KNOWN, LabelledSamples, Source, Suite
+from unseen.suites.spaces import published_space
 
 ENCODER = "ViT-B/16"
 
@@ -37,6 +39,11 @@ def load(name: str, folder: str | Path) -> Suite:
     known = feature_files.known_samples(table[KNOWN], folder, matches)
     unknown = {which: feature_files.unknown_samples(row, folder) for which, row in table["unknown"].items()}
     return Suite.of(Source(name, folder), table, labels, known, unknown)
+
+
+def feature_files_of(name: str) -> list[str]:
+    """Return the feature files that a suite reads."""
+    return feature_files.files_of(tables.read(name))
 
 
 def load_images(
@@ -60,11 +67,28 @@ def load_images(
     present = {which: row for which, row in table["unknown"].items() if which in here}
     if not present:
         raise DataError(f"expected at least one unknown set of {name!r} under {root}, got none; see --check")
-    z = {w: images.encode_set(w, row, root, model, progress) for w, row in {KNOWN: table[KNOWN], **present}.items()}
-    known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
-    unknown = {which: LabelledSamples.unknown(_stacked(which, z[which])) for which in present}
-    labels = _build_labels(classes.names, table["labels"], root, chosen, model=model)
-    return Suite.of(Source(name, root, chosen), table, labels, known, unknown)
+
+    def encoded(by: Encoder) -> tuple[LabelledSamples, dict[str, LabelledSamples]]:
+        rows = {KNOWN: table[KNOWN], **present}
+        z = {which: images.encode_set(which, row, root, by, progress) for which, row in rows.items()}
+        known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
+        return known, {which: LabelledSamples.unknown(_stacked(which, z[which])) for which in present}
+
+    @cache
+    def best_patches(labels: LabelSpace) -> Tensor:
+        assert isinstance(model, PatchEncoder)
+        known, unknown = encoded(images.BestPatch(model, labels))
+        return torch.cat([part.z for part in (known, *unknown.values())])
+
+    return Suite.of(
+        Source(name, root, chosen),
+        table,
+        _build_labels(classes.names, table["labels"], root, chosen, model=model),
+        *encoded(model),
+        own_space=_own_spaces(classes.names, table["labels"], root, chosen, model),
+        best_patches=best_patches if isinstance(model, PatchEncoder) else None,
+        noise=cache(partial(images.noise_features, model)),
+    )
 
 
 def reload(source: Source) -> Suite:
@@ -72,6 +96,23 @@ def reload(source: Source) -> Suite:
     if source.encoder is None:
         return load(source.name, source.folder)
     return load_images(source.name, source.folder, encoder=source.encoder)
+
+
+def _own_spaces(
+    names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, model: TextEncoder
+) -> Callable[[str], LabelSpace | None]:
+    """Return what builds the published label space of a method, each once, over the suite's own words where it has any.
+
+    With learned vectors of the names every method shares them.
+    """
+    if "learned" in options or options.get("shared"):
+        return lambda name: None
+    words = {key: options[key] for key in ("words",) if key in options}
+
+    def build(own: Mapping[str, Any]) -> LabelSpace:
+        return _build_labels(names, {**words, **own}, folder, encoder, model=model)
+
+    return cache(lambda name: published_space(name, build))
 
 
 def _build_labels(
@@ -90,7 +131,7 @@ def _build_labels(
         list(names),
         model,
         negatives=options.get("negatives", 10_000),
-        miner=options.get("miner", "neglabel"),
+        miner=options.get("miner", DEFAULT_MINER),
         prompt=LearnedPrompts.load(learned) if learned else options.get("prompt"),
         corpus=word_list(words) if words else None,
     )

@@ -21,6 +21,7 @@ from unseen.cli import app
 from unseen.errors import ImageError, ServiceError, SettingError
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys, is_loopback
+from unseen.serve.http.service import Service
 from unseen.serve.run import run
 from unseen.serve.settings import Limits, Settings
 from unseen.serve.work.encoding import ImageBatch, ImageEncoder, RequiredEncoder
@@ -127,6 +128,36 @@ def test_the_first_key_is_noticed_by_a_running_service(tmp_path):
     assert len(running) == 0
     ApiKeys(tmp_path / "keys.json").add("a", "read")
     assert len(running) == 1
+
+
+@pytest.mark.parametrize("lost", ["revoked", "file deleted", "file deleted before the start"])
+def test_once_there_was_a_key_one_is_always_needed(tmp_path, lost):
+    keys = ApiKeys(tmp_path / "keys.json")
+    text = keys.add("*", "admin")
+    service = Service(Settings(tmp_path, encoder=None))
+    if lost == "revoked":
+        keys.revoke(text.split("_")[1])
+    else:
+        (tmp_path / "keys.json").unlink()
+    if lost == "file deleted before the start":
+        service.store.close()
+        service = Service(Settings(tmp_path, encoder=None))
+    assert service.needs_key()
+    assert refusal(lambda: service.authorize(None, "read")) == 401
+    assert refusal(lambda: service.authorize(text, "read")) == 401
+    service.store.close()
+
+
+def test_a_key_can_be_required_on_loopback(tmp_path):
+    service = Service(Settings(tmp_path, encoder=None, require_key=True))
+    assert refusal(lambda: service.authorize(None, "read")) == 401
+    service.store.close()
+
+
+@pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host"])
+def test_without_keys_a_request_through_a_proxy_is_refused(open_server, name):
+    server, _ = open_server
+    assert server.client.http.get("/v1/streams", headers={name: "for=1.2.3.4"}).status_code == 403
 
 
 def test_a_key_with_a_bad_scope_or_owner_is_refused(tmp_path):

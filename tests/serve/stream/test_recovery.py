@@ -19,7 +19,7 @@ from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.journal import Entry, Position, SqliteJournal
+from unseen.serve.stream.journal import TIP, JournalEntry, Position, SqliteJournal
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.store import LocalStreams
 from unseen.serve.stream.stream import Stream
@@ -200,10 +200,13 @@ def test_a_damaged_page_before_committed_blocks_of_the_wal_is_refused(folder):
         opened(folder)
 
 
-def test_a_torn_last_block_of_the_wal_is_dropped(folder):
+def test_a_torn_last_block_that_was_not_acknowledged_is_dropped(folder):
     stream = opened(folder)
-    sent = fed(stream, 0, 100)
+    sent = fed(stream, 0, 90)
+    acknowledged = (folder / TIP).read_bytes()
+    sent += fed(stream, 90, 100)
     left_behind(stream)
+    (folder / TIP).write_bytes(acknowledged)
     log = folder / "journal.db-wal"
     log.write_bytes(log.read_bytes()[:-5000])
     stream = opened(folder)
@@ -218,6 +221,9 @@ def test_a_journal_that_ends_before_a_snapshot_is_refused(snapshotted):
     with sqlite3.connect(folder / "journal.db") as database:
         database.execute("DELETE FROM entries WHERE id >= 15")
     database.close()
+    with pytest.raises(StateError, match="where entry 25 was acknowledged"):
+        opened(folder)
+    (folder / TIP).unlink()
     with pytest.raises(StateError, match="missing or altered"):
         opened(folder)
 
@@ -225,7 +231,7 @@ def test_a_journal_that_ends_before_a_snapshot_is_refused(snapshotted):
 def test_a_foreign_journal_is_refused(folder, tmp_path):
     start = Position.start("another stream")
     other = SqliteJournal(folder / "journal.db", start)
-    other.append(start, Entry("reset", 0, b""))
+    other.append(start, JournalEntry("reset", 0, b""))
     other.close()
     with pytest.raises(StateError, match="missing or altered"):
         opened(folder)
@@ -297,6 +303,96 @@ def test_a_full_disk_returns_507_and_learning_goes_on_when_there_is_room(tmp_pat
         assert same(downloaded(remote, LABELS, tmp_path / "state"), expected)
     with Server(tmp_path / "data") as server:
         assert same(downloaded(server.client.stream(remote.id), LABELS, tmp_path / "state"), expected)
+
+
+def give_room(server, size: int = 1 << 30) -> None:
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_every_route_answers_507_while_the_disk_is_full_and_goes_on_by_itself(tmp_path):
+    LABELS.save(tmp_path / "space")
+    (tmp_path / "state").write_bytes(b"")
+    with Server(tmp_path / "data") as server:
+        remote = server.client.create(tmp_path / "space", detector="online")
+        remote.observe(Z[:20])
+        remote.state(tmp_path / "state")
+        server.client.retries = 0
+        give_room(server, 1024)
+        verbs = {
+            "observe": lambda: remote.observe(Z[20:40], key="again"),
+            "reset": remote.reset,
+            "snapshot": remote.snapshot,
+            "state": lambda: remote.state(tmp_path / "other"),
+            "restore": lambda: remote.restore(tmp_path / "state"),
+            "create": lambda: server.client.create(tmp_path / "space", detector="online"),
+        }
+        for _ in range(2):
+            for name, verb in verbs.items():
+                with pytest.raises(ServiceError) as caught:
+                    verb()
+                assert (name, caught.value.status) == (name, 507)
+        assert remote.score(Z[:1])
+        assert remote.info()["seq"] == 20
+        give_room(server)
+        assert [row["seq"] for row in remote.observe(Z[20:40], key="again")] == list(range(20, 40))
+        assert remote.snapshot()
+    assert not list((tmp_path / "data" / "streams").glob(".*"))
+
+
+def test_a_stream_waits_for_room_at_start_and_opens_by_itself(tmp_path):
+    LABELS.save(tmp_path / "space")
+    first = Server(tmp_path / "data").ready()
+    remote = first.client.create(tmp_path / "space", detector="online")
+    remote.observe(Z[:20])
+    first.kill()
+    with Server(tmp_path / "data", room=1024) as server:
+        server.client.retries = 0
+        stream = server.client.stream(remote.id)
+        (row,) = server.client.streams()
+        assert row["status"] == "waiting"
+        with pytest.raises(ServiceError) as caught:
+            stream.observe(Z[20:21])
+        assert caught.value.status == 507
+        give_room(server)
+        for _ in range(100):
+            if server.client.streams()[0]["status"] == "ready":
+                break
+            time.sleep(0.05)
+        assert stream.observe(Z[20:21])[0]["seq"] == 20
+
+
+def test_a_shortened_wal_is_noticed_and_reported(folder):
+    stream = opened(folder)
+    fed(stream, 0, 300)
+    left_behind(stream)
+    log = folder / "journal.db-wal"
+    log.write_bytes(log.read_bytes()[: len(log.read_bytes()) * 2 // 3])
+    with pytest.raises(StateError, match=r"the journal ends at entry .* where entry 30 was acknowledged"):
+        opened(folder)
+
+
+def test_an_absent_wal_is_noticed_and_reported(folder):
+    stream = opened(folder)
+    fed(stream, 0, 30)
+    left_behind(stream)
+    (folder / "journal.db-wal").unlink()
+    with pytest.raises(StateError, match="where entry 3 was acknowledged"):
+        opened(folder)
+
+
+def test_accepting_a_shortened_journal_leaves_a_fault(folder):
+    stream = opened(folder)
+    fed(stream, 0, 100)
+    left_behind(stream)
+    log = folder / "journal.db-wal"
+    log.write_bytes(log.read_bytes()[:-40_000])
+    (folder / TIP).unlink()
+    stream = opened(folder)
+    assert "removed" in stream.faults[0]
+    stream.abandon()
+    stream = opened(folder)
+    assert not stream.faults
+    stream.abandon()
 
 
 def test_after_an_unconfirmed_write_the_state_is_read_back_from_disk(folder, monkeypatch):

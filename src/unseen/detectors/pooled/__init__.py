@@ -8,5 +8,3 @@ negative names, T samples, d the width of features.
 from unseen.detectors.pooled.detector import PooledEvidence
 from unseen.detectors.pooled.evidence import TERMS, Contrast, EvidenceTerm, LogOdds, Surprise
 from unseen.detectors.pooled.state import PooledState
-
-__all__ = ["TERMS", "Contrast", "EvidenceTerm", "LogOdds", "PooledEvidence", "PooledState", "Surprise"]

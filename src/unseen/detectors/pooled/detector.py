@@ -63,7 +63,6 @@ class PooledEvidence(Detector[PooledState]):
     merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         positive(tau=self.tau)
         in_range("popularity", self.popularity, 0, 2)

@@ -10,7 +10,13 @@ import unseen
 from unseen.serve import page
 from unseen.serve.http import routes
 from unseen.serve.http.errors import HANDLERS
-from unseen.serve.http.middleware import BodyLimitMiddleware, MetricsMiddleware, SecurityMiddleware
+from unseen.serve.http.middleware import (
+    AdmissionMiddleware,
+    BodyLimitMiddleware,
+    HeadMiddleware,
+    MetricsMiddleware,
+    SecurityMiddleware,
+)
 from unseen.serve.http.service import Service
 
 
@@ -26,11 +32,21 @@ def create_app(service: Service) -> FastAPI:
         await opening
         await service.close()
 
-    app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="unseen",
+        version=unseen.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.exception_handlers |= HANDLERS
     app.state.service = service
+    app.state.routes = [*routes.router.routes, *page.router.routes]
     # the last one added runs first
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(BodyLimitMiddleware, limits=service.limits)
+    app.add_middleware(AdmissionMiddleware, limits=service.limits, owner_of=service.owner_of)
     app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)
     app.include_router(routes.router)

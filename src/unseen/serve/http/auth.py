@@ -13,10 +13,11 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from unseen.errors import ServiceError, SettingError, StateError
+from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
 
+MARKER = "keys.required"  # beside the keys once there was one
 SCOPES = ("read", "observe", "admin")  # each includes those before it
 
 
@@ -41,9 +42,17 @@ class ApiKeys:
     """The keys of a data folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._marker = path, path.with_name(MARKER)
         self._version = -1
+        self._needed = False
         self._read()
+
+    @property
+    def needed(self) -> bool:
+        """Return whether there ever was a key: revoking the last one, or losing the file, opens nothing."""
+        self._read()
+        self._needed = self._needed or self.path.exists() or self._marker.exists()
+        return self._needed
 
     def __len__(self) -> int:
         self._read()  # the first key, too, may have been added by another process
@@ -55,8 +64,7 @@ class ApiKeys:
 
     def add(self, owner: str, scope: str) -> str:
         """Make a key and return the only copy of its text."""
-        if scope not in SCOPES:
-            raise SettingError(f"expected a scope out of {', '.join(SCOPES)}, got {scope!r}; check the spelling")
+        check_choice("a scope", scope, SCOPES)
         if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
             raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
         key = ApiKey(secrets.token_hex(4), owner, scope, "")
@@ -82,16 +90,22 @@ class ApiKeys:
         return key
 
     def _write(self) -> None:
-        with replacing(self.path) as path:
-            path.write_text(json.dumps([asdict(key) for key in self._keys.values()], indent=1))
-        self.path.chmod(0o600)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._marker.touch(mode=0o600)
+            with replacing(self.path) as path:
+                path.write_text(json.dumps([asdict(key) for key in self._keys.values()], indent=1))
+            self.path.chmod(0o600)
+        except OSError as error:
+            folder = self.path.parent
+            raise SettingError(f"expected a writable folder, got {folder} ({error.strerror}); choose --data") from error
         self._read()
 
     def _read(self) -> None:
         """Take over what another process has written since."""
         try:
             version = os.stat(self.path).st_mtime_ns
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             version = 0
         if version != self._version:
             self._keys, self._version = {key.id: key for key in _read(self.path)}, version

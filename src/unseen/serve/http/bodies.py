@@ -15,6 +15,7 @@ import torch
 from fastapi import Request
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from unseen.serve.settings import Limits
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
 
+AT_ONCE = 32 << 10  # bytes of JSON that are parsed on the loop
 KEY_LENGTH = 1024  # characters of an image's key
 
 M = TypeVar("M", bound=BaseModel)
@@ -72,6 +74,25 @@ def parse_json(body: bytes | str, model: type[M]) -> M:
         ) from error
 
 
+def check_values(body: bytes, limits: Limits) -> None:
+    """Refuse JSON of more values than are worth parsing, by its commas and brackets alone."""
+    if sum(body.count(mark) for mark in (b",", b"[", b"{")) > limits.json_values:
+        raise ServiceError(
+            413,
+            f"expected at most {limits.json_values:,} values in JSON, got more; "
+            f"send smaller batches, or rows of float32 as {RAW}",
+        )
+
+
+async def read_json(request: Request, model: type[M], limits: Limits) -> M:
+    """Return a body of JSON as `model`; a large one is parsed away from the loop."""
+    body = await request.body()
+    check_values(body, limits)
+    if len(body) <= AT_ONCE:
+        return parse_json(body, model)
+    return await run_in_threadpool(parse_json, body, model)
+
+
 def idempotency_key(request: Request) -> str | None:
     """Return the key that makes a retry harmless, if there is one."""
     key = request.headers.get("idempotency-key")
@@ -98,7 +119,8 @@ async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody
     if media == RAW:
         samples = SampleBody(_rows(await request.body(), dim))
     elif media == JSON:
-        samples = _from_json(parse_json(await request.body(), Samples), dim)
+        parsed = await read_json(request, Samples, limits)
+        samples = await run_in_threadpool(_from_json, parsed, dim)
     elif media == FORM:
         files = (await read_form(request, limits)).files.get("images", [])
         samples = SampleBody(
@@ -109,9 +131,7 @@ async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody
     if not 0 < len(samples) <= limits.batch:
         raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches")
     if len(samples.keys) not in (0, len(samples)):
-        raise ServiceError(
-            422, f"expected {len(samples)} keys, one for each, got {len(samples.keys)}; send all or none"
-        )
+        raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
     return samples
 
 
@@ -155,8 +175,6 @@ def _from_base64(what: str, text: str) -> bytes:
 
 def _rows(body: bytes, dim: int) -> Float[Tensor, "n d"]:
     if not body or len(body) % (4 * dim):
-        raise FeatureError(
-            f"expected rows of {dim} little-endian float32 numbers, got {len(body)} bytes; send whole rows"
-        )
+        raise FeatureError(f"expected rows of {dim} little-endian float32, got {len(body)} bytes; send whole rows")
     # a copy, because what torch is given must not be read-only
     return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32).reshape(-1, dim))

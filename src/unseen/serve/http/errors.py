@@ -1,6 +1,7 @@
 """Errors as JSON of one shape: {"error": kind, "message": expected, got, remedy}."""
 
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request
@@ -8,8 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from unseen.errors import ServiceError, UnseenError
+from unseen.serve.stream.room import NO_ROOM, no_room
 
 log = logging.getLogger("unseen.serve")
 
@@ -25,10 +28,12 @@ def error_response(error: UnseenError) -> Response:
     return response
 
 
-async def on_unseen_error(_: Request, error: Exception) -> Response:
-    """Answer an error raised on purpose."""
+async def on_unseen_error(request: Request, error: Exception) -> Response:
+    """Answer an error raised on purpose, without saying where on our disk something lies."""
     assert isinstance(error, UnseenError)
-    return error_response(error)
+    data = f"{request.app.state.service.settings.data}/"
+    status = error.status if isinstance(error, ServiceError) else 422
+    return error_response(error if data not in str(error) else ServiceError(status, str(error).replace(data, "")))
 
 
 async def on_invalid_parameter(_: Request, error: Exception) -> Response:
@@ -41,15 +46,35 @@ async def on_invalid_parameter(_: Request, error: Exception) -> Response:
     )
 
 
-async def on_http_exception(_: Request, error: Exception) -> Response:
+async def on_http_exception(request: Request, error: Exception) -> Response:
     """Answer what the router or a form parser refuses."""
     assert isinstance(error, HTTPException)
-    return error_response(ServiceError(error.status_code, f"{error.detail}; see /docs"))
+    response = error_response(ServiceError(error.status_code, f"{error.detail}; see /docs"))
+    if error.status_code == 405:
+        response.headers["allow"] = ", ".join(allowed_methods(request))
+    return response
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return the methods that the path of a request takes; the router names those of one route only."""
+    found: set[str] = set()
+    for route in request.app.state.routes:
+        if route.matches(request.scope)[0] != Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
 
 async def on_disconnect(_: Request, error: Exception) -> Response:
     """Answer a client that disconnected in the middle of its request, for the counters: it will not read this."""
     return error_response(ServiceError(400, "expected a whole request, got part of it; send it again"))
+
+
+async def on_system_error(request: Request, error: Exception) -> Response:
+    """Answer a full or failing disk, or too many open files, as what may be tried again; the rest is unexpected."""
+    if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in NO_ROOM:
+        log.error("no room: %s", error)
+        return error_response(no_room(error))
+    return await on_unexpected_error(request, error)
 
 
 async def on_unexpected_error(_: Request, error: Exception) -> Response:
@@ -63,5 +88,7 @@ HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Respons
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
     ClientDisconnect: on_disconnect,
+    OSError: on_system_error,
+    sqlite3.Error: on_system_error,
     Exception: on_unexpected_error,
 }

@@ -43,11 +43,11 @@ class EventHub:
         """Return the messages of a stream from now on, as server-sent events."""
         if len(self._listeners[stream]) >= self._most:
             raise ServiceError(429, f"expected at most {self._most} listeners, got one more; close one")
-        queue: asyncio.Queue[str | None] = asyncio.Queue(BACKLOG)
-        self._listeners[stream].add(queue)
-        return self._messages(stream, queue)
+        return self._messages(stream)
 
-    async def _messages(self, stream: str, queue: asyncio.Queue[str | None]) -> AsyncIterator[str]:
+    async def _messages(self, stream: str) -> AsyncIterator[str]:
+        queue: asyncio.Queue[str | None] = asyncio.Queue(BACKLOG)
+        self._listeners[stream].add(queue)  # not before: of a caller that has gone, this is never run
         try:
             yield "retry: 2000\n\n"
             while not self._closed:

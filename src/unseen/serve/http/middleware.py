@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -12,7 +13,8 @@ from unseen.errors import ServiceError
 from unseen.serve.http.auth import is_loopback
 from unseen.serve.http.errors import error_response
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.settings import Limits
+from unseen.serve.settings import EVERYONE, Limits
+from unseen.serve.work.shares import Shares
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -26,6 +28,11 @@ SECURITY_HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
+
+
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+HEALTH = frozenset({"/healthz", "/readyz"})
+OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
 
 class HTTPMiddleware:
@@ -51,7 +58,6 @@ class MetricsMiddleware(HTTPMiddleware):
         self.metrics = metrics
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request and count it."""
         started, status = time.perf_counter(), 500
 
         async def send_and_note(message: Message) -> None:
@@ -75,8 +81,6 @@ class SecurityMiddleware(HTTPMiddleware):
         self.needs_key = needs_key
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
@@ -86,37 +90,89 @@ class SecurityMiddleware(HTTPMiddleware):
         await app(scope, receive, send_with_headers)
 
 
+class HeadMiddleware(HTTPMiddleware):
+    """Answer HEAD as GET without its body, which uvicorn leaves out; a response without end is ended."""
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["method"] == "HEAD":
+            scope, receive = {**scope, "method": "GET"}, _disconnected
+        await self.app(scope, receive, send)
+
+
+async def _disconnected() -> Message:
+    return {"type": "http.disconnect"}
+
+
+class AdmissionMiddleware(HTTPMiddleware):
+    """Limit the requests of one caller that are being answered, and leave some room for the operator and for health."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, owner_of: Callable[[Request], str]) -> None:
+        super().__init__(app)
+        self.owner_of, self.reserved = owner_of, limits.reserved
+        self.requests = Shares(total=limits.connections, each=limits.requests, what="requests")
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it at once."""
+        if scope["path"] in HEALTH:
+            return await self.app(scope, receive, send)
+        owner = scope[OWNER] = self.owner_of(Request(scope))
+        try:
+            self.requests.take(owner, 1, reserve=0 if owner == EVERYONE else self.reserved)
+        except ServiceError as error:
+            return await error_response(error)(scope, receive, send)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.requests.give_back(owner, 1)
+
+
 class BodyLimitMiddleware(HTTPMiddleware):
-    """Refuse a request body that is too large or comes too slowly, before anything reads it whole."""
+    """Refuse a request body that is too large, comes too slowly, or is too much beside those being answered."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         super().__init__(app)
         self.limits = limits
+        self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request with a limited body."""
-        await self.app(scope, self._limited(receive), send)
+        """Serve one request with a limited body, whose bytes count until it is answered."""
+        body = LimitedBody(receive, self.limits, partial(self.bytes.take, scope.get(OWNER, "")))
+        try:
+            check_size(int(Request(scope).headers.get("content-length", 0)), self.limits)
+        except ServiceError as error:
+            return await error_response(error)(scope, receive, send)
+        try:
+            await self.app(scope, body, send)
+        finally:
+            self.bytes.give_back(scope.get(OWNER, ""), body.size)
 
-    def _limited(self, receive: Receive) -> Receive:
-        deadline, size, is_whole = time.monotonic() + self.limits.body_seconds, 0, False
 
-        async def limited() -> Message:
-            nonlocal size, is_whole
-            if is_whole:
-                return await receive()
-            try:
-                async with asyncio.timeout(max(0, deadline - time.monotonic())):
-                    message = await receive()
-            except TimeoutError as error:
-                raise ServiceError(
-                    408, f"expected the request within {self.limits.body_seconds:g} s, got part of it; send it faster"
-                ) from error
-            size += len(message.get("body", b""))
-            is_whole = not message.get("more_body", False)
-            check_size(size, self.limits)
-            return message
+class LimitedBody:
+    """The body of one request, within its limits."""
 
-        return limited
+    def __init__(self, receive: Receive, limits: Limits, take: Callable[[int], None]) -> None:
+        self.receive, self.limits, self.take = receive, limits, take
+        self.deadline = time.monotonic() + limits.body_seconds
+        self.size, self.is_whole = 0, False
+
+    async def __call__(self) -> Message:
+        """Return the next part."""
+        if self.is_whole:
+            return await self.receive()
+        try:
+            async with asyncio.timeout(max(0, self.deadline - time.monotonic())):
+                message = await self.receive()
+        except TimeoutError as error:
+            raise ServiceError(
+                408, f"expected the request within {self.limits.body_seconds:g} s, got part of it; send it faster"
+            ) from error
+        size = len(message.get("body", b""))
+        check_size(self.size + size, self.limits)
+        self.take(size)
+        self.size += size
+        self.is_whole = not message.get("more_body", False)
+        return message
 
 
 def check_size(size: int, limits: Limits) -> None:
@@ -126,15 +182,16 @@ def check_size(size: int, limits: Limits) -> None:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a call names this machine as its host and comes from no other site's page."""
-    host = urlsplit(f"//{request.headers.get('host', '')}")
-    origin = request.headers.get("origin")
+    """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
+    if any(name in request.headers for name in FORWARDED):
+        return False
     try:
+        host, origin = urlsplit(f"//{request.headers.get('host', '')}"), request.headers.get("origin")
         is_own = is_loopback(host.hostname or "")
+        return is_own and (origin is None or urlsplit(origin).netloc == host.netloc)
     except ValueError:
-        is_own = False
-    return is_own and (origin is None or urlsplit(origin).netloc == host.netloc)
+        return False
 
 
 def _cross_site() -> ServiceError:
-    return ServiceError(403, "expected a call from this machine, got one on behalf of another site; use an API key")
+    return ServiceError(403, "expected a call from this machine, got one on behalf of another; use an API key")

@@ -19,7 +19,7 @@ from unseen.serve.http.service import Service
 from unseen.serve.http.views import dump_json, json_response
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.snapshots import AUTO, KEPT
-from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, StreamEntry
+from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
@@ -93,7 +93,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Shared) -> Response:
     """Answer whether every stream has been opened or refused, and how many of each there are."""
     statuses = [entry.status for entry in service.store.entries.values()]
-    counts = {status: statuses.count(status) for status in (READY, OPENING, DAMAGED, REFUSED)}
+    counts = {status: statuses.count(status) for status in (READY, OPENING, WAITING, DAMAGED, REFUSED)}
     text = dump_json({"ready": service.store.ready, "streams": counts})
     return json_response(text, 200 if service.store.ready else 503)
 
@@ -115,7 +115,7 @@ async def create(service: Shared, key: Admin, request: Request) -> Any:
         wanted = bodies.parse_json(form.texts.get("stream", ""), schema.StreamBody)
         labels = await service.run_chore(key.owner, partial(uploaded_space, form.files.get("space", [])))
     else:
-        wanted = bodies.parse_json(await request.body(), schema.StreamBody)
+        wanted = await bodies.read_json(request, schema.StreamBody, service.limits)
         labels = await service.wanted_space(key.owner, wanted)
     rule = wanted.threshold
     config = StreamConfig("", wanted.name, key.owner, wanted.detector, wanted.settings, rule.kind, rule.settings)
@@ -151,8 +151,10 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
 
 
 @router.get("/v1/streams/{id}/events")
-async def events(service: Shared, entry: ReadEntry) -> Response:
+async def events(service: Shared, entry: ReadEntry, request: Request) -> Response:
     """Send the verdicts of every observed sample from now on, as server-sent events."""
+    if request.scope["http_version"] == "1.0":
+        raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
     messages = service.events.listen(entry.config.id)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
@@ -202,11 +204,11 @@ async def delete_snapshot(service: Shared, entry: AdminEntry, entry_number: int)
 @router.post("/v1/streams/{id}/restore", response_model=schema.StreamInfo, openapi_extra=RESTORE)
 async def restore(service: Shared, entry: AdminEntry, request: Request) -> Response:
     """Go back to a snapshot or to an uploaded state."""
-    stream, body = entry.opened, await request.body()
+    stream = entry.opened
     if bodies.media_type(request) == RAW:
-        work = partial(restore_upload, stream, body)
+        work = partial(restore_upload, stream, await request.body())
     else:
-        number = bodies.parse_json(body, schema.RestoreBody).snapshot
+        number = (await bodies.read_json(request, schema.RestoreBody, service.limits)).snapshot
         work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path)
     await service.run_chore(entry.config.owner, work)
     return await described(service, entry)

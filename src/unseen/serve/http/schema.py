@@ -10,6 +10,10 @@ MOST = 100_000  # an integer setting becomes memory or time
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field(ge=-MOST, le=MOST)]
 
 
+FAST = Field(fail_fast=True)  # one error is enough
+Keys = Annotated[list[Annotated[str, Field(max_length=1024)]], FAST]
+Rows = Annotated[list[Annotated[list[FiniteFloat], FAST]], FAST]
+
 IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
     "name": "Idempotency-Key",
     "in": "header",
@@ -27,9 +31,11 @@ class RequestBody(BaseModel):
 class Samples(RequestBody):
     """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64."""
 
-    features: list[list[FiniteFloat]] | str | None = None
-    images: list[str] | None = None
-    keys: list[Annotated[str, Field(max_length=1024)]] | None = Field(None, description="What the samples are called.")
+    features: Rows | str | None = None
+    images: Annotated[list[str], FAST] | None = None
+    keys: Annotated[list[Annotated[str, Field(max_length=1024)]], FAST] | None = Field(
+        None, description="What the samples are called."
+    )
 
 
 class ThresholdBody(RequestBody):
@@ -42,7 +48,7 @@ class ThresholdBody(RequestBody):
 class StreamBody(RequestBody):
     """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
 
-    names: list[str] | None = None
+    names: Annotated[list[str], FAST] | None = None
     negatives: int = Field(10_000, ge=0, le=100_000)
     space: str | None = Field(None, max_length=128)
     name: str = Field("", max_length=128)
@@ -86,8 +92,8 @@ class StreamSummary(BaseModel):
     owner: str
     detector: str
     created: str
-    status: Literal["ready", "opening", "damaged", "refused"]
-    reason: str = Field(description="Why the stream is damaged or refused, and what to do.")
+    status: Literal["ready", "opening", "waiting", "damaged", "refused"]
+    reason: str = Field(description="Why the stream waits, is damaged or refused, and what to do.")
     seq: int | None = Field(description="Samples observed so far.")
 
 

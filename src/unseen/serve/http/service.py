@@ -9,7 +9,7 @@ from fastapi import Request
 from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.http import views
-from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, is_loopback
+from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret, is_loopback
 from unseen.serve.http.bodies import idempotency_key, read_samples
 from unseen.serve.http.events import EventHub
 from unseen.serve.http.metrics import Metrics
@@ -35,8 +35,15 @@ class Service:
         self.metrics, self.encoder = Metrics(), ImageEncoder(settings.encoder, self.limits)
 
     def needs_key(self) -> bool:
-        """Return whether a key is needed: where others can reach the service, or as soon as there is a key."""
-        return len(self.keys) > 0 or not is_loopback(self.settings.host)
+        """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
+        return self.settings.require_key or self.keys.needed or not is_loopback(self.settings.host)
+
+    def owner_of(self, request: Request) -> str:
+        """Return whose key a request carries, or "" for none that is valid."""
+        try:
+            return self.authorize(bearer_secret(request), "read").owner
+        except ServiceError:
+            return ""
 
     def authorize(self, secret: str | None, scope: str) -> ApiKey:
         """Return the caller's key; refuse one that is missing, wrong or too weak."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from unseen import LabelSpace
-from unseen.errors import ServiceError, StateError
+from unseen.errors import ServiceError, SettingError, StateError
 from unseen.serve.stream.config import STREAM_ID, StreamConfig, write_config
 from unseen.storage.files import sync_folder
 
@@ -25,9 +25,14 @@ class DataFolder:
 
     def __init__(self, data: Path, only: str | None = None) -> None:
         self.data, self.streams, self.only = data, data / "streams", only
-        self.streams.mkdir(parents=True, exist_ok=True)
-        (data / "spaces").mkdir(exist_ok=True)
-        self._lock = exclusive_lock((self.streams / only if only else data) / "lock")
+        try:
+            data.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.streams, data / "spaces"):
+                folder.mkdir(exist_ok=True, mode=0o700)
+            data.chmod(data.stat().st_mode & 0o770)  # what was learned is nobody else's to read
+            self._lock = exclusive_lock((self.streams / only if only else data) / "lock")
+        except OSError as error:
+            raise SettingError(f"expected a writable folder, got {data} ({error.strerror}); choose --data") from error
 
     def stream_folders(self) -> list[Path]:
         """Return the folders of all streams, after removing those half made or half deleted."""

@@ -7,6 +7,7 @@ entry is a whole block of samples as it was observed: replaying entries gives th
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import StateError
+from unseen.serve.stream.room import is_passing, no_room
 from unseen.serve.stream.wal import journal_damage, refuse_holes
 
 VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
@@ -39,6 +41,7 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 
+TIP = "journal.tip"
 OBSERVE, RESET, RESTORE = "observe", "reset", "restore"
 
 
@@ -62,7 +65,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One thing that happened: a block of features, a reset, or a restore of the named file."""
 
     kind: str
@@ -99,11 +102,40 @@ class Retention:
         db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self.receipts,))
 
 
+class Tip:
+    """The number of the last entry on disk, in a small file beside the journal.
+
+    It is written after each commit and not waited for: it survives a kill, and after a power cut it may be behind the
+    journal, never before it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> int:
+        """Return the number, or -1 where there is none."""
+        try:
+            number, check = struct.unpack("<qq", self.path.read_bytes())
+        except (FileNotFoundError, struct.error):
+            return -1
+        return number if check == ~number else -1
+
+    def write(self, number: int) -> None:
+        """Note a number, in the place of the one before."""
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(handle, struct.pack("<qq", number, ~number), 0)
+        finally:
+            os.close(handle)
+
+
 class Journal:
     """A journal that keeps nothing, for benchmarks and trials; SqliteJournal is the durable one."""
 
+    lost_tip = False  # whether the number of the last acknowledged entry was removed
+
     def append(
-        self, at: Position, entry: Entry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
+        self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
     ) -> Position:
         """Add one entry and its receipts, drop what `retention` allows, and return the new point."""
         return Position(at.entry + 1, at.seq + entry.count, at.chain)
@@ -112,7 +144,7 @@ class Journal:
         """Return what was answered to a key, if that is still remembered."""
         return None
 
-    def replay(self, after: Position) -> Iterator[tuple[Entry, Position]]:
+    def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point, with the point behind it."""
         return iter(())
 
@@ -135,18 +167,24 @@ class SqliteJournal(Journal):
     """A journal in one SQLite file. One thread at a time may use it."""
 
     def __init__(self, path: Path, start: Position) -> None:
-        self.path, self.start = path, start
+        self.path, self.start, self.tip = path, start, Tip(path.with_name(TIP))
         refuse_holes(path.with_name(path.name + "-wal"))
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._check_version()
-            self._db.executescript(OPEN)
-            self._db.executescript(SCHEMA)
+            if self._is_new():
+                self._db.executescript(OPEN + SCHEMA)
+            else:
+                self._db.executescript(OPEN)
+            self._check_tip()
         except sqlite3.Error as error:
-            raise journal_damage(path, error) from error
+            self._db.close()
+            raise no_room(error) if is_passing(error) else journal_damage(path, error) from error
+        except BaseException:
+            self._db.close()
+            raise
 
     def append(
-        self, at: Position, entry: Entry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
+        self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
     ) -> Position:
         """Write one entry and its receipts in one transaction, wait for the disk, and return the new point."""
         after = at.after(entry.kind, entry.count, entry.payload)
@@ -163,10 +201,10 @@ class SqliteJournal(Journal):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        self.tip.write(after.entry)
         return after
 
     def receipt(self, key: bytes) -> Receipt | None:
-        """Return what was answered to a key, if anything was and is still remembered."""
         row = self._db.execute("SELECT key, asked, first, answer, seal FROM receipts WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -175,45 +213,51 @@ class SqliteJournal(Journal):
             raise journal_damage(self.path, "a receipt's checksum differs")
         return found
 
-    def replay(self, after: Position) -> Iterator[tuple[Entry, Position]]:
+    def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point with the point behind it, refusing what is not as it was written."""
         try:
             at = self._checked_start(after)
             rows = self._db.execute("SELECT * FROM entries WHERE id > ? ORDER BY id", (after.entry,))
             for number, kind, first, count, payload, chain in rows:
-                entry, here = Entry(kind, count, payload), at
+                entry, here = JournalEntry(kind, count, payload), at
                 at = here.after(kind, count, payload)
                 if (number, first, chain.hex()) != (at.entry, here.seq, at.chain):
                     raise journal_damage(self.path, f"entry {here.entry + 1} is missing or altered")
                 yield entry, at
         except sqlite3.Error as error:
-            raise journal_damage(self.path, error) from error
+            raise no_room(error) if is_passing(error) else journal_damage(self.path, error) from error
 
     def note(self, name: str) -> str | None:
-        """Return what was noted under a name."""
         row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_note(self, name: str, value: str) -> None:
-        """Note something about the journal as a whole."""
         self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
 
     def size(self) -> int:
-        """Return the bytes the journal takes on disk."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def close(self) -> None:
-        """Close the files; what was appended stays."""
         self._db.close()
 
-    def _check_version(self) -> None:
-        """Refuse a file of another format before anything is written to it."""
+    def _check_tip(self) -> None:
+        """Refuse a journal that lacks what was acknowledged: SQLite takes a shortened log for one that ended there."""
+        last = int(self._db.execute("SELECT ifnull(max(id), 0) FROM entries").fetchone()[0])
+        tip = self.tip.read()
+        if tip > last:
+            raise journal_damage(self.path, f"the journal ends at entry {last} where entry {tip} was acknowledged")
+        self.lost_tip = tip < 0 and self.note("tip") is not None
+        if tip < 0:
+            self.tip.write(last)
+            self.set_note("tip", TIP)
+
+    def _is_new(self) -> bool:
+        """Return whether there are no tables yet; refuse a file of another format before anything is written to it."""
         found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         is_new = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if is_new or found == VERSION:
-            return
-        self._db.close()
+            return bool(is_new)
         remedy = "a newer unseen wrote it, install that" if found > VERSION else "open it with the unseen it is from"
         raise StateError(f"expected a journal of format {VERSION} in {self.path.name}, got format {found}; {remedy}")
 

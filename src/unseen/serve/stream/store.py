@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.history import Thumbnails
+from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
 from unseen.serve.work.batcher import MicroBatcher
@@ -25,7 +27,7 @@ from unseen.serve.work.fair_pool import ServiceThreads, thread_pool
 log = logging.getLogger("unseen.serve")
 
 OPENERS = 2 * len(os.sched_getaffinity(0))  # threads: opening computes and waits for the disk in turn
-READY, OPENING, DAMAGED, REFUSED = "ready", "opening", "damaged", "refused"
+READY, OPENING, WAITING, DAMAGED, REFUSED = "ready", "opening", "waiting", "damaged", "refused"
 
 
 @dataclass
@@ -46,7 +48,8 @@ class StreamEntry:
         """Return the open stream; say why there is none."""
         if self.stream is None:
             why = self.reason or "still being opened; try again in a moment"
-            raise ServiceError(503, f"expected a stream that is ready, got one that is {self.status}: {why}")
+            status = 507 if self.status == WAITING else 503
+            raise ServiceError(status, f"expected a stream that is ready, got one that is {self.status}: {why}")
         return self.stream
 
     async def idle(self) -> None:
@@ -62,7 +65,7 @@ class StreamStore(ABC):
         self.folder, self.settings = folder, settings
         self.threads = ServiceThreads(settings.compute)
         self.entries = {path.name: _entry(path) for path in folder.stream_folders()}
-        self.ready = False
+        self.ready, self._retried = False, 0.0
 
     @abstractmethod
     def open(self, entry: StreamEntry) -> None:
@@ -81,6 +84,10 @@ class StreamStore(ABC):
     def _try_open(self, entry: StreamEntry) -> None:
         try:
             self.open(entry)
+        except OSError as error:
+            self._wait(entry, no_room(error))
+        except ServiceError as error:
+            self._wait(entry, error)
         except UnseenError as error:
             log.error("stream %s refused: %s", entry.config.id, error)
             entry.status, entry.reason = DAMAGED, str(error)
@@ -89,10 +96,23 @@ class StreamStore(ABC):
             what = type(error).__name__
             entry.status, entry.reason = DAMAGED, f"expected a stream that opens, got {what}; the log says where"
 
+    def _wait(self, entry: StreamEntry, error: ServiceError) -> None:
+        if entry.status != WAITING:
+            log.error("stream %s waits: %s", entry.config.id, error)
+        entry.status, entry.reason = WAITING, str(error)
+
+    def retry(self) -> None:
+        """Let the keeper thread open streams that wait for room on the disk, at most once a second."""
+        waiting = [entry for entry in self.entries.values() if entry.status == WAITING]
+        if waiting and self.ready and time.monotonic() - self._retried > 1:
+            self._retried = time.monotonic()
+            for entry in waiting:
+                self.threads.keeper.submit(self._try_open, entry)
+
     def create(self, labels: LabelSpace, wanted: StreamConfig) -> StreamEntry:
         """Make and open a stream; refuse one that is too many for its owner or that could not work."""
         most = self.settings.limits.streams
-        if len(list(self.owned(wanted.owner))) >= most:
+        if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
             raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first")
         wanted.check(labels)
         config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
@@ -102,16 +122,19 @@ class StreamStore(ABC):
 
     def delete(self, entry: StreamEntry) -> None:
         """Remove a stream and everything it learned."""
-        del self.entries[entry.config.id]
+        if self.entries.pop(entry.config.id, None) is None:
+            raise ServiceError(404, "expected a stream, got one that was deleted; list them first")
         self.release(entry, is_deleted=True)
         self.folder.remove_stream(entry.config.id)
 
     def owned(self, owner: str) -> Iterator[StreamEntry]:
         """Yield the streams one owner may see; the operator `*` sees all."""
+        self.retry()
         return (entry for entry in self.entries.values() if owner in (EVERYONE, entry.config.owner))
 
     def find(self, id: str, owner: str) -> StreamEntry:
         """Return one stream; to others than its owner it does not exist."""
+        self.retry()
         entry = self.entries.get(id)
         if entry is None or owner not in (EVERYONE, entry.config.owner):
             raise ServiceError(404, "expected the id of one of your streams, got another; list them first")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -22,13 +23,15 @@ from unseen.serve.stream.journal import (
     OBSERVE,
     RESET,
     RESTORE,
-    Entry,
+    TIP,
     Journal,
+    JournalEntry,
     Position,
     Receipt,
     Retention,
     SqliteJournal,
 )
+from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
 from unseen.session import Session
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
@@ -41,7 +44,7 @@ class Stream:
 
     def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
         self.folder, self.config, self.durability = folder, config, durability
-        self.labels = LabelSpace.load(folder / "space.safetensors")
+        self.labels = shared_space(folder / "space.safetensors")
         self.spec = config.spec(self.labels)
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
@@ -75,7 +78,7 @@ class Stream:
         """Forget everything learned; sequence numbers go on."""
         with self._lock:
             self._refresh()
-            self._append(Entry(RESET, 0, b""))
+            self._append(JournalEntry(RESET, 0, b""))
             self._begin(self.spec.build())
 
     def snapshot(self, kind: str = KEPT) -> SavedSnapshot:
@@ -93,11 +96,12 @@ class Stream:
     def restore(self, source: Path) -> None:
         """Take over the state in a file; the journal records it as one more entry."""
         session = self.spec.resume(source)
+        refuse_infinite(session)
         with self._lock:
             self._refresh()
             saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
             session.save(saved.path, position=list(self.at))
-            self._append(Entry(RESTORE, 0, saved.digest))
+            self._append(JournalEntry(RESTORE, 0, saved.digest))
             self._begin(session)
 
     def export(self, path: Path) -> Position:
@@ -154,19 +158,17 @@ class Stream:
         z, first = torch.cat([batch.z for batch in batches]), self.at.seq
         verdicts = self.writer.observe(z).structured()
         answers, receipts = _numbered(first, verdicts, batches)
-        self._append(Entry(OBSERVE, len(z), raw_bytes(z)), receipts)
+        self._append(JournalEntry(OBSERVE, len(z), raw_bytes(z)), receipts)
         self.history.add(first, verdicts)
         self._publish()
         return answers
 
-    def _append(self, entry: Entry, receipts: Sequence[Receipt] = ()) -> None:
+    def _append(self, entry: JournalEntry, receipts: Sequence[Receipt] = ()) -> None:
         self._fresh = False  # until the write is confirmed, what is on disk is not known
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
-            raise ServiceError(
-                507, f"expected room and a sound disk for the journal, got {error}; nothing was learned, try again"
-            ) from error
+            raise no_room(error) from error
         self._retention, self._fresh = None, True
 
     def _refresh(self) -> None:
@@ -179,7 +181,9 @@ class Stream:
 
     def _recover(self) -> None:
         path = self.folder / "journal.db"
-        self.journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        self.journal: Journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        if self.journal.lost_tip:
+            self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
         self._begin(self.spec.build())
         self.at = self._from_snapshot() or self.start
         self._snapshotted = self.at.seq
@@ -191,9 +195,7 @@ class Stream:
         self._publish()
         self._compare_arithmetic()
         if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:
-            raise StateError(
-                f"expected a journal up to the snapshot {ahead[-1]}, got one that ends before it; restore a backup"
-            )
+            raise StateError(f"expected a journal up to {ahead[-1]}, got one that ends before it; restore a backup")
         self._fresh = True
 
     def _compare_arithmetic(self) -> None:
@@ -224,20 +226,18 @@ class Stream:
                 return at
         return None
 
-    def _replay(self, entry: Entry, at: Position) -> None:
+    def _replay(self, entry: JournalEntry, at: Position) -> None:
         if entry.kind == RESET:
             self._begin(self.spec.build())
         elif entry.kind == RESTORE:
             saved = self.snapshots.slot(RESTORED, at.entry)
             if not saved.path.is_file() or saved.digest != entry.payload:
-                raise StateError(
-                    f"expected the restored state {saved.path.name} as it was, got another; restore a backup"
-                )
+                raise StateError(f"expected the state {saved.path.name} as it was, got another; restore a backup")
             self._begin(self.spec.resume(saved.path))
         else:
             self.history.add(at.seq - entry.count, self.writer.observe(self._features(entry)).structured())
 
-    def _features(self, entry: Entry) -> Tensor:
+    def _features(self, entry: JournalEntry) -> Tensor:
         flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
         # cloned, because torch aligns its own memory, and norms and products round by alignment
         return flat.view(entry.count, self.labels.dim).clone()
@@ -249,6 +249,23 @@ class Stream:
     def _publish(self) -> None:
         """Let readers see what the writer has learned."""
         self.readers = self.writer.at(self.writer.snapshot)
+
+
+_spaces: WeakValueDictionary[tuple[str, torch.dtype], LabelSpace] = WeakValueDictionary()
+
+
+def shared_space(path: Path) -> LabelSpace:
+    """Return the label space in a file; streams with equal ones share one copy."""
+    labels = LabelSpace.load(path)
+    return _spaces.setdefault((labels.fingerprint, labels.id_anchors.dtype), labels)
+
+
+def refuse_infinite(session: Session) -> None:
+    """Refuse a state that holds numbers no stream can learn from."""
+    for state in session.snapshot:
+        for name, tensor in flatten(state).items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise StateError(f"expected a state of finite numbers, got others in {name}; restore another")
 
 
 def arithmetic() -> str:

@@ -1,0 +1,205 @@
+"""Odd but possible requests, folders and states: each gets the answer it should."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from helpers.service import Server
+from helpers.streams import space, stream
+from unseen import Session
+from unseen.cli import app, options
+from unseen.errors import ServiceError, SettingError
+from unseen.serve.http.service import Service
+from unseen.serve.settings import Limits, Settings
+from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.store import LocalStreams
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("edges")
+    LABELS.save(path / "space")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Server(folder / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def remote(server, folder):
+    return server.client.create(folder / "space", detector="online")
+
+
+def raw(server, text: str) -> bytes:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(text.replace("\r\n", "\r\nconnection: close\r\n", 1).encode("latin-1"))
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "host: [",
+        "host: [::1",
+        "host: 127.0.0.1:port",
+        "host: a]b",
+        "host: ",
+        "host: 127.0.0.1\r\norigin: http://[",
+        "host: 127.0.0.1\r\norigin: http://a]b",
+        "host: 127.0.0.1\r\norigin: \xff\xfe",
+        "host: 127.0.0.1\r\nauthorization: Bearer \xff\xfe",
+        "host: 127.0.0.1\r\nidempotency-key: \xff\xfe",
+        "host: 127.0.0.1\r\ncontent-type: multipart/form-data",
+        "host: 127.0.0.1\r\ncontent-type: multipart/form-data; boundary=\xff",
+        "host: 127.0.0.1\r\ncontent-type: multipart/form-data; boundary=",
+        "host: 127.0.0.1\r\ncontent-type: \xff/\xfe; charset=\xff",
+        "host: 127.0.0.1\r\ncontent-type: application/json; charset=utf-99",
+        "host: 127.0.0.1\r\nexpect: 100-continue",
+        "host: 127.0.0.1\r\nrange: bytes=9999-1",
+    ],
+)
+@pytest.mark.parametrize("verb", ["POST /v1/streams/ID/observe", "GET /v1/streams/ID/state", "POST /v1/streams"])
+def test_an_odd_header_is_no_defect_of_ours(server, remote, header, verb):
+    answer = raw(server, f"{verb.replace('ID', remote.id)} HTTP/1.1\r\n{header}\r\ncontent-length: 2\r\n\r\n{{}}")
+    assert b" 500 " not in answer[:20]
+    assert answer.startswith(b"HTTP/1.1 ")
+
+
+def test_parallel_deletes_delete_once(server, folder):
+    victim = server.client.create(folder / "space", detector="online")
+
+    def delete(_) -> int:
+        return httpx.delete(f"{server.url}/v1/streams/{victim.id}").status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = sorted(pool.map(delete, range(6)))
+    assert statuses == [200] + [404] * 5
+
+
+def test_a_state_of_nan_is_refused(server, remote, tmp_path):
+    remote.observe(Z)
+    session = Session.load(_downloaded(remote, tmp_path), LABELS)
+    broken = session.at(_with_nan(session.snapshot))
+    broken.save(tmp_path / "nan")
+    with pytest.raises(ServiceError, match="finite numbers") as caught:
+        remote.restore(tmp_path / "nan")
+    assert caught.value.status == 422
+
+
+def _downloaded(remote, folder):
+    remote.state(folder / "state")
+    return folder / "state"
+
+
+def _with_nan(snapshot):
+    state = snapshot.detector
+    name = next(field for field in state._fields if getattr(state, field).is_floating_point())
+    return snapshot._replace(detector=state._replace(**{name: torch.full_like(getattr(state, name), float("nan"))}))
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/v1/streams", "/metrics", "/v1/streams/ID/events"])
+def test_head_answers_as_get_without_a_body(server, remote, path):
+    answer = httpx.head(server.url + path.replace("ID", remote.id), timeout=5)
+    assert answer.status_code == 200
+    assert not answer.content
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/streams", "GET, HEAD, POST"),
+        ("PATCH", "/v1/streams/0000000000000000", "DELETE, GET, HEAD"),
+        ("GET", "/v1/streams/0000000000000000/observe", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_which_are_allowed(server, method, path, allowed):
+    answer = httpx.request(method, server.url + path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+def test_http_1_0_gets_a_whole_answer_and_no_endless_one(server, remote):
+    answer = raw(server, "GET /v1/streams HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n")
+    assert b" 200 " in answer[:20]
+    assert b"transfer-encoding" not in answer
+    assert b" 505 " in raw(server, f"GET /v1/streams/{remote.id}/events HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n")[:20]
+
+
+def test_a_slash_too_many_is_not_redirected_to_a_host_of_the_callers_choice(server):
+    answer = httpx.get(f"{server.url}/v1/streams/", headers={"host": "localhost:1"}, follow_redirects=False)
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
+
+
+def test_the_ipv6_loopback_is_announced_as_a_url(tmp_path):
+    with Server(tmp_path / "data", host="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        assert server.client.streams() == []
+
+
+def test_a_data_folder_is_private(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    DataFolder(folder).close()
+    assert folder.stat().st_mode & 0o007 == 0
+    DataFolder(tmp_path / "new" / "data").close()
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("bad", ["a file", "a file inside"])
+def test_a_data_folder_that_cannot_be_one_is_refused_in_a_sentence(tmp_path, bad):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" if bad == "a file" else tmp_path / "file" / "data"
+    with pytest.raises(SettingError, match="expected a writable folder"):
+        DataFolder(path)
+    for words in (["serve", "--port", "0"], ["keys", "add"]):
+        result = CliRunner().invoke(app, [*words, "--data", str(path)])
+        assert isinstance(result.exception, SettingError)
+
+
+def test_the_default_data_folder_is_not_the_working_directory():
+    assert options.SERVICE_DATA.is_absolute()
+
+
+def test_an_error_does_not_say_where_our_files_are(server, folder):
+    answer = server.client.http.post("/v1/streams", json={"space": "nothing"})
+    assert answer.status_code == 422
+    (folder / "data" / "spaces" / "broken.safetensors").write_bytes(b"junk")
+    answer = server.client.http.post("/v1/streams", json={"space": "broken"})
+    assert answer.status_code == 422
+    assert str(folder) not in answer.text
+
+
+def test_the_streams_of_tenants_do_not_count_as_the_operators(tmp_path):
+    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, limits=Limits(streams=2)))
+    for owner in ("a", "a", "b", "b", "*", "*"):
+        streams.create(LABELS, StreamConfig("", "", owner, "online"))
+    with pytest.raises(ServiceError, match="at most 2 streams"):
+        streams.create(LABELS, StreamConfig("", "", "*", "online"))
+    streams.close()
+
+
+def test_streams_with_equal_label_spaces_share_one_copy(tmp_path):
+    service = Service(Settings(tmp_path, encoder=None))
+    first, second = (service.store.create(LABELS, StreamConfig("", "", "*", "online")).opened for _ in range(2))
+    assert first.labels is second.labels
+    assert first.labels.id_anchors.data_ptr() == second.readers.detector.labels.id_anchors.data_ptr()
+    other = service.store.create(space(known=5, dtype=torch.float32), StreamConfig("", "", "*", "online")).opened
+    assert other.labels is not first.labels
+    service.store.close()
