@@ -11,25 +11,53 @@ from torch import Tensor
 
 from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, ThresholdRule, check_recall
-from unseen.threshold.mixture import recall_threshold
+from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
+
+TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
 
 
-class RecentMargins(NamedTuple):
-    """The latest margins in a ring buffer, how many were ever seen, and the threshold set from them."""
+class Units(NamedTuple):
+    """How margins are carried into the units that the mixtures know: (margin - shift) / scale."""
 
-    ring: Float[Tensor, " W"]
+    shift: Float[Tensor, ""]
+    scale: Float[Tensor, ""]
+
+    @classmethod
+    def nats(cls) -> Units:
+        """Return the units of a detector that derives its baseline."""
+        return cls(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+
+    @classmethod
+    def of(cls, margins: Float[Tensor, " n"]) -> Units:
+        """Return units in which these margins have the mean and the deviation of a typical stream."""
+        scale = margins.std().clamp(min=1e-6) / TYPICAL_DEVIATION
+        return cls(margins.mean() - TYPICAL_MEAN * scale, scale)
+
+    def apply(self, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Return margins in these units."""
+        return (margin.detach().cpu().double() - self.shift) / self.scale
+
+
+class MarginHistory(NamedTuple):
+    """What the stream has shown, and what follows from it."""
+
     seen: Int[Tensor, ""]
-    threshold: Float[Tensor, ""]
+    counts: Float[Tensor, " N"]  # of margins at the nodes of the mixtures; earlier ones count less
+    ring: Float[Tensor, " W"]  # the latest margins, where their units are not known; else empty
+    units: Units
+    threshold: Float[Tensor, ""]  # in nats of the detector
+    probability: Float[Tensor, " N"]  # that an image is known, at each node
 
 
 @dataclass(frozen=True)
-class Adaptive(ThresholdRule[RecentMargins]):
+class Adaptive(ThresholdRule[MarginHistory]):
     """Set the threshold from the stream so that it accepts a share `recall` of the known images.
 
-    Where the detector derives its baseline (an image related to no name has a margin of about 0), the threshold is
-    `mixture.recall_threshold` of the later half of the stream, from the first sample on, updated whenever the stream
-    has grown by an eighth. Elsewhere the threshold is 0 until `warmup` margins have been seen; then it accepts a share
-    `recall` of the upper of two fitted normal modes.
+    Where the detector derives its baseline, margins mean the same in every stream, and `mixture.fit_mixture` of all of
+    them gives the threshold from the first sample on; a sample counts in proportion to its place in the stream, because
+    margins improve while a detector learns. Elsewhere the units of a margin are unknown: the threshold is 0 until
+    `warmup` margins have been seen, then the mixtures are fitted to the latest `window` margins, brought to the mean
+    and deviation of a typical stream. That promises no recall: calibrate.
 
     Updates happen at sample counts from the start of the stream, at least every `every` samples, so the threshold does
     not depend on how the stream is split into calls. Decisions about the first `warmup` samples are marked as warming.
@@ -37,7 +65,7 @@ class Adaptive(ThresholdRule[RecentMargins]):
 
     recall: float = 0.95
     warmup: int = 128
-    every: int = 64
+    every: int = 128
     window: int = 4096
     derives_baseline: bool = False  # set by the session from the detector
 
@@ -51,86 +79,64 @@ class Adaptive(ThresholdRule[RecentMargins]):
                 f"warmup={self.warmup}, window={self.window}; the defaults are a good start"
             )
 
-    def start(self) -> RecentMargins:
-        """Return an empty ring and the threshold before any margin: that of the prior, or 0."""
-        ring, zero = (torch.zeros(shape, dtype=torch.float64) for shape in ((self.window,), ()))
-        threshold = recall_threshold(ring[:0], self.recall) if self.derives_baseline else zero
-        return RecentMargins(ring, zero.long(), threshold)
+    def start(self) -> MarginHistory:
+        """Return an empty history and what the prior says, or a threshold of 0."""
+        empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
+        fit = fit_mixture(empty, self.recall)
+        return MarginHistory(
+            zero.long(), empty, ring, Units.nats(), fit.threshold if self.derives_baseline else zero, fit.probability
+        )
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
-        """Return this rule, using the prior on margins where the detector derives its baseline."""
+        """Return this rule, with margins in known units where the detector derives its baseline."""
         return replace(self, derives_baseline=derives_baseline)
 
-    def threshold_of(self, state: RecentMargins) -> float:
-        """Return the threshold set last."""
+    def threshold_of(self, state: MarginHistory) -> float:
         return float(state.threshold)
 
-    def is_warming(self, state: RecentMargins) -> bool:
-        """Return whether fewer than `warmup` margins have been seen."""
+    def is_warming(self, state: MarginHistory) -> bool:
         return int(state.seen) < self.warmup
 
-    def learn(self, state: RecentMargins, margin: Float[Tensor, " T"]) -> tuple[Decisions, RecentMargins]:
+    def confidence(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Return the probability that each sample is known, from the fitted mixtures."""
+        if not self.derives_baseline and self.is_warming(state):
+            return torch.sigmoid(margin)
+        return interpolate(state.probability, state.units.apply(margin)).to(margin.dtype)
+
+    def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
         parts, start = [self.read(state, margin[:0])], 0
         while start < len(margin):
             interval = self._interval(int(state.seen))
             stop = min(len(margin), start + interval - int(state.seen) % interval)
             parts.append(self.read(state, margin[start:stop]))
-            state = self._updated(state, margin[start:stop])
+            state = self._remembered(state, margin[start:stop].detach().cpu().double())
+            state = state if int(state.seen) % interval else self._updated(state)
             start = stop
         return Decisions.joined(parts), state
 
-    def _updated(self, state: RecentMargins, margin: Float[Tensor, " n"]) -> RecentMargins:
+    def _remembered(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
         seen = state.seen + len(margin)
-        slots = torch.arange(int(state.seen), int(seen)) % self.window
-        ring = state.ring.index_copy(0, slots, margin.detach().cpu().double())
-        if int(seen) % self._interval(int(state.seen)):
-            return RecentMargins(ring, seen, state.threshold)
-        return RecentMargins(ring, seen, self._threshold(ring, int(seen), state.threshold))
+        if not self.derives_baseline:
+            slots = torch.arange(int(state.seen), int(seen)) % self.window
+            return state._replace(seen=seen, ring=state.ring.index_copy(0, slots, margin))
+        # each sample weighs its place in the stream; dividing by `seen` at every update makes that a share
+        place = torch.arange(int(state.seen) + 1, int(seen) + 1, dtype=torch.float64)
+        return state._replace(seen=seen, counts=state.counts + counts(margin, place))
 
-    def _threshold(self, ring: Float[Tensor, " W"], seen: int, before: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    def _updated(self, state: MarginHistory) -> MarginHistory:
         if self.derives_baseline:
-            latest = min(self.window, seen - seen // 2)  # only the later half: margins change while a detector learns
-            return recall_threshold(ring[torch.arange(seen - latest, seen) % self.window], self.recall)
-        return before if seen < self.warmup else upper_mode_threshold(ring[:seen], self.recall)
+            fit = fit_mixture(state.counts / state.seen, self.recall)
+            return state._replace(threshold=fit.threshold, probability=fit.probability)
+        if int(state.seen) < self.warmup:
+            return state
+        margins = state.ring[: int(state.seen)]
+        units = Units.of(margins)
+        fit = fit_mixture(counts(units.apply(margins)), self.recall)
+        threshold = fit.threshold * units.scale + units.shift
+        return state._replace(units=units, threshold=threshold, probability=fit.probability)
 
     def _interval(self, seen: int) -> int:
-        """Return how many samples lie between two updates: fewer at the start, where the baseline is derived."""
+        """Return how many samples lie between two updates: fewer at the start, where the units are known."""
         return min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.derives_baseline else self.every
-
-
-class Mode(NamedTuple):
-    """A normal with the mass of the samples it was fitted to."""
-
-    mass: Float[Tensor, ""]
-    mean: Float[Tensor, ""]
-    variance: Float[Tensor, ""]
-
-    @classmethod
-    def of(cls, margins: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Mode:
-        """Return the weighted mean and variance; the variance has a floor so that no mode collapses."""
-        mass = weight.sum().clamp(min=1e-9)
-        mean = (weight * margins).sum() / mass
-        variance = (weight * (margins - mean).square()).sum() / mass
-        return cls(mass, mean, variance.clamp(min=1e-3 * margins.var() + 1e-12))
-
-    def log_density(self, margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return the log of the density times the mass, up to a constant."""
-        return self.mass.log() - 0.5 * self.variance.log() - (margins - self.mean).square() / (2 * self.variance)
-
-
-def upper_mode_threshold(margins: Float[Tensor, " n"], recall: float) -> Float[Tensor, ""]:
-    """Return the margin that a share `recall` of the upper of two modes reaches."""
-    weight = upper_mode(margins)
-    ordered, order = margins.sort()
-    mass = weight[order].cumsum(0)
-    return ordered[torch.searchsorted(mass, (1 - recall) * mass[-1]).clamp(max=len(margins) - 1)]
-
-
-def upper_mode(margins: Float[Tensor, " n"], *, rounds: int = 30) -> Float[Tensor, " n"]:
-    """Return each margin's probability of belonging to the upper of two normal modes (expectation maximisation)."""
-    weight = (margins > margins.mean()).double()
-    for _ in range(rounds):
-        upper, lower = Mode.of(margins, weight), Mode.of(margins, 1 - weight)
-        weight = torch.sigmoid(upper.log_density(margins) - lower.log_density(margins))
-    return weight

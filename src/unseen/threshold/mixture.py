@@ -1,11 +1,8 @@
 """Where known and unknown images lie among unlabelled margins: a posterior over a grid of two-part mixtures.
 
-An unknown image has only chance matches: its margin is the best of many draws, a Gumbel. A known image also has the
-right name, and its margin is the larger of the two. The distances between them are not known beforehand, so every
-mixture of a grid (a hypothesis) is weighted by its fit; docs/method.md has the derivation.
+The deviation of the margins of known images is nearly the same in every stream; their mean, and mean and deviation of
+the unknown, are not. Every mixture of a grid (a hypothesis) is weighted by its fit; docs/method.md has the figures.
 """
-
-from __future__ import annotations
 
 import math
 from functools import cache
@@ -16,12 +13,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 STEP = 0.5  # nats between nodes; a margin is divided between the two beside it
-LOWEST, HIGHEST = -12.0, 32.0
+LOWEST, HIGHEST = -24.0, 36.0
+NODES = round((HIGHEST - LOWEST) / STEP) + 1
 EFFECTIVE_SAMPLES = 128.0  # limit of the weight of the data: the mixtures only approximate real margins
-RELATED_SHARE, RELATED_WIDTH = 0.1, 2.0  # a tenth of the unknown images resemble a name: their chance is twice as wide
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
 SKEWED = 0.3  # prior that margins of known images have a tail to the right, as where names fit only some images
+LEAST_PROBABILITY = 0.015  # an image that is known with less than this is called unknown, whatever recall is wanted
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
 
@@ -45,14 +43,10 @@ def _linear(first: float, step: float, count: int) -> tuple[float, ...]:
     return tuple(first + step * i for i in range(count))
 
 
-def _geometric(first: float, ratio: float, count: int) -> tuple[float, ...]:
-    return tuple(first * ratio**i for i in range(count))
-
-
-UNKNOWN_MEAN = Prior(0.0, 1.1, _linear(-6, 1, 13))
-UNKNOWN_DEVIATION = Prior(1.3, 0.5, _geometric(0.5, 1.6, 5), of_log=True)
-DISTANCE = Prior(2.3, 0.9, _linear(0.5, 0.5, 9))  # between the two means, in deviations of known images
-KNOWN_DEVIATION = Prior(3.6, 0.25, _geometric(1.8, 1.25, 7), of_log=True)
+UNKNOWN_MEAN = Prior(-2.0, 4.0, _linear(-20, 1.5, 15))
+UNKNOWN_DEVIATION = Prior(3.6, 0.35, (1.2, 2.0, 3.0, 4.2, 6.0), of_log=True)
+KNOWN_MEAN = Prior(9.0, 4.0, _linear(4, 1, 19))
+KNOWN_DEVIATION = Prior(5.4, 0.12, (4.6, 5.4, 6.3), of_log=True)
 
 
 class Hypotheses(NamedTuple):
@@ -66,59 +60,63 @@ class Hypotheses(NamedTuple):
     log_prior: Float[Tensor, " H"]
 
     def unknown_below(self, x: Float[Tensor, "n H"]) -> Float[Tensor, "n H"]:
-        """Return the share of unknown images below each x."""
-        location = self.unknown_mean - EULER * gumbel_scale(self.unknown_deviation)
-        related = gumbel_cdf(x, location, RELATED_WIDTH * gumbel_scale(self.unknown_deviation))
-        unrelated = gumbel_cdf(x, location, gumbel_scale(self.unknown_deviation))
-        return (1 - RELATED_SHARE) * unrelated + RELATED_SHARE * related
+        """Return the share of unknown images below each x: the best of many chance matches, a Gumbel."""
+        return gumbel_of(x, self.unknown_mean, self.unknown_deviation)
 
     def known_below(self, x: Float[Tensor, "n H"]) -> Float[Tensor, "n H"]:
-        """Return the share of known images below each x: both the right name and the chance matches are below."""
-        chance = gumbel_of(x, self.unknown_mean, self.unknown_deviation)
+        """Return the share of known images below each x."""
         skewed = gumbel_of(x, self.known_mean, self.known_deviation)
         normal = torch.special.ndtr((x - self.known_mean) / self.known_deviation)
-        return chance * torch.where(self.is_skewed, skewed, normal)
+        return torch.where(self.is_skewed, skewed, normal)
 
 
-def gumbel_scale(deviation: Tensor) -> Tensor:
-    """Return the scale of a Gumbel with this standard deviation."""
-    return deviation * math.sqrt(6) / math.pi
+class Cells(NamedTuple):
+    """The probability of the cell around each node."""
+
+    known: Float[Tensor, "N H"]
+    unknown: Float[Tensor, "N H"]
 
 
-def gumbel_cdf(x: Tensor, location: Tensor, scale: Tensor) -> Tensor:
-    """Return the share of a Gumbel below x."""
-    return torch.exp(-torch.exp(-(x - location) / scale))
+class MixtureFit(NamedTuple):
+    """What follows from margins: a threshold and, at each node, the probability that an image there is known."""
+
+    threshold: Float[Tensor, ""]
+    probability: Float[Tensor, " N"]
 
 
 def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return the share of a Gumbel with this mean and standard deviation below x."""
-    scale = gumbel_scale(deviation)
-    return gumbel_cdf(x, mean - EULER * scale, scale)
+    scale = deviation * math.sqrt(6) / math.pi
+    return torch.exp(-torch.exp(-(x - mean) / scale - EULER))
 
 
 @cache
 def hypotheses() -> Hypotheses:
     """Return the grid of hypotheses."""
-    priors = (UNKNOWN_MEAN, UNKNOWN_DEVIATION, DISTANCE, KNOWN_DEVIATION)
-    values = [torch.tensor(prior.values, dtype=torch.float64) for prior in priors]
-    unknown_mean, unknown_deviation, distance, known_deviation, skewed = (
-        part.reshape(-1) for part in torch.meshgrid(*values, torch.tensor([0.0, 1.0]).double(), indexing="ij")
-    )
+    priors = (UNKNOWN_MEAN, UNKNOWN_DEVIATION, KNOWN_MEAN, KNOWN_DEVIATION)
+    values = [*(torch.tensor(prior.values, dtype=torch.float64) for prior in priors), torch.tensor([0.0, 1.0]).double()]
     weights = [*(prior.log_weights for prior in priors), torch.tensor([1 - SKEWED, SKEWED], dtype=torch.float64).log()]
+    unknown_mean, unknown_deviation, known_mean, known_deviation, skewed = (
+        part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij")
+    )
     log_prior = torch.stack([part.reshape(-1) for part in torch.meshgrid(*weights, indexing="ij")]).sum(0)
-    known_mean = unknown_mean + distance * known_deviation
     return Hypotheses(unknown_mean, unknown_deviation, known_mean, known_deviation, skewed > 0, log_prior)
 
 
 @cache
-def log_density() -> Float[Tensor, "N HS"]:
-    """Return the log probability of the cell around each node under every hypothesis and share of known images."""
+def cells() -> Cells:
+    """Return the probability of every cell under every hypothesis."""
     edges = torch.arange(LOWEST - STEP / 2, HIGHEST + STEP, STEP, dtype=torch.float64)
     edges[0], edges[-1] = -torch.inf, torch.inf
     grid = hypotheses()
-    known, unknown = (below(edges.unsqueeze(1)).diff(dim=0) for below in (grid.known_below, grid.unknown_below))
-    floor = OUTLIER / len(known)
-    mixed = [(share * known + (1 - share) * unknown + floor).log().float() for share in KNOWN_SHARES]
+    return Cells(*(below(edges.unsqueeze(1)).diff(dim=0) for below in (grid.known_below, grid.unknown_below)))
+
+
+@cache
+def log_density() -> Float[Tensor, "N HS"]:
+    """Return the log probability of every cell under every hypothesis and share of known images."""
+    known, unknown = cells()
+    mixed = [(share * known + (1 - share) * unknown + OUTLIER / NODES).log().float() for share in KNOWN_SHARES]
     return torch.stack(mixed, dim=2).flatten(1)
 
 
@@ -134,26 +132,49 @@ def quantiles(recall: float) -> Float[Tensor, " H"]:
     return low
 
 
-def counts(margins: Float[Tensor, " n"]) -> Float[Tensor, " N"]:
-    """Return how many margins lie at each node, each divided linearly between its two neighbours.
+def place(margins: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """Return the node left of each margin, and how far the margin lies towards the next, from 0 to 1."""
+    position = ((margins.double().clamp(LOWEST, HIGHEST) - LOWEST) / STEP).clamp(max=NODES - 1 - 1e-9)
+    left = position.long()
+    return left, position - left
+
+
+def counts(margins: Float[Tensor, " n"], weight: Float[Tensor, " n"] | None = None) -> Float[Tensor, " N"]:
+    """Return the weight of the margins at each node, each divided linearly between its two neighbours.
 
     Divided, not rounded to one of them, so that a rounding error moves the threshold by as little.
     """
-    last = round((HIGHEST - LOWEST) / STEP)
-    place = ((margins.double().clamp(LOWEST, HIGHEST) - LOWEST) / STEP).clamp(max=last - 1e-9)
-    left = place.long()
-    nodes = torch.zeros(last + 1, dtype=torch.float64)
-    nodes.index_add_(0, left, 1 - (place - left))
-    return nodes.index_add_(0, left + 1, place - left)
+    left, part = place(margins)
+    weight = torch.ones_like(part) if weight is None else weight
+    nodes = torch.zeros(NODES, dtype=torch.float64)
+    return nodes.index_add_(0, left, weight * (1 - part)).index_add_(0, left + 1, weight * part)
 
 
-def posterior(margins: Float[Tensor, " n"]) -> Float[Tensor, "H S"]:
-    """Return the probability of each hypothesis and share of known images, after `margins`."""
-    at_nodes = (counts(margins) * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + len(margins)))).float()
-    fit = (at_nodes @ log_density()).reshape(-1, len(KNOWN_SHARES)).double()
+def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return the value of a table over the nodes at each margin."""
+    left, part = place(margins)
+    return table[left] * (1 - part) + table[left + 1] * part
+
+
+def posterior(at_nodes: Float[Tensor, " N"]) -> Float[Tensor, "H S"]:
+    """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
+    weighted = (at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum()))).float()
+    fit = (weighted @ log_density()).reshape(-1, len(KNOWN_SHARES)).double()
     return (hypotheses().log_prior.unsqueeze(1) + fit).flatten().softmax(0).reshape(fit.shape)
 
 
-def recall_threshold(margins: Float[Tensor, " n"], recall: float) -> Float[Tensor, ""]:
-    """Return the margin that a share `recall` of the known images should reach: the mean over all hypotheses."""
-    return posterior(margins).sum(1) @ quantiles(recall)
+def fit_mixture(at_nodes: Float[Tensor, " N"], recall: float) -> MixtureFit:
+    """Return threshold and probabilities after margins counted at the nodes.
+
+    The threshold is the margin that a share `recall` of the known images should reach, the mean over all hypotheses,
+    but not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
+    """
+    weight = posterior(at_nodes)
+    shares = torch.tensor(KNOWN_SHARES, dtype=torch.float64)
+    known, unknown = cells().known @ (weight @ shares), cells().unknown @ (weight @ (1 - shares))
+    probability = (known / (known + unknown)).flip(0).cummin(0).values.flip(0)  # a higher margin is never less known
+    threshold = weight.sum(1) @ quantiles(recall)
+    if not bool(at_nodes.any()):
+        return MixtureFit(threshold, probability)
+    likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum()
+    return MixtureFit(torch.maximum(threshold, likely.to(threshold.dtype)), probability)
