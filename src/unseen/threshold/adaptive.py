@@ -102,7 +102,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         """Return the probability that each sample is known, from the fitted mixtures."""
         if not self.derives_baseline and self.is_warming(state):
             return torch.sigmoid(margin)
-        return interpolate(state.probability, state.units.apply(margin)).to(margin.dtype)
+        return interpolate(state.probability, state.units.apply(margin)).to(margin)
 
     def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""

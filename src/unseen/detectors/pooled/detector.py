@@ -84,6 +84,8 @@ class PooledEvidence(Detector[PooledState]):
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         """Score each sample with what was learned up to the last update, in arrival order."""
+        if not len(z):
+            return self.read(state, z), state
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
         moments, base = self._running_baseline(state, own)

@@ -23,7 +23,7 @@ TINY = 1e-4
 class PredictionSums(NamedTuple):
     """What predictions u were, each made before its own image was learned."""
 
-    sides: Float[Tensor, "2 3"]  # weight, u and u^2 per side; the weight of an image falls as the stream grows
+    sides: Float[Tensor, "2 3"]  # weight, u and u^2 per side; an image weighs its place in the stream
     powers: Float[Tensor, "5"]  # number and first four powers
 
     @classmethod
@@ -34,10 +34,10 @@ class PredictionSums(NamedTuple):
     def updated(
         self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: Int[Tensor, ""]
     ) -> PredictionSums:
-        """Return the sums after more predictions; earlier ones, of a younger direction, count as seen / (seen + B)."""
+        """Return the sums after more predictions; earlier ones, of a younger direction, weigh less."""
         powers = torch.stack([predicted**power for power in range(5)])
-        fading = seen / (seen + len(predicted))
-        return PredictionSums(fading * self.sides + weight @ powers[:3].T, self.powers + powers.sum(1))
+        gained = (seen + len(predicted)) * (weight @ powers[:3].T)
+        return PredictionSums(self.sides + gained, self.powers + powers.sum(1))
 
 
 def bimodality(powers: Float[Tensor, "5"]) -> Float[Tensor, ""]:
@@ -68,14 +68,15 @@ class Likelihood(NamedTuple):
         return -torch.logaddexp(far - ratio, torch.full_like(ratio, near))
 
 
-def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""]) -> Likelihood:
+def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""], seen: int) -> Likelihood:
     """Return the likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
 
     Sides are assigned by the margin of the image itself. Where images that look alike only share how easy they are,
     predictions have one mode, and Sarle's coefficient of bimodality silences the pool.
     """
-    weight, first, second = sums.sides.unbind(1)
-    total = sums.sides.sum(0)
+    sides = sums.sides / seen  # the latest image weighs 1
+    weight, first, second = sides.unbind(1)
+    total = sides.sum(0)
     overall = total[1] / total[0].clamp(min=TINY)
     spread = (total[2] / total[0].clamp(min=TINY) - overall.square()).clamp(min=TINY)
     mean = (first + HALF_SAMPLES * overall) / (weight + HALF_SAMPLES)

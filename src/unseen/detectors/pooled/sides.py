@@ -51,7 +51,7 @@ class Direction(NamedTuple):
     slope: Float[Tensor, " d"]
     centre: Float[Tensor, " d"]
     level: Float[Tensor, ""]
-    images: Float[Tensor, ""]  # effective number of images: four times the harmonic mean of the two sides
+    images: Float[Tensor, ""]  # effective number of images: twice the harmonic mean of the two sides
 
     @classmethod
     def none(cls, like: Float[Tensor, "2 d"]) -> Direction:

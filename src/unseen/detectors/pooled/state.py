@@ -109,7 +109,7 @@ class Fitted(NamedTuple):
         if seen < FIRST_DIRECTION:
             return cls(Direction.none(sums.sides.image), Likelihood.none(sums.votes))
         direction = fit_direction(sums.sides)
-        return cls(direction, fit_likelihood(sums.predictions, direction.images))
+        return cls(direction, fit_likelihood(sums.predictions, direction.images, seen))
 
 
 class PooledState(NamedTuple):
