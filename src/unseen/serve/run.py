@@ -1,5 +1,6 @@
 """Run the service in this process until a signal ends it."""
 
+import gc
 import resource
 import socket
 import sys
@@ -42,6 +43,9 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         timeout_graceful_shutdown=10,
         server_header=False,
     )
+    # what is imported stays: without this the collector walks through all of torch while requests wait
+    gc.collect()
+    gc.freeze()
     uvicorn.Server(config).run(sockets=[listener])
 
 
