@@ -35,7 +35,7 @@ results: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,video,plot,bench,serve,ray,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,video,plot,bench,serve,ray,tables,dev]'
 	touch $@
 
 clean:

@@ -1,13 +1,20 @@
-"""Documents name files and commands that exist."""
+"""Documents name files and commands that exist; classes have names of their own and methods docstrings."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import re
+from collections import Counter
+from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import typer
 
+import unseen
 from unseen.cli import app
 
 REPO = Path(__file__).parents[1]
@@ -35,3 +42,20 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
         known = {option for one in found for parameter in one.params for option in parameter.opts}
         unknown = {word for word in rest if word.startswith("--")} - known
         assert not unknown, f"{line}: {unknown}"
+
+
+def own_classes() -> set[type]:
+    names = {module.name for module in pkgutil.walk_packages(unseen.__path__, "unseen.")} - {"unseen.__main__"}
+    found = {one for name in names for one in vars(importlib.import_module(name)).values() if inspect.isclass(one)}
+    return {one for one in found if one.__module__ in names and not one.__name__.startswith("_")}
+
+
+def test_every_public_method_has_a_docstring_or_overrides_one_that_has() -> None:
+    kinds = (FunctionType, classmethod, staticmethod, property, cached_property)
+    methods = [(kind, name) for kind in own_classes() for name, value in vars(kind).items() if isinstance(value, kinds)]
+    public = [(kind, name) for kind, name in methods if not name.startswith("_") and name not in kind.__annotations__]
+    assert not [f"{kind}.{name}" for kind, name in public if not inspect.getdoc(inspect.getattr_static(kind, name))]
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    assert [name for name, count in Counter(kind.__name__ for kind in own_classes()).items() if count > 1] == []

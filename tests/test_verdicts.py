@@ -94,5 +94,5 @@ def test_a_table_library_gets_the_same_columns(verdicts, kind):
 @pytest.mark.parametrize(("kind", "package"), [("arrow", "pyarrow"), ("pandas", "pandas")])
 def test_a_table_library_that_is_missing_is_named(verdicts, kind, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=package):
+    with pytest.raises(MissingExtra, match=rf"{package}.*unseen\[tables\]"):
         getattr(verdicts, kind)(KEYS)

@@ -1,7 +1,5 @@
 """The command line, from the first moment on: Ctrl-C ends it quietly, even while torch is being imported."""
 
-from __future__ import annotations
-
 import signal
 
 

@@ -4,8 +4,6 @@ Each check takes a detector and a stream of features and raises AssertionError w
 numbers allows half of the dtype's digits, because a matrix product rounds differently in another shape.
 """
 
-from __future__ import annotations
-
 import inspect
 import tempfile
 from collections.abc import Callable

@@ -14,6 +14,12 @@ UnseenError
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+PACKAGES = {"PIL": "pillow", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}  # named unlike their modules
+
 
 class UnseenError(Exception):
     """Base of all errors raised on purpose."""
@@ -29,6 +35,12 @@ class LabelError(UnseenError, ValueError):
 
 class SettingError(UnseenError, ValueError):
     """A setting outside its range, or an unknown name."""
+
+
+def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of `choices`."""
+    if value not in (known := list(choices)):
+        raise SettingError(f"expected {what} out of {', '.join(known)}, got {value!r}; check the spelling")
 
 
 class StateError(UnseenError, ValueError):
@@ -59,6 +71,15 @@ class MissingExtra(UnseenError, ImportError):
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Let it travel from a worker as what it was made of, not as its message."""
         return MissingExtra, (self.package, self.extra)
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Return an optional module, or say which extra of this package brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtra(PACKAGES.get(package, package), extra) from error
 
 
 class ServiceError(UnseenError):

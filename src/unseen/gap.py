@@ -10,8 +10,6 @@ limits of the theorems, as the code handles them:
   beside the paper's constant, and nothing is guaranteed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

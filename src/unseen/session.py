@@ -16,7 +16,8 @@ from unseen import checkpoint, detectors, threshold
 from unseen.detectors import Detector
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
-from unseen.threshold import Adaptive, ThresholdRule
+from unseen.threshold import Adaptive, Calibrated, Calibration, ThresholdRule, calibration
+from unseen.threshold.calibrated import check_images
 from unseen.verdicts import Verdicts
 
 
@@ -44,9 +45,10 @@ class Session:
         if isinstance(detector, LabelSpace):
             detector = detectors.make(detectors.DEFAULT, detector)
         self._detector = detector
-        self._rule = (rule or Adaptive()).for_detector(derives_baseline=detector.derives_baseline)
+        rule = (rule or Adaptive()).for_detector(derives_baseline=detector.derives_baseline)
         zero = torch.zeros((), dtype=torch.int64)
-        self._snapshot = Snapshot(detector.start(), self._rule.start(), Tally(zero, zero, zero, zero))
+        # one pair, because calibration replaces both while others score
+        self._live = rule, Snapshot(detector.start(), rule.start(), Tally(zero, zero, zero, zero))
 
     def __repr__(self) -> str:
         return f"Session({self.detector.name}, {self.detector.labels!r}, seen={int(self.snapshot.tally.seen)})"
@@ -59,12 +61,12 @@ class Session:
     @property
     def rule(self) -> ThresholdRule[Any]:
         """Return what sets the threshold."""
-        return self._rule
+        return self._live[0]
 
     @property
     def snapshot(self) -> Snapshot:
         """Return everything learned so far."""
-        return self._snapshot
+        return self._live[1]
 
     @property
     def threshold(self) -> float:
@@ -78,24 +80,44 @@ class Session:
 
     def observe(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Learn from features in arrival order and return a verdict for each."""
-        before = self.snapshot
+        rule, before = self._live
         reading, state = self.detector.observe(before.detector, z)
         reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
-        decisions, margins = self.rule.learn(before.threshold, reading.margin)
+        decisions, margins = rule.learn(before.threshold, reading.margin)
         verdicts = Verdicts(self.detector.labels.names, reading, decisions)
-        self._snapshot = Snapshot(state, margins, _added(before.tally, verdicts))
+        self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"]) -> Verdicts:
         """Return verdicts without learning anything."""
-        snapshot = self.snapshot
+        rule, snapshot = self._live
         reading = self.detector.score(snapshot.detector, z).cpu()
-        return Verdicts(self.detector.labels.names, reading, self.rule.read(snapshot.threshold, reading.margin))
+        return Verdicts(self.detector.labels.names, reading, rule.read(snapshot.threshold, reading.margin))
+
+    def rejudge(self, verdicts: Verdicts) -> Verdicts:
+        """Return verdicts on the same margins under the threshold and the confidence as they are now."""
+        rule, snapshot = self._live
+        return verdicts.rejudged(rule.read(snapshot.threshold, verdicts.margin))
+
+    def calibrate(self, z: Float[Tensor, "n d"], *, recall: float = 0.95) -> Calibration:
+        """Bound the threshold by images that are known to be known, from now on; nothing is learned from them.
+
+        A new known image then passes with probability at least `recall`, as long as the detector does not move its
+        margins: calibrate again after it has learned much. See `threshold.Calibrated`.
+        """
+        check_images(len(z), recall)
+        before, snapshot = self._live
+        margins = self.detector.score(snapshot.detector, z).cpu().margin
+        rule = Calibrated.of(before, recall=recall, images=len(z))
+        stream = snapshot.threshold.stream if isinstance(before, Calibrated) else snapshot.threshold
+        state = rule.calibrated_state(stream, margins, at=int(snapshot.tally.seen))
+        self._live = rule, snapshot._replace(threshold=state)
+        return calibration(margins, recall=recall)
 
     def at(self, snapshot: Snapshot, *, detector: Detector[Any] | None = None) -> Session:
         """Return another session that goes on from `snapshot`, with `detector` where states of both are the same."""
         session = copy(self)
-        session._detector, session._snapshot = detector or self.detector, snapshot
+        session._detector, session._live = detector or self.detector, (self.rule, snapshot)
         return session
 
     def save(self, path: str | Path, **extra: Any) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.detectors import Reading
-from unseen.errors import MissingExtra
+from unseen.errors import import_extra
 from unseen.threshold import Decisions
 
 VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -160,21 +160,14 @@ class Verdicts(Sequence[Verdict]):
 
     def arrow(self, keys: Sequence[str]) -> Any:
         """Return a `pyarrow.Table`."""
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise MissingExtra("pyarrow", "ray") from error
+        pyarrow = import_extra("pyarrow", "tables")
         kinds = dict.fromkeys(FIELDS, pyarrow.string())
         kinds |= dict.fromkeys(("margin", "threshold", "confidence"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
         return pyarrow.table(self.columns(keys), schema=pyarrow.schema(kinds))
 
     def pandas(self, keys: Sequence[str]) -> Any:
         """Return a `pandas.DataFrame`."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtra("pandas", "ray") from error
-        return pandas.DataFrame(self.columns(keys))
+        return import_extra("pandas", "tables").DataFrame(self.columns(keys))
 
 
 def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> dict[str, list[Any]]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from helpers.tiny_models import ColourEncoder
 from unseen import LabelSpace, Session
-from unseen.cli import app, label_space
+from unseen.cli import app, calibrate, label_space
 from unseen.cli import detect as command
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
 from unseen.images import find_images
@@ -47,7 +47,8 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     made = NamedColours()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(command, "load_encoder", lambda name, device=None: made)
+    for module in (command, calibrate):
+        monkeypatch.setattr(module, "load_encoder", lambda name, device=None: made)
     monkeypatch.setattr(
         label_space, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
     )
@@ -259,3 +260,110 @@ def test_a_thinned_corpus_is_spread_over_every_list() -> None:
     assert set(small.lists["noun.act"]) < set(whole.lists["noun.act"])
     assert small.fingerprint != whole.fingerprint
     assert whole.thinned(0) is whole.thinned(10**9) is whole
+
+
+NAMES = ("--label", "red", "--label", "green")
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    """Return a folder per class with 15 photos of each known colour."""
+    for i in range(30):
+        name = ("red", "green")[i % 2]
+        shade = tuple(min(255, c + 2 * i) for c in COLOURS[name])
+        (tmp_path / "known" / name).mkdir(parents=True, exist_ok=True)
+        Pillow.new("RGB", (20, 16), shade).save(tmp_path / "known" / name / f"{i:02d}.png")
+    return tmp_path / "known"
+
+
+def calibrated(*options: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["calibrate", *options], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_a_state_is_calibrated_with_photos(photos: Path, known: Path) -> None:
+    run("photos", *NAMES, "--state", "s.safetensors")
+    result = calibrated("known", "--state", "s.safetensors")
+    words = " ".join(result.stderr.split())
+    assert "calibrated with 30 known images at image 12 of the stream" in words
+    assert "a new known image is kept with probability at least 95 %" in words
+    assert "20 images: 86.1 to 99.7 %" in words
+    assert "warning" not in words
+    session = Session.load("s.safetensors", LabelSpace.load("s.space.safetensors"))
+    assert int(session.snapshot.tally.seen) == 12
+    assert "calibrated with 30 known images, 12 images ago" in run("photos", "--state", "s.safetensors").stderr
+
+
+def test_calibration_is_printed_as_json(photos: Path, known: Path) -> None:
+    run("photos", *NAMES, "--state", "s.safetensors")
+    (known / "red" / "broken.png").write_bytes(b"x")
+    (row,) = rows(calibrated("known", "--state", "s.safetensors", "--recall", "0.9", "--json", code=1))
+    assert row["calibration"].keys() == {"images", "recall", "conformal", "threshold", "low", "high", "at"}
+    assert row["calibration"]["threshold"] <= row["calibration"]["conformal"]
+    assert (row["calibration"]["images"], row["calibration"]["at"], row["skipped"]) == (30, 12, 1)
+
+
+def test_detect_calibrates_as_the_stream_grows(photos: Path, known: Path) -> None:
+    result = run("photos", *NAMES, "--calibrate", "known", "--state", "s.safetensors", "--batch", "4")
+    assert "calibrated with 30 known images at image 0 of the stream" in result.stderr
+    assert "(young)" not in result.stdout
+    session = Session.load("s.safetensors", LabelSpace.load("s.space.safetensors"))
+    assert int(session.snapshot.threshold.at) == 12
+    assert run("photos", "--state", "s.safetensors", "--recall", "0.95", "--json")
+    assert run("photos", "--state", "s.safetensors", "--recall", "0.9", "--calibrate", "known")
+    with pytest.raises(SettingError, match="--recall and --threshold"):
+        run("photos", "--state", "s.safetensors", "--recall", "0.5")
+
+
+def test_bad_calibration_is_refused_before_anything_is_encoded(
+    tmp_path: Path, photos: Path, known: Path, encoder: NamedColours
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for options, error, words in (
+        (("photos",), SettingError, "at least 19 known images for a recall of 0.95, got 12"),
+        (("known", "--recall", "0.99"), SettingError, "at least 99 known images"),
+        (("known", "--recall", "0"), SettingError, "expected a recall between 0 and 1"),
+        (("known", "--recall", "1"), SettingError, "expected a recall between 0 and 1"),
+        (("known", "--recall", "95"), SettingError, "write 0.95 for 95 %"),
+        (("empty",), DataError, "at least one image, got none in empty"),
+        (("nowhere",), DataError, "got nothing at nowhere"),
+        (("known",), StateError, "expected a state to calibrate, got no file"),
+    ):
+        with pytest.raises(error, match=words):
+            calibrated(*options, "--state", "s.safetensors")
+        if error is not StateError:
+            with pytest.raises(error, match=words):
+                run("photos", *NAMES, "--calibrate", *options)
+    with pytest.raises(SettingError, match="--calibrate or --threshold"):
+        run("photos", *NAMES, "--calibrate", "known", "--threshold", "1")
+    assert encoder.calls == 0
+
+
+def test_photos_that_look_unknown_are_named(photos: Path, known: Path) -> None:
+    run("photos", *NAMES, "--state", "s.safetensors", "--threshold", "0")
+    (known / "sea").mkdir()
+    for i in range(10):
+        Pillow.new("RGB", (20, 16), (0, 2 * i, 255)).save(known / "sea" / f"{i}.png")
+    words = " ".join(calibrated("known", "--state", "s.safetensors").stderr.split())
+    assert "10 of 40 calibration images look unknown" in words
+    assert re.search(r"the lowest are known/sea/\d.png", words)
+    assert "these folders carry none of the known names: sea" in words
+
+
+def test_another_encoder_is_refused(photos: Path, known: Path, encoder: NamedColours) -> None:
+    run("photos", *NAMES, "--state", "s.safetensors")
+    encoder.fingerprint = "other"
+    with pytest.raises(EncoderError, match="expected the encoder of this label space"):
+        calibrated("known", "--state", "s.safetensors")
+
+
+def test_rejudged_verdicts_have_the_final_threshold(photos: Path) -> None:
+    (photos / "05-broken.png").write_bytes(b"x")
+    options = ("photos", *NAMES, "--json", "--batch", "4", "--report", "r.html")
+    first, final = rows(run(*options, code=1)), rows(run(*options, "--rejudge", code=1))
+    assert [row["key"] for row in final[:-1]] == [row["key"] for row in first[:-1]]
+    judged = [row for row in final[:-1] if "margin" in row]
+    assert [row["margin"] for row in judged] == [row["margin"] for row in first[:-1] if "margin" in row]
+    assert [row["threshold"] for row in judged] == pytest.approx([final[-1]["summary"]["threshold"]] * 12)
+    assert final[-1]["summary"]["known"] == sum(row["verdict"] == "known" for row in judged)

@@ -15,7 +15,7 @@ UNKNOWN = KNOWN | {"key": "b.jpg", "verdict": "unknown", "name": None, "margin":
 def test_text_has_the_probability_of_the_verdict_itself() -> None:
     assert output.sentence(KNOWN).split() == ["a.jpg", "cat", "known", "95", "%", "likely"]
     assert output.sentence(UNKNOWN).split() == ["b.jpg", "(nearest:", "cat)", "unknown", "88", "%", "likely"]
-    assert output.sentence(UNKNOWN | {"warming": True}).endswith("88 % likely  (warming up)")
+    assert output.sentence(UNKNOWN | {"warming": True}).endswith("88 % likely  (young)")
     assert output.sentence(UNKNOWN | {"confidence": None}).endswith("? % likely")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session
 from unseen.cli import app, main
+from unseen.cli.calibrate import read_known
+from unseen.errors import EncoderError
 from unseen.verdicts import FIELDS
 
 runner = CliRunner()
@@ -116,3 +119,30 @@ def test_score_goes_on_with_the_detector_and_the_threshold_of_its_state(files):
     assert invoke(*arguments, "--recall", "0.9")[-1]["summary"]["seen"] == 270
     result = runner.invoke(app, [*arguments, "--recall", "0.5"])
     assert "expected --recall and --threshold as" in str(result.exception)
+
+
+def test_a_stream_of_features_is_calibrated_and_rejudged(files, tmp_path):
+    save_file({"features": stream(space(), 40, seed=8).half()}, tmp_path / "known.safetensors")
+    arguments = ("score", files["features"], "--space", files["space"], "--state", files["state"])
+    *rows, last = invoke(*arguments, "--calibrate", str(tmp_path / "known.safetensors"), "--rejudge")
+    assert {row["threshold"] for row in rows} == {last["summary"]["threshold"]}
+    assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in rows)
+    session = Session.load(files["state"], LabelSpace.load(files["space"]))
+    assert int(session.snapshot.threshold.at) == 90
+    known = ("calibrate", str(tmp_path / "known.safetensors"), "--state", files["state"], "--space", files["space"])
+    (row,) = invoke(*known, "--recall", "0.9")
+    assert (row["calibration"]["images"], row["calibration"]["recall"]) == (40, 0.9)
+
+
+def test_features_of_another_width_or_encoder_are_refused(files, tmp_path):
+    invoke("score", files["features"], "--space", files["space"], "--state", files["state"])
+    save_file({"features": stream(space(dim=12), 40).half()}, tmp_path / "known.safetensors")
+    arguments = ["calibrate", str(tmp_path / "known.safetensors"), "--state", files["state"], "--space", files["space"]]
+    assert "expected features of width 16" in str(runner.invoke(app, arguments).exception)
+    labels = LabelSpace.load(files["space"])
+    mined = replace(labels, manifest={"encoder_fingerprint": "abc"})
+    save_file({"features": stream(space(), 40)}, tmp_path / "other.safetensors", metadata={"fingerprint": "xyz"})
+    with pytest.raises(EncoderError, match="expected features of the encoder of this label space"):
+        read_known(str(tmp_path / "other.safetensors"), mined, 0.95)
+    options = ["score", files["features"], "--space", files["space"], "--calibrate", str(tmp_path)]
+    assert "expected features of known images" in str(runner.invoke(app, options).exception)

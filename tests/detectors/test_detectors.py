@@ -499,7 +499,7 @@ def test_fewer_negatives_than_groups_make_one_group_each(name: str, groups: int)
         ("eoe", {"tau": 0}, "expected tau above 0"),
         ("gl-mcm", {"lam": -1}, "expected lam in"),
         ("gl-mcm", {"tau": 0}, "expected tau above 0"),
-        ("adaneg", {"adaptive": "both"}, "expected adaptive as 'sample' or 'task', got 'both'"),
+        ("adaneg", {"adaptive": "both"}, "expected adaptive out of sample, task, got 'both'"),
         ("adaneg", {"slots": 0}, "expected slots in"),
         ("adaneg", {"sure": 0.4}, "expected sure in"),
         ("adaneg", {"lam": -0.1}, "expected lam in"),

@@ -1,4 +1,3 @@
-import math
 import sys
 from xml.etree import ElementTree
 
@@ -43,6 +42,23 @@ def test_every_kind_and_order_has_a_table_of_its_own(ran):
     assert [line.method for line in found[0].lines] == ["mcm", "mcm", "online"]
     assert [line.method for line in found[1].lines] == ["mcm", "mcm", "online N-F", "online F-N"]
     assert found[0].columns == ("near", "far", "average")
+
+
+def test_verdicts_have_a_table_per_kind_and_order_and_a_frozen_method_has_what_no_order_moves(ran):
+    _, rows, _ = ran
+    found = tables.verdict_tables(rows)
+    assert [(table.kind, table.title.split("; ")[1]) for table in found] == [
+        ("label-free", "order: shuffled"),
+        ("label-free", "order: temporal"),
+        ("oracle", "order: shuffled"),
+        ("oracle", "order: temporal"),
+    ]
+    lines = {line[0]: dict(zip(found[0].heads, line, strict=True)) for line in found[0].lines}
+    assert set(lines) == {"mcm", "online"}
+    assert (lines["mcm"]["kept"], lines["mcm"]["ECE, %"]) == ("—", "—")
+    assert lines["mcm"]["best threshold"] != "—"
+    mine = [100 * r["kept"] for r in rows if (r["detector"], r["order"], r["varied"]) == ("online", "shuffled", [])]
+    assert lines["online"]["kept"] == f"{sum(mine) / len(mine):.1f}"
 
 
 def test_a_cell_is_the_mean_over_seeds_and_an_average_that_of_sets_seed_by_seed(ran):
@@ -128,7 +144,7 @@ def test_an_undefined_metric_leaves_a_gap_in_the_plot(ran):
     for row in mine:
         row["over_time"] = [{**point, "purity_known": None} for point in row["over_time"]]
     ElementTree.fromstring(plots.over_stream(mine, "purity_known"))
-    assert math.isnan(plots._number(None))
+    assert len(plots._averaged(mine, "purity_known")[0]) == 0
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):

@@ -31,12 +31,12 @@ def test_calibration_takes_the_conformal_rank():
 
 
 def test_calibration_says_how_many_margins_it_needs():
-    with pytest.raises(SettingError, match=r"expected at least 19 known margins for a recall of 0\.95, got 18"):
+    with pytest.raises(SettingError, match=r"expected at least 19 known images for a recall of 0\.95, got 18"):
         calibrated(torch.arange(18.0), recall=0.95)
 
 
 def test_an_unknown_rule_or_setting_is_refused():
-    with pytest.raises(SettingError, match="expected a threshold out of adaptive, fixed, got 'sharp'"):
+    with pytest.raises(SettingError, match="expected a threshold out of adaptive, calibrated, fixed, got 'sharp'"):
         threshold.make("sharp")
     with pytest.raises(SettingError, match=r"expected settings of 'fixed', got \['cut'\]"):
         threshold.make("fixed", cut=1.0)

@@ -19,33 +19,3 @@ from unseen.bench.methods import ORACLE, ORACLES, Method
 from unseen.bench.results import ResultFolder, mean_and_deviation
 from unseen.bench.runs import DETECTORS, KINDS, Run, default_detectors, list_runs, with_sweeps
 from unseen.bench.version import code_version
-
-__all__ = [
-    "DETECTORS",
-    "KINDS",
-    "ORACLE",
-    "ORACLES",
-    "Case",
-    "Comparison",
-    "Executor",
-    "Method",
-    "ResultFolder",
-    "Row",
-    "Run",
-    "RunResult",
-    "code_version",
-    "compare",
-    "compare_runs",
-    "default_detectors",
-    "execute",
-    "grouped",
-    "list_runs",
-    "markdown_table",
-    "mean",
-    "mean_and_deviation",
-    "read_rows",
-    "run_all",
-    "run_experiment",
-    "run_identity",
-    "with_sweeps",
-]

@@ -1,7 +1,5 @@
 """One style of arguments and output for the files in benchmarks/: each asks one question of `unseen.bench`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

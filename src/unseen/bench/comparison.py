@@ -1,7 +1,5 @@
 """Is it a difference? Paired bootstrap over seeds and samples of two detectors on the same images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

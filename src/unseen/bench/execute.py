@@ -1,7 +1,5 @@
 """One run: a stream through a detector, checked against the rules, judged, and returned as a row and sample values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from unseen.trial import Trial
 CPU = "cpu"
 CHECKED = 96  # samples at the start of every stream on which the rules are tried
 DIVIDED = 8  # of them are also observed one by one
+OF_VERDICTS = ("kept", "rejected", "balanced", "ece", "kept_first_200", "rejected_first_200")  # follow the threshold
 POINTS = 20  # of the curves over a stream
 
 
@@ -70,16 +69,16 @@ def to_result(
     suite: Suite, run: Run, pool: Trial, order: Int[Tensor, " T"], evaluation: Evaluation, *, device: str
 ) -> RunResult:
     """Return an evaluation as a row, and the values of its samples in the suite's own order."""
-    trial, reading = evaluation.trial, evaluation.reading
+    trial, reading, in_order = evaluation.trial, evaluation.reading, run.order != ANY_ORDER
     row = {
         **run_identity(suite, run, device=device),
         "samples": len(trial.z),
         "known": int(trial.is_id.sum()),
         "unknown": _sizes(pool),
-        "by_set": {name: finite(metrics) for name, metrics in evaluation.by_source.items()},
-        **finite(evaluation.metrics),
-        "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if run.order != ANY_ORDER else [],
-        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability],
+        "by_set": {name: _defined(run, metrics) for name, metrics in evaluation.by_source.items()},
+        **_defined(run, evaluation.metrics),
+        "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if in_order else [],
+        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability if in_order],
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
@@ -167,6 +166,12 @@ def _refusing(run: Run, rule: str) -> Iterator[None]:
             f"expected a detector that keeps the rule {rule!r} ({RULES[rule]}), got {run.detector}: {error}; "
             "a benchmark of streams cannot rank it"
         ) from error
+
+
+def _defined(run: Run, metrics: Mapping[str, float]) -> Row:
+    """Return the metrics, None where undefined: verdicts of a run without an order depend on the order all the same."""
+    ordered = OF_VERDICTS if run.order == ANY_ORDER else ()
+    return finite({name: math.nan if name in ordered else value for name, value in metrics.items()})
 
 
 def _sizes(pool: Trial) -> dict[str, int]:

@@ -1,7 +1,5 @@
 """Run many runs: in processes of this machine, on a GPU, or elsewhere; the rows are the same, in the same order."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -6,8 +6,6 @@
 A row in the file is not computed again unless the code that decides numbers has changed since.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

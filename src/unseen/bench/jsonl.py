@@ -1,7 +1,5 @@
 """JSON lines: one row per line, appended whole."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

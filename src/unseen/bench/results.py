@@ -1,7 +1,5 @@
 """Results of suite runs on disk: one JSON line per run, the margin and score of its samples beside it."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence

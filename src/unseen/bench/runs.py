@@ -1,7 +1,5 @@
 """Which runs a benchmark of a suite consists of, listed before anything is computed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace

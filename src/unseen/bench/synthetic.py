@@ -1,7 +1,5 @@
 """A label space and a stream of random unit vectors, for benchmarks of speed and memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

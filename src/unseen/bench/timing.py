@@ -1,7 +1,5 @@
 """Times for benchmarks: medians of a few repetitions."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping

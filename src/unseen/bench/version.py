@@ -1,7 +1,5 @@
 """Which code made a row: rows of other code are computed again."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path

@@ -10,7 +10,16 @@ import unseen
 from unseen.cli import options, terminal
 from unseen.errors import UnseenError
 
-COMMANDS = ("demo", "detect", "encode", "mine", "gap", "serve", "export")  # unseen.cli.NAME holds the function NAME
+COMMANDS = (
+    "demo",
+    "detect",
+    "calibrate",
+    "encode",
+    "mine",
+    "gap",
+    "serve",
+    "export",
+)  # unseen.cli.NAME holds the function NAME
 EXTENDED = {
     "score": ("streams",),
     "bench": ("compare",),

@@ -178,6 +178,11 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     """Print one table per kind and order: what sees more than features never shares a column with what does not."""
     terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
     terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
+    for judged in tables.verdict_tables(rows)[:1]:
+        grid = Grid(*judged.heads, title=judged.title, title_justify="left")
+        for texts in judged.lines:
+            grid.add_row(*texts)
+        terminal.out.print(grid)
     for table in tables.tables(rows, suite):
         grid = Grid(title=table.title, title_justify="left")
         grid.add_column("method", no_wrap=True)

@@ -71,7 +71,7 @@ def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"threshold {session.threshold:.2f} ({rule_in_words(session.rule)})"
+        f"threshold {session.threshold:.2f} ({rule_in_words(session)})"
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))

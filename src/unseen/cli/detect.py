@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from unseen import LabelSpace
+from unseen.cli import calibrate as calibration
 from unseen.cli import label_space, options, output, terminal
+from unseen.cli.calibrate import KnownImages
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
-from unseen.encoders import load_encoder
+from unseen.encoders import Encoder, load_encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
 from unseen.images.order import ORDERS, sort_entries
 from unseen.images.thumbnail import jpeg_thumbnail
 from unseen.report import stream_page
+from unseen.verdicts import Verdicts
 
 WIDEST = 60  # columns for a file's name
 
@@ -39,6 +43,8 @@ def detect(
     state: options.State = None,
     recall: options.Recall = None,
     threshold: options.Threshold = None,
+    calibrate: options.Calibrate = None,
+    rejudge: options.Rejudge = False,
     features: Annotated[Path | None, typer.Option(help="Folder that keeps features: nothing is encoded twice.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")] = None,
     device: options.Device = None,
@@ -54,7 +60,9 @@ def detect(
 
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     """
-    chosen = SessionOptions(detector, recall, threshold)
+    chosen = SessionOptions(detector, recall, threshold, calibrate)
+    wanted = calibration.RECALL if recall is None else recall
+    known = calibration.find_known(calibrate, wanted) if calibrate else None
     entries = sort_entries(find_images(photos, root=root, stride=stride), order)
     out = output.choose(as_json=as_json, as_csv=as_csv, width=_width(entries))
     saved = label_space.saved_space(space, state, has_names=bool(labels or label))
@@ -64,10 +72,13 @@ def detect(
         label_space.check_space(saved, names, model)
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)
     session = chosen.session(used, state)
+    images = _known_images(calibrate, known, used, model, wanted)
     if state and not state.exists():
         used.save(label_space.space_path(state))
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
-    run = DetectRun(session, out, state, has_thumbnails=report is not None)
+    if images:
+        images.print_result(session, images.calibrate(session), as_json=False)
+    run = DetectRun(session, out, state, has_thumbnails=report is not None, known_images=images, is_rejudged=rejudge)
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)
     if report:
@@ -76,12 +87,35 @@ def detect(
     raise typer.Exit(run.exit_code)
 
 
+def _known_images(
+    source: str | None, entries: Iterable[Entry] | None, labels: LabelSpace, model: Encoder, recall: float
+) -> KnownImages | None:
+    if source is None:
+        return None
+    if entries is None:
+        return calibration.read_known(source, labels, recall)
+    images = calibration.encode_known(entries, model, recall)
+    calibration.warn_folders(images.keys, labels)
+    return images
+
+
+class JudgedBatch(NamedTuple):
+    """One batch: key of every input with the reason of those skipped, verdicts and thumbnails of the others."""
+
+    inputs: list[tuple[str, str | None]]
+    verdicts: Verdicts | None
+    jpegs: list[bytes | None]
+
+
 @dataclass
 class DetectRun(StreamRun):
     """A run over images, with a log for the report."""
 
     has_thumbnails: bool = False
+    known_images: KnownImages | None = None  # to calibrate with as the stream grows
+    is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
     log: stream_page.StreamLog = field(default_factory=stream_page.StreamLog)
+    waiting: list[JudgedBatch] = field(default_factory=list)
 
     def judge_all(self, batches: Iterator[tuple[Batch, Any]], entries: Iterable[Entry]) -> None:
         """Judge every batch, or as many as come before Ctrl-C."""
@@ -89,25 +123,42 @@ class DetectRun(StreamRun):
             task = bar.add_task("detect", total=len(entries) if isinstance(entries, Sized) else None, rate="")
             for batch, z in batches:
                 self.judge_batch(batch, z)
+                if self.known_images:
+                    self.known_images.follow(self.session)
                 self.save()
                 bar.update(task, advance=len(batch.rows), rate=f"{self.rate:.1f} per second")
+            if self.known_images:
+                self.known_images.follow(self.session, last=True)
+        for one in self.waiting:
+            self._print(one._replace(verdicts=one.verdicts and self.rejudge(one.verdicts)))
 
     def judge_batch(self, batch: Batch, z: Any) -> None:
+        """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
+        verdicts = self.judge(z) if batch else None
+        inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
+        judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
+        self.skipped += len(batch.skipped)
+        if self.is_rejudged:
+            self.waiting.append(judged)
+        else:
+            self._print(judged)
+
+    def _print(self, batch: JudgedBatch) -> None:
         """Print the verdicts on a batch, and what was skipped, in order of arrival."""
-        records = self._records(batch, z) if batch else iter(())
-        for row in batch.rows:
-            if isinstance(row, Image):
+        records = self._records(batch)
+        for key, reason in batch.inputs:
+            if reason is None:
                 self.output.verdict(next(records))
             else:
-                self.skipped += 1
-                self.log.skipped.append((row.path, row.reason))
-                self.output.skipped(row.path, row.reason)
+                self.log.skipped.append((key, reason))
+                self.output.skipped(key, reason)
 
-    def _records(self, batch: Batch, z: Any) -> Iterator[output.Record]:
-        verdicts, keys = self.judge(z), [image.path for image in batch]
-        jpegs = [self._thumbnail(image) for image in batch]
-        self.log.add(keys, verdicts, jpegs)
-        return verdicts.records(keys)
+    def _records(self, batch: JudgedBatch) -> Iterator[output.Record]:
+        if batch.verdicts is None:
+            return iter(())
+        keys = [key for key, reason in batch.inputs if reason is None]
+        self.log.add(keys, batch.verdicts, batch.jpegs)
+        return batch.verdicts.records(keys)
 
     def _thumbnail(self, image: Image) -> bytes | None:
         return jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) if self.has_thumbnails else None

@@ -36,10 +36,17 @@ Detector = Annotated[
 ]
 State = Annotated[Path | None, typer.Option(help="Keep what is learned in this file; go on from it if it is there.")]
 Recall = Annotated[
-    float | None, typer.Option(help="Share of known images the adaptive threshold should accept (default: 0.95).")
+    float | None, typer.Option(help="Share of known images that the threshold should accept (default: 0.95).")
 ]
 Threshold = Annotated[
     float | None, typer.Option(help="Fixed threshold: the margin from which an image is called known.")
+]
+Calibrate = Annotated[
+    str | None,
+    typer.Option(help="Photos of your names (folder, folder per class, features): the threshold gets a guarantee."),
+]
+Rejudge = Annotated[
+    bool, typer.Option("--rejudge", help="Print at the end, with the final threshold applied to all images.")
 ]
 Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")]
 

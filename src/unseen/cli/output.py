@@ -55,5 +55,5 @@ def sentence(record: Record, *, width: int = 24) -> str:
     is_known, confidence = record["verdict"] == "known", record["confidence"]
     name = record["name"] if is_known else f"(nearest: {record['nearest']})"
     likely = "?" if confidence is None else f"{100 * (confidence if is_known else 1 - confidence):.0f}"
-    note = "  (warming up)" if record["warming"] else ""
+    note = "  (young)" if record["warming"] else ""
     return f"{record['key']:<{width}} {name:<28} {record['verdict']:<8}{likely:>3} % likely{note}"

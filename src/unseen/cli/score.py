@@ -1,6 +1,6 @@
 """unseen score: verdicts for features that were encoded before."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -8,11 +8,13 @@ import typer
 
 from unseen import LabelSpace, Session
 from unseen.cli import options, output, terminal
+from unseen.cli.calibrate import RECALL, KnownImages, is_features, read_known
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
 from unseen.errors import SettingError
 from unseen.features import Features, load_features
 from unseen.scale import cluster, merge
+from unseen.verdicts import Verdicts
 
 BATCH = 2048  # samples between two checkpoints
 
@@ -24,6 +26,8 @@ def score(
     state: options.State = None,
     recall: options.Recall = None,
     threshold: options.Threshold = None,
+    calibrate: options.Calibrate = None,
+    rejudge: options.Rejudge = False,
     ray: options.Ray = None,
     shards: Annotated[
         int, typer.Option(help="Observers that share one stream: faster, but an approximation; docs/scale.md.", min=1)
@@ -39,16 +43,18 @@ def score(
     `--shards 8 --ray auto` lets eight observers share the stream; their merged result is near the sequential one.
     `unseen score streams` scores many streams, each by itself.
     """
-    chosen = SessionOptions(detector, recall, threshold)
+    chosen = SessionOptions(detector, recall, threshold, calibrate)
     _check_shards(shards, ray, learn=learn)
-    session = chosen.session(LabelSpace.load(space), state)
+    labels = LabelSpace.load(space)
+    session = chosen.session(labels, state)
+    known = _read_known(calibrate, labels, recall)
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
     with _sharded(session, shards, merge_every, ray) as shared:
         run = StreamRun(shared, output.choose(as_json=as_json), state, learn)
-        _judge_all(run, samples, batch)
+        _judge_all(run, samples, batch, known, rejudge=rejudge)
     run.print_summary(as_json=as_json)
     raise typer.Exit(run.exit_code)
 
@@ -63,15 +69,40 @@ def _check_shards(shards: int, ray: str | None, *, learn: bool) -> None:
         raise SettingError("expected --shards for a stream that learns, got --no-learn; leave --shards out")
 
 
-def _judge_all(run: StreamRun, samples: Features, batch: int) -> None:
+def _read_known(source: str | None, labels: LabelSpace, recall: float | None) -> KnownImages | None:
+    if source is None:
+        return None
+    if not is_features(source):
+        raise SettingError(f"expected features of known images, got {source}; make them with: unseen encode {source}")
+    return read_known(source, labels, RECALL if recall is None else recall)
+
+
+def _judge_all(run: StreamRun, samples: Features, batch: int, known: KnownImages | None, *, rejudge: bool) -> None:
+    judged = []
+    if known:
+        known.print_result(run.session, known.calibrate(run.session), as_json=False)
     with terminal.progress("samples") as bar, run.until_stopped():
         task = bar.add_task(run.session.detector.name, total=len(samples), rate="")
         for start in range(0, len(samples), batch):
             verdicts = run.judge(samples.z[start : start + batch])
-            for record in verdicts.records(samples.keys[start : start + batch]):
-                run.output.verdict(record)
+            if rejudge:
+                judged.append(verdicts)
+            else:
+                _print(run, verdicts, samples.keys[start : start + batch])
+            if known and run.learn:
+                known.follow(run.session)
             run.save()
             bar.update(task, advance=len(verdicts), rate=f"{run.rate:,.0f} per second")
+        if known and run.learn:
+            known.follow(run.session, last=True)
+
+    for number, verdicts in enumerate(judged):
+        _print(run, run.rejudge(verdicts), samples.keys[batch * number : batch * (number + 1)])
+
+
+def _print(run: StreamRun, verdicts: Verdicts, keys: Sequence[str]) -> None:
+    for record in verdicts.records(keys):
+        run.output.verdict(record)
 
 
 @contextmanager

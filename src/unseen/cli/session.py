@@ -7,7 +7,7 @@ from typing import Any
 from unseen import LabelSpace, Session, detectors
 from unseen.errors import SettingError
 from unseen.session import SessionSpec
-from unseen.threshold import Adaptive, Fixed, ThresholdRule
+from unseen.threshold import Adaptive, Calibrated, Fixed, ThresholdRule
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,14 @@ class SessionOptions:
     detector: str | None
     recall: float | None
     threshold: float | None
+    calibrate: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no command can run, before anything slow has begun."""
         if self.recall is not None and self.threshold is not None:
             raise SettingError("expected --recall or --threshold, got both; a fixed threshold aims at no recall")
+        if self.calibrate is not None and self.threshold is not None:
+            raise SettingError("expected --calibrate or --threshold, got both; known images set the threshold")
         if detectors.find(self.detector or detectors.DEFAULT).needs_patches:
             raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
         _ = self.rule
@@ -51,6 +54,10 @@ class SessionOptions:
             ("--detector", detector, saved.detector.name),
             ("--recall and --threshold", rule, saved.rule),
         ):
-            if given not in (None, kept):
+            if given not in (None, kept) and not self._goes_on(kept):
                 raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
         return saved
+
+    def _goes_on(self, kept: object) -> bool:
+        """Return whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
+        return isinstance(kept, Calibrated) and (self.calibrate is not None or self.recall == kept.recall)

@@ -13,7 +13,7 @@ from torch import Tensor
 from unseen import Session
 from unseen.cli import terminal
 from unseen.cli.output import Output
-from unseen.threshold import Adaptive, ThresholdRule
+from unseen.threshold import Adaptive, Calibrated
 from unseen.verdicts import Verdicts
 
 
@@ -68,6 +68,12 @@ class StreamRun:
         self.known += int(verdicts.known.sum())
         return verdicts
 
+    def rejudge(self, verdicts: Verdicts) -> Verdicts:
+        """Return verdicts of before under the threshold of now, and count those in place of the first."""
+        final = self.session.rejudge(verdicts)
+        self.known += int(final.known.sum()) - int(verdicts.known.sum())
+        return final
+
     def save(self) -> None:
         """Save the state, if it has a file and may change."""
         if self.state and self.learn:
@@ -90,7 +96,7 @@ class StreamRun:
             return
         parts = [
             *(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name),
-            f"threshold {self.session.threshold:.2f} ({rule_in_words(self.session.rule)})",
+            f"threshold {self.session.threshold:.2f} ({rule_in_words(self.session)})",
             f"{rate:,.1f} images per second",
             f"state saved to {state}" if state else "",
             f"report in {report}" if report else "",
@@ -99,6 +105,14 @@ class StreamRun:
         terminal.err.print(" · ".join(filter(None, parts)), markup=False, soft_wrap=True)
 
 
-def rule_in_words(rule: ThresholdRule[Any]) -> str:
-    """Return what a threshold rule does."""
-    return f"adaptive, aims at {100 * rule.recall:g} % of known" if isinstance(rule, Adaptive) else rule.name
+def rule_in_words(session: Session) -> str:
+    """Return what the threshold rule of a session does."""
+    rule = session.rule
+    if isinstance(rule, Calibrated):
+        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
+        when = f", {ago:,} images ago" if ago else ""
+        return f"calibrated with {rule.images:,} known images{when}, keeps at least {100 * rule.recall:g} % of known"
+    if not isinstance(rule, Adaptive):
+        return rule.name
+    promise = "" if session.detector.derives_baseline else f"; no promise with {session.detector.name}: --calibrate"
+    return f"adaptive, aims at {100 * rule.recall:g} % of known{promise}"

@@ -1,7 +1,5 @@
 """One file per published method, one protocol (base.Detector), one dict that names them all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from unseen.detectors.adaneg import AdaNeg
@@ -22,7 +20,7 @@ from unseen.detectors.online_id import OnlineID
 from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
 from unseen.detectors.variance import Variance
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.labels import LabelSpace
 
 REGISTRY: dict[str, type[Detector[Any]]] = {
@@ -60,10 +58,7 @@ def canonical_name(name: str) -> str:
 def find(name: str) -> type[Detector[Any]]:
     """Return the class registered as `name`; "default" is the recommended one."""
     name = canonical_name(name)
-    if name not in REGISTRY:
-        raise SettingError(
-            f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
-        )
+    check_choice("a detector", name, sorted(REGISTRY))
     return REGISTRY[name]
 
 
@@ -74,31 +69,3 @@ def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
         return kind(labels, **settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
-
-
-__all__ = [
-    "CSP",
-    "DEFAULT",
-    "DNM",
-    "EOE",
-    "GLMCM",
-    "MCM",
-    "REGISTRY",
-    "TANL",
-    "AdaNeg",
-    "CLIPScope",
-    "Detector",
-    "Energy",
-    "Entropy",
-    "Framework",
-    "MaxLogit",
-    "NegLabel",
-    "Online",
-    "OnlineID",
-    "PooledEvidence",
-    "Reading",
-    "Variance",
-    "canonical_name",
-    "find",
-    "make",
-]

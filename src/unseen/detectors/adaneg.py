@@ -1,7 +1,5 @@
 """AdaNeg (NeurIPS 2024): prototypes that mix the text with the images it was surest of."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import Detector, Reading, in_range, positive
+from unseen.detectors.base import Detector, Reading, above_zero, in_range, setting
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
-from unseen.errors import SettingError
+from unseen.errors import check_choice
 from unseen.gate import exact_near_bound
 from unseen.odds import CACHE, energy, logit
 from unseen.text import TextLogits
@@ -43,12 +41,12 @@ class AdaNeg(Detector[Memory]):
     The published loop writes a batch of 256 before it scores it; here each sample is written, then scored, by itself.
     """
 
-    tau: float = 0.01
+    tau: float = above_zero(0.01)
     adaptive: str = "sample"  # "sample": mix a class's slots by their likeness to the sample; "task": evenly
-    slots: int = 10
-    sure: float = 0.75  # kept for a known name above it, for a negative below 1 - sure
-    beta: float = 5.0
-    lam: float = 0.1  # weight of the frozen score beside the adapted one
+    slots: int = setting(10, 1, 1000)
+    sure: float = setting(0.75, 0.5, 1)  # kept for a known name above it, for a negative below 1 - sure
+    beta: float = above_zero(5.0)
+    lam: float = setting(0.1, 0, 100)  # weight of the frozen score beside the adapted one
     groups: int = 5  # as published; one per negative where there are fewer
     seed: int = 0
 
@@ -56,15 +54,9 @@ class AdaNeg(Detector[Memory]):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
-        positive(tau=self.tau, beta=self.beta)
-        in_range("slots", self.slots, 1, 1000)
-        in_range("sure", self.sure, 0.5, 1)
-        in_range("lam", self.lam, 0, 100)
         in_range("groups", self.groups, 1, max(5, len(self.labels.negatives)))
-        if self.adaptive not in ("sample", "task"):
-            raise SettingError(f"expected adaptive as 'sample' or 'task', got {self.adaptive!r}; check the spelling")
+        check_choice("adaptive", self.adaptive, ("sample", "task"))
 
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
@@ -88,7 +80,6 @@ class AdaNeg(Detector[Memory]):
         )
 
     def read(self, state: Memory, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the memory as it is."""
         cosine = self._cosine(z)
         adapted = self._adapted(state, cosine, state.images[: int(state.stored)] @ z.T)
         route = torch.zeros(len(z), dtype=torch.int8, device=z.device)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int, Int8
@@ -74,7 +75,7 @@ class Detector(ABC, Generic[S]):
     merges: ClassVar[bool] = False  # states learned side by side can become one
 
     def __post_init__(self) -> None:
-        """Refuse a label space this method cannot work on."""
+        """Refuse a label space this method cannot work on, and settings outside their ranges."""
         if len(self.labels.names) < self.needs_names:
             raise LabelError(
                 f"expected at least {self.needs_names} known names for {self.name!r}, got {len(self.labels.names)}; "
@@ -85,6 +86,9 @@ class Detector(ABC, Generic[S]):
                 f"expected a label space with negatives for {self.name!r}, got none; mine some with `unseen mine` "
                 "or choose a detector that needs only the known names (mcm)"
             )
+        for one in fields(self):
+            if check := one.metadata.get("check"):
+                check(one.name, getattr(self, one.name))
 
     @abstractmethod
     def start(self) -> S:
@@ -174,13 +178,21 @@ def _not_unit(z: Tensor, norm: Tensor) -> str:
     return f"expected unit features, got a norm of {worst:.4g} in {where}; use torch.nn.functional.normalize(z, dim=-1)"
 
 
+def setting(default: Any, low: float, high: float, *, low_open: bool = False) -> Any:
+    """Return a field of a detector with its default, and the range `[low, high]`, or `(low, high]`, of its values."""
+    return field(default=default, metadata={"check": partial(in_range, low=low, high=high, low_open=low_open)})
+
+
+def above_zero(default: float) -> Any:
+    """Return a field of a detector with its default, whose values are finite and above zero."""
+    return field(default=default, metadata={"check": lambda name, value: positive(**{name: value})})
+
+
 def in_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
     """Refuse a setting outside `[low, high]`, or `(low, high]` when `low_open`."""
     if not (low < value <= high if low_open else low <= value <= high):
         bracket = "(" if low_open else "["
-        raise SettingError(
-            f"expected {name} in {bracket}{low:g}, {high:g}], got {value!r}; the default is a good start"
-        )
+        raise SettingError(f"expected {name} in {bracket}{low:g}, {high:g}], got {value!r}; try the default")
 
 
 def positive(**settings: float) -> None:

@@ -15,14 +15,14 @@ from unseen.odds import energy, top
 from unseen.text import text_logits
 
 
-class Counts(NamedTuple):
+class NameCounts(NamedTuple):
     """How often each known name was the best one so far; every count starts at 1."""
 
     predicted: Int[Tensor, " K"]
 
 
 @dataclass(frozen=True, eq=False)
-class CLIPScope(Detector[Counts]):
+class CLIPScope(Detector[NameCounts]):
     """Score by the log of p(best name) * (known mass) / (share of that name among the predictions before this one).
 
     The text stays frozen; the counts are all it learns. A name that is predicted often counts less.
@@ -39,25 +39,25 @@ class CLIPScope(Detector[Counts]):
         super().__post_init__()
         positive(tau=self.tau)
 
-    def start(self) -> Counts:
+    def start(self) -> NameCounts:
         """Return one prediction of each name."""
         anchors = self.labels.id_anchors
-        return Counts(torch.ones(len(anchors), dtype=torch.int64, device=anchors.device))
+        return NameCounts(torch.ones(len(anchors), dtype=torch.int64, device=anchors.device))
 
-    def read(self, state: Counts, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: NameCounts, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block with the counts as they are."""
         score, label = self._text(z)
         share = state.predicted[label].double() / state.predicted.sum()
         return Reading.frozen(score - share.log().to(score), label)
 
-    def learn(self, state: Counts, z: Float[Tensor, "T d"]) -> tuple[Reading, Counts]:
+    def learn(self, state: NameCounts, z: Float[Tensor, "T d"]) -> tuple[Reading, NameCounts]:
         """Score each sample of a block by the predictions before it, then count its own."""
         score, label = self._text(z)
         hits = one_hot(label, len(state.predicted))
         before = (hits.cumsum(dim=0) - hits).gather(1, label.unsqueeze(1)).squeeze(1)
         total = state.predicted.sum() + torch.arange(len(z), device=z.device)
         share = (state.predicted[label] + before).double() / total
-        return Reading.frozen(score - share.log().to(score), label), Counts(state.predicted + hits.sum(dim=0))
+        return Reading.frozen(score - share.log().to(score), label), NameCounts(state.predicted + hits.sum(dim=0))
 
     def _text(self, z: Tensor) -> tuple[Float[Tensor, " T"], Int[Tensor, " T"]]:
         """Return the log of p(best name) * (known mass), and the best name."""

@@ -1,7 +1,5 @@
 """CSP (NeurIPS 2024): NegLabel's score; what CSP brings is its label space."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

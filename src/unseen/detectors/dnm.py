@@ -1,7 +1,5 @@
 """DNM (KDD 2026): NegLabel corrected for the known names hidden among the negatives."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.neglabel import NegLabel, grouped_log_odds
 from unseen.odds import energy
 
@@ -28,17 +26,12 @@ class DNM(NegLabel):
     keeps `kept` at 0.001 there. With K = 1,000 it acts from 1,000 per group at alpha 0.5, from 137 at 0.12.
     """
 
-    alpha: float = 0.5  # published for B/16, L/14 and RN50; 0.12 for B/32 and L/14@336, 1 for ImageNet-A, -R, -S
+    # published for B/16, L/14 and RN50; 0.12 for B/32 and L/14@336, 1 for ImageNet-A, -R, -S
+    alpha: float = setting(0.5, 0, 1, low_open=True)
 
     name: ClassVar[str] = "dnm"
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("alpha", self.alpha, 0, 1, low_open=True)
-
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = z @ self.labels.id_anchors.T / self.tau
         negative = z @ self.labels.ood_anchors.T / self.tau
         corrected = energy(known) + math.log(self.kept * self.alpha)

@@ -1,7 +1,5 @@
 """Energy (NeurIPS 2020) on zero-shot logits: the log of the known names' unnormalised mass."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +18,5 @@ class Energy(FrozenSoftmax):
     name: ClassVar[str] = "energy"
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         cosine = z @ self.labels.id_anchors.T
         return Reading.frozen(self.tau * energy(cosine / self.tau), cosine.argmax(dim=1))

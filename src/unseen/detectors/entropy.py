@@ -1,7 +1,5 @@
 """Entropy: how undecided the softmax over the known names is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +19,5 @@ class Entropy(FrozenSoftmax):
     needs_names: ClassVar[int] = 2
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         log_p = (logits(z, self.labels.id_anchors, tau=self.tau)).log_softmax(dim=1)
         return Reading.frozen((log_p.exp() * log_p).sum(dim=1), log_p.argmax(dim=1))

@@ -1,7 +1,5 @@
 """EOE (ICML 2024): the best known name against the best of the outlier names that a language model proposed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy
 
@@ -22,18 +20,12 @@ class EOE(FrozenSoftmax):
     OOD, 3 per class for near).
     """
 
-    beta: float = 0.25
+    beta: float = setting(0.25, 0, 100)
 
     name: ClassVar[str] = "eoe"
     needs_negatives: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("beta", self.beta, 0, 100)
-
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = z @ self.labels.id_anchors.T / self.tau
         outlier = z @ self.labels.ood_anchors.T / self.tau
         total = torch.logaddexp(energy(known), energy(outlier))

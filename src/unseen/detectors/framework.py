@@ -1,7 +1,5 @@
 """The framework of Eq. 7-8: learn prototypes of any label set from every sample, with soft targets of your own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,11 +1,9 @@
 """What the methods that never learn share: they have no state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
-from unseen.detectors.base import Detector, positive
+from unseen.detectors.base import Detector, above_zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +13,6 @@ class Frozen(Detector[None]):
     merges: ClassVar[bool] = True
 
     def start(self) -> None:
-        """Return no state: there is nothing to learn."""
         return
 
 
@@ -23,9 +20,4 @@ class Frozen(Detector[None]):
 class FrozenSoftmax(Frozen):
     """A method whose score depends on a softmax over names at the temperature `tau`."""
 
-    tau: float = 1.0  # on raw cosines, as published
-
-    def __post_init__(self) -> None:
-        """Check the temperature."""
-        super().__post_init__()
-        positive(tau=self.tau)
+    tau: float = above_zero(1.0)  # on raw cosines, as published

@@ -1,7 +1,5 @@
 """GL-MCM (IJCV 2025): MCM of the whole image plus MCM of its best patch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.errors import FeatureError
 
@@ -23,19 +21,13 @@ class GLMCM(FrozenSoftmax):
     `z` is [T, 1 + P, d]: the image's vector, then one per patch.
     """
 
-    lam: float = 0.5  # the authors' ImageNet script; 1 elsewhere
+    lam: float = setting(0.5, 0, 100)  # the authors' ImageNet script; 1 elsewhere
 
     name: ClassVar[str] = "gl-mcm"
     needs_names: ClassVar[int] = 2
     needs_patches: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("lam", self.lam, 0, 100)
-
     def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> Reading:
-        """Score a block with the frozen text."""
         patches = z.shape[1] - 1
         if patches < 1:
             raise FeatureError(

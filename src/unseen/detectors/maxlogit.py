@@ -1,7 +1,5 @@
 """Max logit: the cosine to the nearest known name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,5 +17,4 @@ class MaxLogit(Frozen):
     name: ClassVar[str] = "maxlogit"
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         return Reading.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))

@@ -1,7 +1,5 @@
 """MCM (NeurIPS 2022): how far the best known name stands out among the known names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +22,5 @@ class MCM(FrozenSoftmax):
     needs_names: ClassVar[int] = 2
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         best = top(logits(z, self.labels.id_anchors, tau=self.tau))
         return Reading.frozen(best.log_odds, best.label)

@@ -3,8 +3,6 @@
 An approximation wherever the order of samples matters: no part saw what the others were taught meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

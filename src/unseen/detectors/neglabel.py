@@ -1,7 +1,5 @@
 """NegLabel (ICLR 2024): the known names' share of the softmax over known and negative names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -11,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, above_zero, in_range
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy, logits
 
@@ -22,7 +20,7 @@ PUBLISHED_GROUPS = 100
 class NegLabel(FrozenSoftmax):
     """Score by the log-odds of the known names' mean share over random groups of negatives (Eq. 3 in each)."""
 
-    tau: float = 0.01
+    tau: float = above_zero(0.01)
     groups: int = PUBLISHED_GROUPS  # one per negative where there are fewer; 1 is Eq. 3 as the online paper has it
     seed: int = 0
 
@@ -30,12 +28,10 @@ class NegLabel(FrozenSoftmax):
     needs_negatives: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         in_range("groups", self.groups, 1, max(PUBLISHED_GROUPS, len(self.labels.negatives)))
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the frozen text."""
         known = logits(z, self.labels.id_anchors, tau=self.tau)
         negative = logits(z, self.labels.ood_anchors, tau=self.tau)
         return Reading.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))

@@ -1,7 +1,5 @@
 """Algorithm 1: prototypes that start as text and learn, online and without labels, where images are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.merging import MergeRule, added, merged_bank
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps, exact_near_bound, routes
@@ -35,15 +33,10 @@ class Banks(NamedTuple):
 class Online(PrototypeLearner[Banks]):
     """Learn both banks from samples the frozen text is sure of, and score by Eq. 14."""
 
-    beta: float = 0.95
+    beta: float = setting(0.95, 0.5, 1, low_open=True)
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("beta", self.beta, 0.5, 1, low_open=True)
 
     def start(self) -> Banks:
         """Return both banks as frozen text (Eq. 15)."""

@@ -1,7 +1,5 @@
 """Algorithm 2: the same learning with known names only, no negatives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -9,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, in_range
+from unseen.detectors.base import Reading, setting
 from unseen.detectors.single_bank import Bank, SingleBank
 from unseen.gate import exact_near_bound
 from unseen.labels import LabelSpace
@@ -25,14 +23,9 @@ class OnlineID(SingleBank):
     `tau` is also the temperature of the gate: at MCM's own temperature of 1 no sample ever reaches `beta`.
     """
 
-    beta: float = 0.95
+    beta: float = setting(0.95, 0, 1)
 
     name: ClassVar[str] = "online-id"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("beta", self.beta, 0, 1)
 
     @cached_property
     def names_only(self) -> LabelSpace:

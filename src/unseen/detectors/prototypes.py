@@ -1,13 +1,11 @@
 """What methods that move prototypes share: the settings of the update (Eq. 7, 8, 11), and whole streams on a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
-from unseen.detectors.base import Detector, in_range, positive
+from unseen.detectors.base import Detector, above_zero, setting
 from unseen.scan import is_on_gpu
 
 S = TypeVar("S")
@@ -17,17 +15,11 @@ S = TypeVar("S")
 class PrototypeLearner(Detector[S]):
     """A method that learns banks of prototypes by the scan."""
 
-    tau: float = 0.01  # temperature of the scores and of the frozen text
-    kappa: float = 0.05  # temperature of the update
-    rho: float = 0.1  # first step
+    tau: float = above_zero(0.01)  # temperature of the scores and of the frozen text
+    kappa: float = above_zero(0.05)  # temperature of the update
+    rho: float = setting(0.1, 0, 100)  # first step
 
     merges: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        positive(tau=self.tau, kappa=self.kappa)
-        in_range("rho", self.rho, 0, 100)
 
     def block_for(self, z: Tensor) -> int:
         """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""

@@ -1,7 +1,5 @@
 """What Algorithm 2 and the framework share: one bank of prototypes of the known names, taught sample by sample."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """States are None or NamedTuples of tensors and of further NamedTuples: what works on all their tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """TANL (CVPR 2026): NegLabel over the negatives that unknown images activate and known images do not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -11,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
-from unseen.detectors.base import Detector, Reading, in_range, positive, unit
+from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
@@ -42,24 +40,15 @@ class TANL(Detector[Queues]):
     a batch of 256 is transductive.
     """
 
-    tau: float = 0.01
-    queue: int = 300
-    top: int = 1000  # all of them where there are fewer negatives
-    window: int = 20_000  # shares that the threshold is computed from
-    gap: float = 0.5  # a confident share is this far from the threshold to 1 or to 0
+    tau: float = above_zero(0.01)
+    queue: int = setting(300, 1, 1_000_000)
+    top: int = setting(1000, 1, 1_000_000)  # all of them where there are fewer negatives
+    window: int = setting(20_000, 1, 1_000_000)  # shares that the threshold is computed from
+    gap: float = setting(0.5, 0, 1)  # a confident share is this far from the threshold to 1 or to 0
     noise: Float[Tensor, "n d"] | None = None
 
     name: ClassVar[str] = "tanl"
     needs_negatives: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        positive(tau=self.tau)
-        in_range("queue", self.queue, 1, 1_000_000)
-        in_range("top", self.top, 1, 1_000_000)
-        in_range("window", self.window, 1, 1_000_000)
-        in_range("gap", self.gap, 0, 1)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -92,7 +81,6 @@ class TANL(Detector[Queues]):
         return queues._replace(scored=queues.scored + len(shares))
 
     def read(self, state: Queues, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the queues as they are."""
         known, negative, _ = self._activate(z)
         active = self._active(state.total.cpu().numpy(), state.seen.tolist())
         score = _log_odds(_array(energy(known)), _array(negative)[:, active])

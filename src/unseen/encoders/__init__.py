@@ -2,5 +2,3 @@
 
 from unseen.encoders.base import Encoder, SplitEncoder
 from unseen.encoders.catalogue import load_encoder
-
-__all__ = ["Encoder", "SplitEncoder", "load_encoder"]

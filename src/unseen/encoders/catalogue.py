@@ -55,9 +55,7 @@ def resolve_name(name: str | Path) -> tuple[str, str]:
     if text.endswith(".onnx"):
         return "onnx", text
     if not text.strip():
-        raise SettingError(
-            f"expected the name of an encoder, got an empty one; try offline or {next(iter(SHORT_NAMES))}"
-        )
+        raise SettingError(f"expected the name of an encoder, got nothing; try offline or {next(iter(SHORT_NAMES))}")
     return "hub", SHORT_NAMES.get(text, text)
 
 

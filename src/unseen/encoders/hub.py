@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from unseen.encoders.preprocess import middle
 from unseen.encoders.torch_encoder import TorchEncoder
-from unseen.errors import EncoderError, LabelError, MissingExtra
+from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -40,7 +40,6 @@ class HubEncoder(TorchEncoder):
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return the model's own processor."""
         return partial(_processed, self.processor)
 
     @torch.inference_mode()
@@ -88,10 +87,7 @@ def _processed(processor: Any, batch: Sequence[Image]) -> Tensor:
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra("transformers", "encode") from error
+    transformers = import_extra("transformers", "encode")
     if Path(source).is_dir():
         _check_folder(Path(source))
         return _load_parts(transformers, source, local=True)

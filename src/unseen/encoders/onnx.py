@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.preprocess import Preprocess
-from unseen.errors import EncoderError, MissingExtra
+from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.storage.files import replacing
 
@@ -66,7 +66,8 @@ class OnnxEncoder:
 
 def export(encoder: HubEncoder, path: str | Path) -> Path:
     """Write the image tower of `encoder` as one ONNX file that carries its preprocessing, and return its path."""
-    onnx = _import_onnx()
+    import_extra("onnxscript", "export")  # which torch's exporter needs
+    onnx = import_extra("onnx", "export")
     preprocess = Preprocess.from_processor(encoder.processor)
     pixels = torch.zeros(2, 3, preprocess.crop, preprocess.crop)
     with replacing(path) as temporary, redirect_stdout(StringIO()):  # the exporter prints its own progress
@@ -98,10 +99,7 @@ class _ImageTower(torch.nn.Module):
 
 
 def _session(path: Path, device: torch.device) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtra("onnxruntime", "encode") from error
+    onnxruntime = import_extra("onnxruntime", "encode")
     if not path.is_file():
         raise EncoderError(
             f"expected an ONNX file, got nothing at {path}; write one with: unseen export MODEL -o {path}"
@@ -115,12 +113,3 @@ def _session(path: Path, device: torch.device) -> Any:
         return onnxruntime.InferenceSession(str(path), providers=[provider])
     except Exception as error:  # the runtime's own exceptions have no common base
         raise EncoderError(f"expected an ONNX model at {path}, got {str(error)[:120]}; export it again") from error
-
-
-def _import_onnx() -> Any:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401 (torch's exporter needs it)
-    except ImportError as error:
-        raise MissingExtra("onnx and onnxscript", "export") from error
-    return onnx

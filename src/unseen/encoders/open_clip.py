@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unseen.encoders.preprocess import middle
 from unseen.encoders.torch_encoder import TorchEncoder
-from unseen.errors import EncoderError, LabelError, MissingExtra
+from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
 
@@ -28,7 +28,6 @@ class OpenClipEncoder(TorchEncoder):
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return open_clip's own steps for this architecture."""
         return partial(_stacked, self.preprocess)
 
     def _image_tower(self, pixels: Tensor) -> Tensor:
@@ -56,10 +55,7 @@ def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:
-    try:
-        import open_clip
-    except ImportError as error:
-        raise MissingExtra("open_clip_torch", "open-clip") from error
+    open_clip = import_extra("open_clip", "open-clip")
     if Path(source).is_dir():
         return _create_model(open_clip, f"local-dir:{source}")
     architecture, slash, weights = source.partition("/")

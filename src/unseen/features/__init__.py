@@ -2,5 +2,3 @@
 
 from unseen.features.cache import FeatureCache, encode_images, stream_images
 from unseen.features.format import Features, load_features
-
-__all__ = ["FeatureCache", "Features", "encode_images", "load_features", "stream_images"]

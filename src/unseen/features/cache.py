@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import Encoder
-from unseen.errors import SettingError
+from unseen.errors import check_choice
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, read_entries
 from unseen.storage.remote import location
@@ -25,8 +25,7 @@ class FeatureCache:
     """A folder of features from one encoder."""
 
     def __init__(self, folder: str | Path, encoder: Encoder, *, form: str = FORMATS[0]) -> None:
-        if form not in FORMATS:
-            raise SettingError(f"expected a format out of {', '.join(FORMATS)}, got {form!r}; choose one of them")
+        check_choice("a format", form, FORMATS)
         self.folder, self.form = location(folder), form
         claim_folder(self.folder, encoder.name, encoder.fingerprint)
         self.fingerprint = encoder.fingerprint

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import DataError
-from unseen.storage.arrow import import_pyarrow
+from unseen.errors import DataError, import_extra
 from unseen.storage.files import replacing
 
 VECTOR_COLUMNS = ("z", "features")
@@ -20,7 +19,7 @@ def write_parquet(
     path: Path, z: Float[Tensor, "n d"], rows: Sequence[dict[str, Any]], metadata: dict[str, str]
 ) -> None:
     """Write vectors and what is known of each as one table, whole or not at all, with a checksum per page."""
-    arrow, parquet = import_pyarrow(), import_pyarrow("parquet")
+    arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
     flat = arrow.array(z.float().cpu().contiguous().flatten().numpy())
     columns = {name: arrow.array([row.get(name) for row in rows], kind) for name, kind in ROW_COLUMNS.items()}
     columns["z"] = arrow.FixedSizeListArray.from_arrays(flat, z.shape[1])
@@ -32,7 +31,7 @@ def write_parquet(
 
 def read_parquet(path: Path) -> tuple[Float[Tensor, "n d"], dict[str, list[Any]], dict[str, str]]:
     """Return the vectors of a Parquet file, its other columns and its metadata."""
-    arrow, parquet = import_pyarrow(), import_pyarrow("parquet")
+    arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
     except (arrow.ArrowException, OSError) as error:

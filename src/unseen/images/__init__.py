@@ -2,5 +2,3 @@
 
 from unseen.images.entry import Batch, Entry, Image, Skipped
 from unseen.images.sources import find_images, read_entries, read_images
-
-__all__ = ["Batch", "Entry", "Image", "Skipped", "find_images", "read_entries", "read_images"]

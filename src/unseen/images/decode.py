@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from unseen.errors import ImageError, MissingExtra
+from unseen.errors import ImageError, import_extra
 from unseen.storage.remote import Location
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def claimed_pixels(data: bytes, *, most: int | None = None) -> int:
 @contextmanager
 def _opened(data: bytes, most: int | None) -> Iterator[Picture]:
     """Yield a picture of which only the header is read; any failure, then or later, is an ImageError."""
-    pillow = _pillow()
+    pillow = import_extra("PIL.Image", "encode")
     if not data:
         raise ImageError("empty file")
     try:
@@ -82,7 +81,7 @@ def _in_bands(picture: Picture) -> Picture:
     rows = max(1, BAND_PIXELS // width)
     if rows >= height:
         return _rgb(picture)
-    whole: Picture = _pillow().new("RGB", picture.size)
+    whole: Picture = import_extra("PIL.Image", "encode").new("RGB", picture.size)
     for top in range(0, height, rows):
         band = (0, top, width, min(top + rows, height))
         whole.paste(_rgb(picture.crop(band)), band)
@@ -96,8 +95,8 @@ def _rgb(picture: Picture) -> Picture:
         raise ImageError("floating-point pixels have no agreed range; save it with 8 or 16 bits")
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
-        paper = _pillow().new("RGBA", layer.size, "white")
-        flat: Picture = _pillow().alpha_composite(paper, layer)
+        pillow = import_extra("PIL.Image", "encode")
+        flat: Picture = pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer)
         return flat.convert("RGB")
     return picture.convert("RGB")
 
@@ -109,7 +108,9 @@ def _from_sixteen_bits(picture: Picture) -> Picture:
     values = np.asarray(picture)
     if values.min() < 0 or values.max() > 65535:
         raise ImageError(f"32-bit pixels have no agreed range (here {values.min()} to {values.max()}); save it with 16")
-    scaled: Picture = _pillow().fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    scaled: Picture = import_extra("PIL.Image", "encode").fromarray(
+        ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    )
     return scaled
 
 
@@ -117,11 +118,3 @@ def _upright(picture: Picture) -> None:
     from PIL import ImageOps
 
     ImageOps.exif_transpose(picture, in_place=True)
-
-
-def _pillow() -> ModuleType:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "encode") from error
-    return PIL.Image

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.images.decode import FORMATS
 from unseen.images.entry import Entry
 
@@ -14,8 +14,7 @@ EXIF_IFD, DATE_TIME_ORIGINAL = 0x8769, 0x9003  # where camera data lie, and when
 
 def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
     """Return the entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
-    if order not in ORDERS:
-        raise SettingError(f"expected an order out of {', '.join(ORDERS)}, got {order!r}; choose one of them")
+    check_choice("an order", order, ORDERS)
     if order == "name":
         return entries
     if not isinstance(entries, list):

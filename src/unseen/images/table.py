@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unseen.errors import DataError, ImageError
+from unseen.errors import DataError, ImageError, import_extra
 from unseen.images.decode import decode
 from unseen.images.entry import Entry, file_identity
-from unseen.storage.arrow import import_pyarrow
 from unseen.storage.remote import Location, location
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _group(path: str, identity: str, column: str, group: int) -> Any:
 
 
 def _opened(source: Any, path: Location) -> Any:
-    arrow, parquet = import_pyarrow(), import_pyarrow("parquet")
+    arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
     try:
         return parquet.ParquetFile(source)
     except arrow.ArrowException as error:
@@ -90,7 +89,7 @@ def _opened(source: Any, path: Location) -> Any:
 
 
 def _holds_bytes(kind: Any) -> bool:
-    types = import_pyarrow("types")
+    types = import_extra("pyarrow.types", "tables")
     if types.is_struct(kind):
         return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
     return bool(types.is_binary(kind) or types.is_large_binary(kind))

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from unseen.errors import DataError, MissingExtra
+from unseen.errors import DataError, import_extra
 from unseen.images.entry import Entry, file_identity
 from unseen.storage.remote import Location, RemotePath
 
@@ -19,10 +19,7 @@ def video_entries(path: Location, stride: int) -> Iterator[Entry]:
     """Yield every `stride`-th frame of a video, decoded while the caller reads."""
     if isinstance(path, RemotePath):
         raise DataError(f"expected a video on this machine, got {path}; copy it here first")
-    try:
-        import av
-    except ImportError as error:
-        raise MissingExtra("av", "video") from error
+    av = import_extra("av", "video")
     try:
         with av.open(str(path)) as video:
             for number, frame in enumerate(islice(video.decode(video=0), 0, None, stride)):

@@ -6,19 +6,3 @@ from unseen.labels.mining import MiningSpec, build
 from unseen.labels.names import read_names
 from unseen.labels.prompts import PROMPTS, LearnedPrompts, Prompt, PromptTemplates
 from unseen.labels.space import LabelSpace
-
-__all__ = [
-    "MINERS",
-    "PROMPTS",
-    "Corpus",
-    "LabelSpace",
-    "LearnedPrompts",
-    "MiningSpec",
-    "Prompt",
-    "PromptTemplates",
-    "build",
-    "read_names",
-    "synset_names",
-    "word_list",
-    "wordnet",
-]

@@ -51,9 +51,7 @@ class Corpus:
         """Return the corpus less some lists."""
         gone = set(excluded)
         if unknown := gone - set(self.lists):
-            raise LabelError(
-                f"expected lists of {self.name}, got {sorted(unknown)}; there are: {', '.join(self.lists)}"
-            )
+            raise LabelError(f"expected lists of {self.name}, got {sorted(unknown)}; there are {', '.join(self.lists)}")
         return Corpus(self.name, {name: words for name, words in self.lists.items() if name not in gone})
 
     def thinned(self, count: int) -> Corpus:

@@ -1,7 +1,5 @@
 """The published rules that rank candidate words: each is one row of MINERS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import SettingError
+from unseen.errors import check_choice
 from unseen.labels.corpus import Corpus, synset_names, wordnet
 from unseen.labels.prompts import (
     CSP,
@@ -169,6 +167,5 @@ DEFAULT_MINER = "wordnet"  # every word of WordNet; the others read the corpus o
 
 def find_miner(name: str) -> Miner:
     """Return the rule called `name`."""
-    if name not in MINERS:
-        raise SettingError(f"expected one of the miners {', '.join(MINERS)}, got {name!r}; choose one of them")
+    check_choice("a miner", name, MINERS)
     return MINERS[name]

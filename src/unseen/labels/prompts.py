@@ -70,9 +70,7 @@ class PromptTemplates:
         """Refuse templates that would lose the name."""
         for template in self.templates or ("",):
             if template.count("{}") != 1 or template.count("{") != 1 or template.count("}") != 1:
-                raise LabelError(
-                    f"expected a template with one {{}}, got {template!r}; write for example 'The nice {{}}.'"
-                )
+                raise LabelError(f"expected a template with one {{}}, got {template!r}; write e.g. 'The nice {{}}.'")
 
     @property
     def description(self) -> str:
@@ -140,9 +138,7 @@ class LearnedPrompts:
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return the learned vector of each name."""
         if unknown := [name for name in names if name not in self.vectors]:
-            raise LabelError(
-                f"expected names learned in {self.source}, got {unknown[:3]}; learn them too, or leave them out"
-            )
+            raise LabelError(f"expected names learned in {self.source}, got {unknown[:3]}; learn or remove them")
         rows = torch.stack([self.vectors[name] for name in names])
         if rows.shape[1] != encoder.dim:
             raise LabelError(

@@ -14,31 +14,14 @@ from unseen.report.tables import MethodLine, Table
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
-METRICS = ("margin_auroc", "auroc", "purity_known", "purity_unknown", "coverage_unknown")
+METRICS = (
+    *("margin_auroc", "auroc", "kept", "rejected", "ece"),
+    *("purity_known", "purity_unknown", "coverage_unknown"),
+)
 SMALL = "{} <small>±{}</small>"
 SHOWN = 4  # methods in the histograms: a panel each
 
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1d2126; --soft: #5c6670; --line: #d9dee3; --mark: #f4f6f8; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171a; --ink: #e4e8eb; --soft: #9aa5af; --line: #343b42; --mark: #1c2126; }
-}
-body { margin: 0 auto; max-width: 1160px; padding: 24px 20px 64px; background: var(--page); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 26px; margin: 0; } h2 { font-size: 19px; margin: 40px 0 8px; }
-h3 { font-size: 15px; margin: 20px 0 6px; }
-p { margin: 6px 0; max-width: 78ch; } .soft { color: var(--soft); }
-figure { margin: 12px 0 20px; } svg { width: 100%; height: auto; color: var(--ink); font-family: inherit; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { padding: 4px 9px; text-align: right; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-thead th[colspan] { text-align: center; border-left: 1px solid var(--line); }
-td small { color: var(--soft); } tr.printed td { color: var(--soft); font-style: italic; }
-.oracle, .id-images { border-left: 4px solid #d9622b; padding-left: 14px; }
-.id-images { border-color: #8a7a1f; }
-nav a { margin-right: 14px; color: inherit; }
-"""
+STYLE = Path(__file__).with_name("page.css")
 
 PROTOCOL = (
     "Each detector gets unit features in arrival order and nothing else. Every run first replaces, cuts and lengthens "
@@ -74,7 +57,7 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
     body = "".join(f'<h2 id="{name}">{escape(title)}</h2>{text}' for name, title, text in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(suite.name)} · unseen bench</title><style>{STYLE}</style></head><body>"
+        f"<title>{escape(suite.name)} · unseen bench</title><style>{STYLE.read_text()}</style></head><body>"
         f"<h1>{escape(suite.name)}</h1><p>{escape(suite.about)}.</p>"
         f'<p class="soft">{escape(str(suite.labels))} · data {suite.fingerprint} · '
         f"unseen {escape(rows[0]['version'])} · torch {escape(rows[0]['torch'])}</p>"
@@ -85,7 +68,9 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
 def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[str, str, str]]:
     plain = [row for row in rows if not row["varied"]]
     found = tables.tables(rows, suite)
-    yield "tables", "Tables", "".join(_table(table, suite.unclean) for table in found)
+    judged = tables.verdict_tables(rows)
+    yield "verdicts", "Verdicts", "".join(_of_kind(one.kind, one.title, grid(one.heads, one.lines)) for one in judged)
+    yield "tables", "Ranking", "".join(_table(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
     yield from _from_margins(plain, results)
     learning = [row for row in plain if row["over_time"]]
@@ -138,6 +123,13 @@ def _curves(rows: Sequence[Row], setting: str) -> str:
         if mine:
             pages.append(_of_kind(kind, f"{title}; {setting}", plots.curves(mine, setting)))
     return "".join(pages)
+
+
+def grid(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table of texts."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _of_kind(kind: str, title: str, figure: str) -> str:

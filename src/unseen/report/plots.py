@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.bench import Row, mean_and_deviation
-from unseen.errors import MissingExtra
-from unseen.report.tables import MethodLine, MetricCell, Table
+from unseen.errors import import_extra
+from unseen.metrics import ReliabilityBin
+from unseen.report.tables import MethodLine, Table
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
 ID_COLOUR, OOD_COLOUR = "#3b82c4", "#d9622b"
@@ -28,26 +29,16 @@ Margins = Mapping[str, tuple[Array, Array]]  # method -> (known images, unknown 
 
 def pyplot() -> Any:
     """Return matplotlib's pyplot without a display, or say what to install."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
-    return plt
+    import_extra("matplotlib", "plot").use("agg")
+    return import_extra("matplotlib.pyplot", "plot")
 
 
 def bars(table: Table) -> str:
     """Draw AUROC and FPR95 of every set as bars per method, with the deviation over seeds."""
     lines = [line for line in table.lines if not line.printed]
     with _figure(1, 2, height=2.2 + 0.22 * len(lines) * len(table.columns) / 2) as (figure, axes, svg):
-        for axis, (title, value, spread) in zip(
-            axes.flat,
-            (("AUROC, %", _auroc, _auroc_deviation), (f"{table.fpr}, %", _fpr, _fpr_deviation)),
-            strict=True,
-        ):
-            _bars(axis, table, lines, value, spread)
+        for axis, metric, title in zip(axes.flat, ("auroc", "fpr"), ("AUROC, %", f"{table.fpr}, %"), strict=True):
+            _bars(axis, table, lines, metric)
             axis.set_xlabel(title)
         values = [cell.auroc for line in lines for cell in line.cells.values()]
         start = min([50, *(10 * math.floor(value / 10) for value in values)])  # chance is 50: below it lies little
@@ -83,6 +74,20 @@ def histograms(margins: Mapping[str, Margins]) -> str:
                     axis.set_title(name)
                 if column == 0:
                     axis.set_ylabel(method)
+        _legend(figure, axes)
+        return svg()
+
+
+def reliability(groups: Mapping[str, Mapping[str, Sequence[ReliabilityBin]]]) -> str:
+    """Draw the share of known images against their mean confidence: a panel per group, a line per part of it."""
+    with _panels(len(groups), height=2.9) as (figure, axes, svg):
+        for axis, (title, parts) in zip(axes.flat, groups.items(), strict=False):
+            axis.plot([0, 1], [0, 1], color=INK, linewidth=0.6, linestyle=":")
+            for index, (name, bins) in enumerate(parts.items()):
+                points = [(one.confidence, one.known) for one in bins if one.samples]
+                style = {"color": _colour(index), "linestyle": _style(index), "marker": "o", "markersize": 3}
+                axis.plot(*zip(*points, strict=True), label=name, **style)
+            axis.set(title=title, xlabel="confidence", ylabel="share known", xlim=(0, 1), ylim=(0, 1.01))
         _legend(figure, axes)
         return svg()
 
@@ -123,33 +128,17 @@ def curves(rows: Sequence[Row], setting: str) -> str:
         return svg()
 
 
-def _bars(axis: Any, table: Table, lines: Sequence[MethodLine], value: Any, spread: Any) -> None:
+def _bars(axis: Any, table: Table, lines: Sequence[MethodLine], metric: str) -> None:
     height = 0.8 / max(1, len(lines))
     style = {"ecolor": INK, "elinewidth": 0.8}
     for index, line in enumerate(lines):
         places = [row + (index + 0.5) * height for row, name in enumerate(table.columns) if name in line.cells]
         cells = [line.cells[name] for name in table.columns if name in line.cells]
-        widths, errors = [value(cell) for cell in cells], [spread(cell) or 0 for cell in cells]
+        widths, errors = ([getattr(cell, name) or 0 for cell in cells] for name in (metric, f"{metric}_deviation"))
         axis.barh(places, widths, height, xerr=errors, color=_colour(index), error_kw=style, label=line.method)
     axis.set_yticks([row + 0.4 for row in range(len(table.columns))], table.columns)
     axis.set(xlim=(0, 100), ylim=(len(table.columns), -0.2))  # the same on both sides, the first set on top
     axis.grid(visible=False, axis="y")
-
-
-def _auroc(cell: MetricCell) -> float:
-    return cell.auroc
-
-
-def _fpr(cell: MetricCell) -> float:
-    return cell.fpr
-
-
-def _auroc_deviation(cell: MetricCell) -> float | None:
-    return cell.auroc_deviation
-
-
-def _fpr_deviation(cell: MetricCell) -> float | None:
-    return cell.fpr_deviation
 
 
 def _histogram(axis: Any, known: Array, unknown: Array) -> None:
@@ -168,14 +157,12 @@ def _curve(known: Array, unknown: Array, points: int = 400) -> tuple[Array, Arra
 
 def _averaged(rows: Sequence[Row], metric: str) -> tuple[Array, Array, Array]:
     samples = np.array([point["samples"] for point in rows[0]["over_time"]])
-    values = np.array([[100 * _number(point[metric]) for point in row["over_time"]] for row in rows])
+    values = np.array(
+        [[100 * (math.nan if point[metric] is None else point[metric]) for point in row["over_time"]] for row in rows]
+    )
     defined = ~np.isnan(values).all(axis=0)
     values, samples = values[:, defined], samples[defined]
     return samples, np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _spans_decades(points: Mapping[Any, Mapping[float, Any]]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -106,6 +106,50 @@ def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Su
     table = Table(kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
     table.lines.extend(_lines(rows, table, suite.paper))
     return table
+
+
+VERDICT_COLUMNS = {
+    "kept": "kept",
+    "rejected": "rejected",
+    "balanced": "balanced",
+    "best_threshold": "best threshold",
+    "balanced_at_95": "at true 95 %",
+    "ece": "ECE, %",
+    "kept_first_200": "first 200 kept",
+}
+
+
+class VerdictTable(NamedTuple):
+    """What sessions decided: means in percent over sets and seeds, one line per method."""
+
+    kind: str
+    title: str
+    heads: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+
+
+def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
+    """Return a table per kind and order; a method without an order has only the figures that follow from no rule."""
+    rows = [row for row in rows if not row["varied"]]
+    found = []
+    for kind in KINDS:
+        for order in dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER and row["kind"] == kind):
+            groups: dict[str, list[Row]] = defaultdict(list)
+            for row in rows:
+                if row["kind"] == kind and row["order"] in (order, ANY_ORDER):
+                    groups[row["detector"]].append(row)
+            lines = [(method, *map(_percent_of(group), VERDICT_COLUMNS)) for method, group in groups.items()]
+            title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
+            found.append(VerdictTable(kind, title, ("method", *VERDICT_COLUMNS.values()), lines))
+    return found
+
+
+def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:
+    def text(metric: str) -> str:
+        values = [100 * value for row in rows if (value := row[metric]) is not None]
+        return _number(_mean(values) if values else math.nan)
+
+    return text
 
 
 def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:

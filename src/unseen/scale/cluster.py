@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from unseen.errors import MissingExtra, SettingError, UnseenError
+from unseen.errors import SettingError, UnseenError, import_extra
 
 T = TypeVar("T")
 
@@ -27,10 +27,7 @@ def module() -> Any:
     # what Ray prints of its dashboard, usage and progress belongs in its log files, not between our lines
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise MissingExtra("ray", "ray") from error
+    return import_extra("ray", "ray")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from unseen.encoders import load_encoder
-from unseen.errors import DataError, SettingError
+from unseen.errors import DataError, SettingError, check_choice
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Entry, Image, Skipped, find_images, read_entries
 from unseen.images.sources import VIDEO_SUFFIXES
@@ -110,8 +110,7 @@ def plan(
     root: Path | None = None,
 ) -> EncodePlan:
     """Return the shards that are not yet in the folder; the folder is claimed for the encoder."""
-    if form not in FORMATS:
-        raise SettingError(f"expected a format out of {', '.join(FORMATS)}, got {form!r}; choose one of them")
+    check_choice("a format", form, FORMATS)
     if any(location(source).suffix.lower() in VIDEO_SUFFIXES for source in sources):
         raise SettingError("expected pictures with --ray, got a video: its frames come one by one; encode it without")
     entries = list(find_images(list(sources), root=root))

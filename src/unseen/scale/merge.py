@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -21,20 +21,11 @@ from torch import Tensor
 from unseen.detectors import Detector, Reading
 from unseen.detectors.merging import MERGE_RULES, MergeRule
 from unseen.detectors.state import map_state
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.scale.cluster import cpu_slots, fetched
 
 Split = Literal["interleaved", "contiguous"]
 SPLITS: tuple[Split, ...] = ("interleaved", "contiguous")
-
-
-class Observers(Protocol):
-    """Observers that each take a part of a round."""
-
-    def observe(
-        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
-    ) -> list[tuple[Reading, Any]]:
-        """Return, for every part, its readings and the state after it, all from the same `state`."""
 
 
 class LocalObservers:
@@ -43,7 +34,7 @@ class LocalObservers:
     def observe(
         self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
     ) -> list[tuple[Reading, Any]]:
-        """Return, for every part, its readings and the state after it."""
+        """Return, for every part, its readings and the state after it, all from the same `state`."""
         return [detector.observe(state, part) for part in parts]
 
 
@@ -60,7 +51,7 @@ class ShardedDetector(Detector[Any]):
     every: int = 1024
     rule: MergeRule = "mean"  # how moves of banks are put together; sums need no rule
     split: Split = "interleaved"  # each sample to the next observer, or consecutive samples to each
-    observers: Observers = field(default_factory=LocalObservers)
+    observers: LocalObservers = field(default_factory=LocalObservers)
 
     @classmethod
     def of(cls, detector: Detector[Any], **options: Any) -> ShardedDetector:
@@ -75,9 +66,8 @@ class ShardedDetector(Detector[Any]):
                 f"expected 1 <= shards <= samples between merges, got {self.shards} shards and {self.every} samples; "
                 "merge less often or take fewer shards"
             )
-        for what, value, known in (("rule", self.rule, MERGE_RULES), ("split", self.split, SPLITS)):
-            if value not in known:
-                raise SettingError(f"expected a {what} out of {', '.join(known)}, got {value!r}; check the spelling")
+        check_choice("a rule", self.rule, MERGE_RULES)
+        check_choice("a split", self.split, SPLITS)
         self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge
         for name in ("name", "derives_baseline", "needs_patches", "merges"):
             object.__setattr__(self, name, getattr(self.detector, name))
@@ -88,11 +78,9 @@ class ShardedDetector(Detector[Any]):
         return self.detector.settings
 
     def start(self) -> Any:
-        """Return the state before the first sample."""
         return self.detector.start()
 
     def read(self, state: Any, z: Float[Tensor, "T d"]) -> Reading:
-        """Score a block with the state as it is."""
         return self.detector.read(state, z)
 
     def learn(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
@@ -144,7 +132,7 @@ class ObserverActor:
 
 
 @dataclass(frozen=True)
-class RayObservers:
+class RayObservers(LocalObservers):
     """Observers as Ray actors. One that dies is started again and given its part again: nothing is lost by that."""
 
     ray: Any
@@ -153,7 +141,6 @@ class RayObservers:
     def observe(
         self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
     ) -> list[tuple[Reading, Any]]:
-        """Return, for every part, its readings and the state after it."""
         shared = self.ray.put(state)
         done = [actor.observe.remote(shared, part) for actor, part in zip(self.actors, parts, strict=False)]
         return list(fetched(self.ray, done))

@@ -25,29 +25,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unseen import odds
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.odds import Top
 from unseen.scan import blocked, naive
 from unseen.scan.base import Anchors, Scan, SharedTargets, TargetSource
 from unseen.scan.cuda import build
 from unseen.scan.cuda import scan as cuda_scan
 from unseen.scan.cuda.blas import Reads
-
-__all__ = [
-    "BACKENDS",
-    "Anchors",
-    "Scan",
-    "SharedTargets",
-    "TargetSource",
-    "backend",
-    "is_on_gpu",
-    "read",
-    "run_both",
-    "scan",
-    "scan_many",
-    "shared_targets",
-    "using",
-]
 
 AUTO, FALLBACK = "auto", "cuda-or-blocked"
 GPU_BACKENDS: dict[str, Reads | None] = {  # how reads are multiplied
@@ -174,10 +158,7 @@ def _of_stream(targets: TargetSource, i: int) -> TargetSource:
 
 
 def _check_name(name: str) -> str:
-    if name not in BACKENDS:
-        raise SettingError(
-            f"expected a scan out of {', '.join(BACKENDS)}, got {name!r}; leave it out for the device's own"
-        )
+    check_choice("a scan", name, BACKENDS)
     return name
 
 

@@ -68,9 +68,7 @@ def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str
     try:
         tensors, metadata = read_safetensors(path)
     except (SafetensorError, OSError) as error:
-        raise StateError(
-            f"expected a whole {kind} file at {path}, got a damaged one ({error}); restore a copy"
-        ) from error
+        raise StateError(f"expected a {kind} file at {path}, got a damaged one ({error}); restore a copy") from error
     if metadata.get("kind") != kind:
         found = metadata.get("kind", "something unseen did not write")
         raise StateError(f"expected a {kind} file at {path}, got {found}; pass the right file")

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from unseen.errors import DataError
-from unseen.storage.arrow import import_pyarrow
+from unseen.errors import DataError, import_extra
 
 
 def location(source: str | Path | RemotePath) -> Path | RemotePath:
@@ -108,7 +107,7 @@ class RemotePath:
     def files(self, *, recursive: bool = True) -> list[RemotePath]:
         """Return the files of this folder, sorted by path."""
         system, path = self._opened()
-        selector = import_pyarrow("fs").FileSelector(path, recursive=recursive, allow_not_found=True)
+        selector = import_extra("pyarrow.fs", "tables").FileSelector(path, recursive=recursive, allow_not_found=True)
         found = sorted((one for one in system.get_file_info(selector) if one.is_file), key=lambda one: str(one.path))
         depth = len(PurePosixPath(path).parts)
         return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
@@ -160,7 +159,7 @@ def local_draft(place: Location) -> Iterator[Path]:
 @lru_cache(maxsize=64)
 def _system(scheme: str, netloc: str, query: str) -> tuple[Any, str]:
     """Return the file system of a URI and what its paths begin with; opened once, because that asks the network."""
-    fs = import_pyarrow("fs")
+    fs = import_extra("pyarrow.fs", "tables")
     root = _uri(scheme, netloc, "/x", query)
     try:
         system, path = fs.FileSystem.from_uri(root)

@@ -4,16 +4,3 @@ from unseen.suites.base import KNOWN, Source, Suite
 from unseen.suites.images import FoundSet, inventory
 from unseen.suites.loading import load, load_images
 from unseen.suites.tables import names, needs_images, read
-
-__all__ = [
-    "KNOWN",
-    "FoundSet",
-    "Source",
-    "Suite",
-    "inventory",
-    "load",
-    "load_images",
-    "names",
-    "needs_images",
-    "read",
-]

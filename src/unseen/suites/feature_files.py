@@ -1,7 +1,5 @@
 """Suites over feature files: text rows or encoded names on one side, image rows on the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import chain, count

@@ -75,9 +75,7 @@ def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
         return ClassNames(tuple(reference), tuple(str(i) for i in range(len(reference))))
     path = root / reference
     if not path.is_file():
-        raise DataError(
-            f"expected the class names at {path}, got no file; write one `n01440764 tench` a line, in class order"
-        )
+        raise DataError(f"expected the class names at {path}, got no file; write `n01440764 tench` a line, by class")
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if all(WORDNET_ID.fullmatch(line.split()[0]) for line in lines):
         keys, names = zip(*((key, " ".join(rest)) for key, *rest in map(str.split, lines)), strict=True)

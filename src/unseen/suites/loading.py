@@ -1,7 +1,5 @@
 """From a table and a folder to a suite."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

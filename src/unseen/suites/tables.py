@@ -1,7 +1,5 @@
 """The TOML tables themselves: those of the package, and your own."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -38,7 +36,5 @@ def _parsed(name: str) -> dict[str, Any]:
     if name in names():
         return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
     if not Path(name).is_file():
-        raise DataError(
-            f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check the spelling"
-        )
+        raise DataError(f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check it")
     return tomllib.loads(Path(name).read_text())

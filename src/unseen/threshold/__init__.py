@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.threshold.adaptive import Adaptive
 from unseen.threshold.base import Decisions, ThresholdRule
-from unseen.threshold.calibrated import calibrated
+from unseen.threshold.calibrated import Calibrated, Calibration, calibrated, calibration
 from unseen.threshold.fixed import Fixed
 
-REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive)}
+REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive, Calibrated)}
 
 
 def make(name: str, **settings: Any) -> ThresholdRule[Any]:
     """Return the rule registered as `name`."""
-    if name not in REGISTRY:
-        raise SettingError(
-            f"expected a threshold out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling"
-        )
+    check_choice("a threshold", name, sorted(REGISTRY))
     try:
         return REGISTRY[name](**settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
-
-
-__all__ = ["REGISTRY", "Adaptive", "Decisions", "Fixed", "ThresholdRule", "calibrated", "make"]

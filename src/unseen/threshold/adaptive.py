@@ -44,7 +44,6 @@ class Adaptive(ThresholdRule[RecentMargins]):
     name: ClassVar[str] = "adaptive"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_recall(self.recall)
         if not 1 <= self.every <= self.window or not 2 <= self.warmup <= self.window:
             raise SettingError(

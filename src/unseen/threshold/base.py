@@ -79,4 +79,5 @@ class ThresholdRule(ABC, Generic[S]):
 def check_recall(recall: float) -> None:
     """Refuse a recall that is not a share."""
     if not 0 < recall < 1:
-        raise SettingError(f"expected a recall between 0 and 1, got {recall!r}; 0.95 is customary")
+        meant = f"write {recall / 100:g} for {recall:g} %" if 1 < recall < 100 else "0.95 is customary"
+        raise SettingError(f"expected a recall between 0 and 1, got {recall!r}; {meant}")

@@ -19,7 +19,7 @@ from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.journal import TIP, Entry, Position, SqliteJournal
+from unseen.serve.stream.journal import TIP, JournalEntry, Position, SqliteJournal
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.store import LocalStreams
 from unseen.serve.stream.stream import Stream
@@ -231,7 +231,7 @@ def test_a_journal_that_ends_before_a_snapshot_is_refused(snapshotted):
 def test_a_foreign_journal_is_refused(folder, tmp_path):
     start = Position.start("another stream")
     other = SqliteJournal(folder / "journal.db", start)
-    other.append(start, Entry("reset", 0, b""))
+    other.append(start, JournalEntry("reset", 0, b""))
     other.close()
     with pytest.raises(StateError, match="missing or altered"):
         opened(folder)

@@ -7,5 +7,3 @@ names, T samples, d the width of features.
 
 from unseen.detectors.pooled.detector import PooledEvidence, PooledState
 from unseen.detectors.pooled.evidence import TERMS, Contrast, EvidenceTerm, LogOdds, Surprise
-
-__all__ = ["TERMS", "Contrast", "EvidenceTerm", "LogOdds", "PooledEvidence", "PooledState", "Surprise"]

@@ -82,7 +82,6 @@ class PooledEvidence(Detector[PooledState]):
     merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         positive(tau=self.tau, leverage_limit=self.leverage_limit, half_explained=self.half_explained)
         in_range("pool_weight", self.pool_weight, 0, 1)

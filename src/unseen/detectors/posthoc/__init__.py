@@ -4,8 +4,6 @@ They are not in detectors.REGISTRY, whose methods work from names alone, and the
 their own. Fit one with `fit(KNN(labels), z, label)`; afterwards it reads like any other detector.
 """
 
-from __future__ import annotations
-
 from unseen.detectors.posthoc.base import LabelledImages, PostHoc, fit
 from unseen.detectors.posthoc.confidence import GEN, MSP, ODIN, GradNorm, HeadEnergy
 from unseen.detectors.posthoc.distance import KNN, RMDS, Mahalanobis, ViM
@@ -14,22 +12,3 @@ from unseen.detectors.posthoc.shaping import ASH, SCALE, ReAct
 REGISTRY: dict[str, type[PostHoc]] = {
     kind.name: kind for kind in (MSP, HeadEnergy, ODIN, GradNorm, GEN, ReAct, ASH, SCALE, KNN, Mahalanobis, RMDS, ViM)
 }
-
-__all__ = [
-    "ASH",
-    "GEN",
-    "KNN",
-    "MSP",
-    "ODIN",
-    "REGISTRY",
-    "RMDS",
-    "SCALE",
-    "GradNorm",
-    "HeadEnergy",
-    "LabelledImages",
-    "Mahalanobis",
-    "PostHoc",
-    "ReAct",
-    "ViM",
-    "fit",
-]

@@ -1,7 +1,5 @@
 """Run a detector of pytorch-ood in the same harness: it scores logits or features, higher meaning more OOD."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -38,7 +36,6 @@ class PytorchOOD(PostHoc):
             )
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the negative of its outlier score."""
         return -getattr(self._fitted, f"predict_{self.on}")(self._input(z)).to(z)
 
     @cached_property

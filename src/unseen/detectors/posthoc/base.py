@@ -1,7 +1,5 @@
 """What methods that need ID images share: a linear head on the features, and the images it was fitted on."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from unseen.detectors.base import Reading, unit
 from unseen.detectors.frozen import Frozen
-from unseen.errors import DataError, MissingExtra, StateError
+from unseen.errors import DataError, StateError, import_extra
 
 INVERSE_PENALTY = 30.0  # of the head, on unit features; CLIP's own linear probes use 0.3 on features of norm 10
 MAX_ITERATIONS = 200
@@ -87,11 +85,8 @@ class _ByValue:
 
 @lru_cache(maxsize=2)
 def _fit_head(z: _ByValue, label: _ByValue) -> tuple[Tensor, Tensor]:
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise MissingExtra("scikit-learn", "bench") from error
-    head = LogisticRegression(C=INVERSE_PENALTY, max_iter=MAX_ITERATIONS, tol=1e-3)
+    models = import_extra("sklearn.linear_model", "bench")
+    head = models.LogisticRegression(C=INVERSE_PENALTY, max_iter=MAX_ITERATIONS, tol=1e-3)
     head.fit(z.tensor.double().cpu().numpy(), label.tensor.cpu().numpy())
     weight, bias = torch.from_numpy(head.coef_), torch.from_numpy(head.intercept_)
     if len(weight) == 1:  # two classes: scikit-learn keeps the difference of the two rows

@@ -1,7 +1,5 @@
 """Scores read off the head's logits: MSP, energy, ODIN, GradNorm, GEN."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import in_range, positive
+from unseen.detectors.base import above_zero, setting
 from unseen.detectors.posthoc.base import PostHoc
 from unseen.odds import energy, top
 
@@ -22,7 +20,6 @@ class MSP(PostHoc):
     needs_names: ClassVar[int] = 2
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the log-odds of the head's best class."""
         return top(self.images.logits(z)).log_odds
 
 
@@ -33,7 +30,6 @@ class HeadEnergy(PostHoc):
     name: ClassVar[str] = "fit-energy"
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the head's energy."""
         return energy(self.images.logits(z))
 
 
@@ -44,20 +40,13 @@ class ODIN(PostHoc):
     The published step is on pixels; on features it needs no network.
     """
 
-    temperature: float = 1000.0
-    step: float = 0.0014
+    temperature: float = above_zero(1000.0)
+    step: float = setting(0.0014, 0, 1)
 
     name: ClassVar[str] = "fit-odin"
     needs_names: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        positive(temperature=self.temperature)
-        in_range("step", self.step, 0, 1)
-
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the tempered log-odds after the step."""
         logits = self.images.logits(z) / self.temperature
         # the gradient of log max softmax: the best class's row less the expected row
         gradient = self.images.weight[logits.argmax(dim=1)] - torch.softmax(logits, dim=1) @ self.images.weight
@@ -80,20 +69,13 @@ class GradNorm(PostHoc):
 class GEN(PostHoc):
     """Score by the generalised entropy of the largest probabilities (CVPR 2023)."""
 
-    gamma: float = 0.1
-    largest: int = 100  # all of them where there are fewer classes
+    gamma: float = setting(0.1, 0, 1, low_open=True)
+    largest: int = setting(100, 1, 1_000_000)  # all of them where there are fewer classes
 
     name: ClassVar[str] = "fit-gen"
     needs_names: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        super().__post_init__()
-        in_range("gamma", self.gamma, 0, 1, low_open=True)
-        in_range("largest", self.largest, 1, 1_000_000)
-
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the negative entropy."""
         share = torch.softmax(self.images.logits(z), dim=1)
         best = share.topk(min(self.largest, share.shape[1]), dim=1).values
         return -(best * (1 - best).clamp(min=0)).pow(self.gamma).sum(dim=1)

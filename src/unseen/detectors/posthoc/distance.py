@@ -1,7 +1,5 @@
 """Scores by distance to the ID images: KNN, Mahalanobis, RMDS, ViM."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -10,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import in_range
+from unseen.detectors.base import setting
 from unseen.detectors.posthoc.base import PostHoc
+from unseen.errors import import_extra
 from unseen.odds import energy
 
 
@@ -19,14 +18,10 @@ from unseen.odds import energy
 class KNN(PostHoc):
     """Score by the cosine to the k-th nearest ID image (ICML 2022)."""
 
-    k: int = 10  # published for one part in a hundred of ImageNet; the farthest where there are fewer images
+    # published for one part in a hundred of ImageNet; the farthest where there are fewer images
+    k: int = setting(10, 1, 1_000_000)
 
     name: ClassVar[str] = "fit-knn"
-
-    def __post_init__(self) -> None:
-        """Check the count."""
-        super().__post_init__()
-        in_range("k", self.k, 1, 1_000_000)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return the cosine: for unit vectors it ranks as the distance does."""
@@ -60,7 +55,6 @@ class Mahalanobis(PostHoc):
         return _squared_distances(z, self.means, self.shared_precision)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the negative distance to the nearest mean."""
         return -self.distances(z).amin(dim=1)
 
 
@@ -81,7 +75,6 @@ class RMDS(Mahalanobis):
         return precision(self.images.z - self.overall_mean)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the distance to the background less that to the nearest class."""
         return _squared_distances(z, self.overall_mean, self.background).squeeze(1) - self.distances(z).amin(dim=1)
 
 
@@ -89,14 +82,10 @@ class RMDS(Mahalanobis):
 class ViM(PostHoc):
     """Score by the energy less a virtual logit: the length outside the ID images' main directions (CVPR 2022)."""
 
-    share: float = 0.5  # of the dimensions is the main space; published for features of CLIP's width
+    # of the dimensions is the main space; published for features of CLIP's width
+    share: float = setting(0.5, 0, 0.99, low_open=True)
 
     name: ClassVar[str] = "fit-vim"
-
-    def __post_init__(self) -> None:
-        """Check the share."""
-        super().__post_init__()
-        in_range("share", self.share, 0, 0.99, low_open=True)
 
     @cached_property
     def origin(self) -> Float[Tensor, " d"]:
@@ -118,7 +107,6 @@ class ViM(PostHoc):
         return images.logits(images.z).amax(dim=1).mean() / self._residual(images.z).mean()
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the log-odds of all real classes against the virtual one."""
         return energy(self.images.logits(z)) - self.scale * self._residual(z)
 
     def _residual(self, z: Tensor) -> Tensor:
@@ -127,9 +115,12 @@ class ViM(PostHoc):
 
 def precision(centred: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """Return the inverse of the covariance, shrunk towards a sphere by the Ledoit-Wolf rule."""
-    from sklearn.covariance import LedoitWolf
-
-    found = LedoitWolf(assume_centered=True).fit(centred.double().cpu().numpy()).precision_
+    found = (
+        import_extra("sklearn.covariance", "bench")
+        .LedoitWolf(assume_centered=True)
+        .fit(centred.double().cpu().numpy())
+        .precision_
+    )
     return torch.from_numpy(found).to(centred)
 
 

@@ -3,8 +3,6 @@
 They were made for features after a ReLU. CLIP's have both signs, so that what they rank and sum here are magnitudes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -12,7 +10,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import in_range
+from unseen.detectors.base import setting
 from unseen.detectors.posthoc.base import PostHoc
 from unseen.odds import energy
 
@@ -21,14 +19,9 @@ from unseen.odds import energy
 class ReAct(PostHoc):
     """Clip magnitudes at a quantile of those of the ID images, then take the energy (NeurIPS 2021)."""
 
-    quantile: float = 0.9
+    quantile: float = setting(0.9, 0, 1, low_open=True)
 
     name: ClassVar[str] = "fit-react"
-
-    def __post_init__(self) -> None:
-        """Check the quantile."""
-        super().__post_init__()
-        in_range("quantile", self.quantile, 0, 1, low_open=True)
 
     @cached_property
     def limit(self) -> float:
@@ -37,7 +30,6 @@ class ReAct(PostHoc):
         return float(magnitude[int(self.quantile * (len(magnitude) - 1))])
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the energy of the clipped features."""
         return energy(self.images.logits(z.clamp(-self.limit, self.limit)))
 
 
@@ -45,17 +37,11 @@ class ReAct(PostHoc):
 class ASH(PostHoc):
     """Drop the smallest magnitudes, scale up what is left, then take the energy (ICLR 2023, variant S)."""
 
-    dropped: float = 0.9  # as published for ImageNet
+    dropped: float = setting(0.9, 0, 0.99)  # as published for ImageNet
 
     name: ClassVar[str] = "fit-ash"
 
-    def __post_init__(self) -> None:
-        """Check the share."""
-        super().__post_init__()
-        in_range("dropped", self.dropped, 0, 0.99)
-
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the energy of the pruned and scaled features."""
         kept = largest(z, 1 - self.dropped)
         return energy(self.images.logits(kept * ratio(z, kept).exp()))
 
@@ -64,12 +50,11 @@ class ASH(PostHoc):
 class SCALE(ASH):
     """Scale whole features by how much of them the largest magnitudes hold, then take the energy (ICLR 2024)."""
 
-    dropped: float = 0.85
+    dropped: float = setting(0.85, 0, 0.99)
 
     name: ClassVar[str] = "fit-scale"
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the energy of the scaled features."""
         return energy(self.images.logits(z * ratio(z, largest(z, 1 - self.dropped)).exp()))
 
 

@@ -22,7 +22,7 @@ from unseen.encoders.offline import text
 from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.offline.tower import VisionTower
-from unseen.errors import EncoderError, MissingExtra
+from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.progress import Progress, no_progress
 
@@ -109,10 +109,7 @@ def is_fetched() -> bool:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Return the tower's float32 state dict under transformers' names; only tensors are read from the graph."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtra("onnx", "encode") from error
+    onnx = import_extra("onnx", "encode")
     graph = onnx.load(path).graph
     stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     weights = {name: torch.tensor(array) for name, array in stored.items() if name.startswith("vision_model.")}

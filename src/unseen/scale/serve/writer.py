@@ -30,7 +30,6 @@ class WriterService(Service):
     """The service of a writer: images have become features before they get here."""
 
     async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
-        """Return what a caller sent, or its encoded images, as checked features."""
         encoded: EncodedUpload | None = request.scope.get(ENCODED)
         if encoded is None:
             return await super().read_batch(request, entry)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.scan.cuda import bindings
 from unseen.scan.cuda.bindings import check_status, pointer
 
@@ -50,8 +50,7 @@ def check_reads(reads: str, z: Tensor) -> Reads:
     """Refuse an unknown precision, and samples of a dtype without a kernel."""
     if z.dtype not in (torch.float32, torch.float64):
         raise SettingError(f"expected float32 or float64 on the GPU, got {z.dtype}; convert with .float()")
-    if reads not in get_args(Reads):
-        raise SettingError(f"expected reads out of {', '.join(get_args(Reads))}, got {reads!r}; check the spelling")
+    check_choice("reads", reads, get_args(Reads))
     return reads  # type: ignore[return-value]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from unseen.errors import ServiceError, SettingError, StateError
+from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
 
@@ -64,8 +64,7 @@ class ApiKeys:
 
     def add(self, owner: str, scope: str) -> str:
         """Make a key and return the only copy of its text."""
-        if scope not in SCOPES:
-            raise SettingError(f"expected a scope out of {', '.join(SCOPES)}, got {scope!r}; check the spelling")
+        check_choice("a scope", scope, SCOPES)
         if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
             raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
         key = ApiKey(secrets.token_hex(4), owner, scope, "")

@@ -131,9 +131,7 @@ async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody
     if not 0 < len(samples) <= limits.batch:
         raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches")
     if len(samples.keys) not in (0, len(samples)):
-        raise ServiceError(
-            422, f"expected {len(samples)} keys, one for each, got {len(samples.keys)}; send all or none"
-        )
+        raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
     return samples
 
 
@@ -177,8 +175,6 @@ def _from_base64(what: str, text: str) -> bytes:
 
 def _rows(body: bytes, dim: int) -> Float[Tensor, "n d"]:
     if not body or len(body) % (4 * dim):
-        raise FeatureError(
-            f"expected rows of {dim} little-endian float32 numbers, got {len(body)} bytes; send whole rows"
-        )
+        raise FeatureError(f"expected rows of {dim} little-endian float32, got {len(body)} bytes; send whole rows")
     # a copy, because what torch is given must not be read-only
     return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32).reshape(-1, dim))

@@ -58,7 +58,6 @@ class MetricsMiddleware(HTTPMiddleware):
         self.metrics = metrics
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request and count it."""
         started, status = time.perf_counter(), 500
 
         async def send_and_note(message: Message) -> None:
@@ -82,8 +81,6 @@ class SecurityMiddleware(HTTPMiddleware):
         self.needs_key = needs_key
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]

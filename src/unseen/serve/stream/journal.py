@@ -65,7 +65,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One thing that happened: a block of features, a reset, or a restore of the named file."""
 
     kind: str
@@ -135,7 +135,7 @@ class Journal:
     lost_tip = False  # whether the number of the last acknowledged entry was removed
 
     def append(
-        self, at: Position, entry: Entry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
+        self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
     ) -> Position:
         """Add one entry and its receipts, drop what `retention` allows, and return the new point."""
         return Position(at.entry + 1, at.seq + entry.count, at.chain)
@@ -144,7 +144,7 @@ class Journal:
         """Return what was answered to a key, if that is still remembered."""
         return None
 
-    def replay(self, after: Position) -> Iterator[tuple[Entry, Position]]:
+    def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point, with the point behind it."""
         return iter(())
 
@@ -184,7 +184,7 @@ class SqliteJournal(Journal):
             raise
 
     def append(
-        self, at: Position, entry: Entry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
+        self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
     ) -> Position:
         """Write one entry and its receipts in one transaction, wait for the disk, and return the new point."""
         after = at.after(entry.kind, entry.count, entry.payload)
@@ -205,7 +205,6 @@ class SqliteJournal(Journal):
         return after
 
     def receipt(self, key: bytes) -> Receipt | None:
-        """Return what was answered to a key, if anything was and is still remembered."""
         row = self._db.execute("SELECT key, asked, first, answer, seal FROM receipts WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -214,13 +213,13 @@ class SqliteJournal(Journal):
             raise journal_damage(self.path, "a receipt's checksum differs")
         return found
 
-    def replay(self, after: Position) -> Iterator[tuple[Entry, Position]]:
+    def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point with the point behind it, refusing what is not as it was written."""
         try:
             at = self._checked_start(after)
             rows = self._db.execute("SELECT * FROM entries WHERE id > ? ORDER BY id", (after.entry,))
             for number, kind, first, count, payload, chain in rows:
-                entry, here = Entry(kind, count, payload), at
+                entry, here = JournalEntry(kind, count, payload), at
                 at = here.after(kind, count, payload)
                 if (number, first, chain.hex()) != (at.entry, here.seq, at.chain):
                     raise journal_damage(self.path, f"entry {here.entry + 1} is missing or altered")
@@ -229,21 +228,17 @@ class SqliteJournal(Journal):
             raise no_room(error) if is_passing(error) else journal_damage(self.path, error) from error
 
     def note(self, name: str) -> str | None:
-        """Return what was noted under a name."""
         row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_note(self, name: str, value: str) -> None:
-        """Note something about the journal as a whole."""
         self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
 
     def size(self) -> int:
-        """Return the bytes the journal takes on disk."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def close(self) -> None:
-        """Close the files; what was appended stays."""
         self._db.close()
 
     def _check_tip(self) -> None:

@@ -24,8 +24,8 @@ from unseen.serve.stream.journal import (
     RESET,
     RESTORE,
     TIP,
-    Entry,
     Journal,
+    JournalEntry,
     Position,
     Receipt,
     Retention,
@@ -78,7 +78,7 @@ class Stream:
         """Forget everything learned; sequence numbers go on."""
         with self._lock:
             self._refresh()
-            self._append(Entry(RESET, 0, b""))
+            self._append(JournalEntry(RESET, 0, b""))
             self._begin(self.spec.build())
 
     def snapshot(self, kind: str = KEPT) -> SavedSnapshot:
@@ -101,7 +101,7 @@ class Stream:
             self._refresh()
             saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
             session.save(saved.path, position=list(self.at))
-            self._append(Entry(RESTORE, 0, saved.digest))
+            self._append(JournalEntry(RESTORE, 0, saved.digest))
             self._begin(session)
 
     def export(self, path: Path) -> Position:
@@ -158,12 +158,12 @@ class Stream:
         z, first = torch.cat([batch.z for batch in batches]), self.at.seq
         verdicts = self.writer.observe(z).structured()
         answers, receipts = _numbered(first, verdicts, batches)
-        self._append(Entry(OBSERVE, len(z), raw_bytes(z)), receipts)
+        self._append(JournalEntry(OBSERVE, len(z), raw_bytes(z)), receipts)
         self.history.add(first, verdicts)
         self._publish()
         return answers
 
-    def _append(self, entry: Entry, receipts: Sequence[Receipt] = ()) -> None:
+    def _append(self, entry: JournalEntry, receipts: Sequence[Receipt] = ()) -> None:
         self._fresh = False  # until the write is confirmed, what is on disk is not known
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
@@ -195,9 +195,7 @@ class Stream:
         self._publish()
         self._compare_arithmetic()
         if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:
-            raise StateError(
-                f"expected a journal up to the snapshot {ahead[-1]}, got one that ends before it; restore a backup"
-            )
+            raise StateError(f"expected a journal up to {ahead[-1]}, got one that ends before it; restore a backup")
         self._fresh = True
 
     def _compare_arithmetic(self) -> None:
@@ -228,20 +226,18 @@ class Stream:
                 return at
         return None
 
-    def _replay(self, entry: Entry, at: Position) -> None:
+    def _replay(self, entry: JournalEntry, at: Position) -> None:
         if entry.kind == RESET:
             self._begin(self.spec.build())
         elif entry.kind == RESTORE:
             saved = self.snapshots.slot(RESTORED, at.entry)
             if not saved.path.is_file() or saved.digest != entry.payload:
-                raise StateError(
-                    f"expected the restored state {saved.path.name} as it was, got another; restore a backup"
-                )
+                raise StateError(f"expected the state {saved.path.name} as it was, got another; restore a backup")
             self._begin(self.spec.resume(saved.path))
         else:
             self.history.add(at.seq - entry.count, self.writer.observe(self._features(entry)).structured())
 
-    def _features(self, entry: Entry) -> Tensor:
+    def _features(self, entry: JournalEntry) -> Tensor:
         flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
         # cloned, because torch aligns its own memory, and norms and products round by alignment
         return flat.view(entry.count, self.labels.dim).clone()

@@ -43,9 +43,7 @@ class MicroBatcher(Generic[P, A]):
     async def __call__(self, request: P) -> A:
         """Return the answer to one request; refuse it when too many samples wait already."""
         if self._requests and self.waiting + len(request) > self._queue:
-            raise ServiceError(
-                429, f"expected at most {self._queue} samples waiting for a stream, got more; try again in a moment"
-            )
+            raise ServiceError(429, f"expected at most {self._queue} samples waiting, got more; try again in a moment")
         answer = asyncio.get_running_loop().create_future()
         self._requests.append((request, answer))
         self.waiting += len(request)
