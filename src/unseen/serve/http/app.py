@@ -36,6 +36,7 @@ def create_app(service: Service) -> FastAPI:
         store = service.store
         opening = asyncio.get_running_loop().run_in_executor(store.threads.keeper, store.open_all)
         yield
+        store.stopping = True
         service.events.close()
         await opening
         await service.close()

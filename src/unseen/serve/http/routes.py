@@ -159,6 +159,8 @@ async def inspect(service: Shared, entry: ReadEntry) -> Response:
 async def delete(service: Shared, entry: AdminEntry) -> dict[str, str]:
     """Delete a stream and everything it learned."""
     await service.run_chore(entry.config.owner, partial(service.store.delete, entry))
+    service.metrics.forget(entry.config.id)
+    service.events.end(entry.config.id)
     return {"deleted": entry.config.id}
 
 
@@ -174,7 +176,8 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     """Send the verdicts of every observed sample from now on, as server-sent events."""
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
-    messages = service.events.listen(entry.config.id)
+    secret = bearer_secret(request)
+    messages = service.events.listen(entry.config.id, lambda: service.may_read(secret, entry))
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 

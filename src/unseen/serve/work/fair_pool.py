@@ -53,6 +53,15 @@ class FairThreadPool:
             self._changed.wait_for(lambda: not self._seconds)
         self._pool.shutdown()
 
+    def abandon(self) -> None:
+        """Cancel what waits and do not wait for what runs."""
+        with self._changed:
+            waiting = [future for jobs in self._waiting.values() for future, _ in jobs]
+            self._waiting.clear()
+        for future in waiting:
+            future.cancel()
+        self._pool.shutdown(wait=False)
+
     def _start_next(self) -> None:
         """Start work while there is a thread for it; the lock is held."""
         while self._running.total() < self._threads:
