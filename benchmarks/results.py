@@ -32,13 +32,10 @@ from unseen.bench import (
     run_experiment,
     with_sweeps,
 )
+from unseen.bench.paper import FITTED
 from unseen.report import page, tables
 from unseen.report import verdicts as verdict_page
 
-FITTED: tuple[str, ...] = (
-    *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
-    *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
-)
 LEARNING = tuple(name for name in default_detectors() if name in ("pooled", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name not in ORACLES)
 ONE_GROUP = "neglabel groups=1"  # Eq. 3 as the online paper prints it: an ablation

@@ -1,4 +1,7 @@
-"""Goals for verdicts, checked against the rows of verdicts.py: how many streams meet each, and which is the worst."""
+"""Goals for verdicts, checked against the rows of verdicts.py: how many streams meet each, and which is the worst.
+
+TODAY and ADANEG were measured on whole sets, which `verdicts.py --most 100000` takes; thinned sets may differ.
+"""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence

@@ -212,6 +212,14 @@ def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):
         with_sweeps(runs, ["kappa=small"])
 
 
+@pytest.mark.data
+def test_rounding_that_learning_amplifies_breaks_no_rule(features: Path):
+    suite = suites.load("imagenet200", features)
+    for setting in (("kappa", 0.01), ("rho", 0.3)):
+        row = bench.execute(suite, Run(("textures10",), "shuffled", 0, "online", (setting,))).row
+        assert row["auroc"] > 0.5
+
+
 def test_a_sweep_takes_numbers_in_the_type_of_the_setting(suite):
     runs = with_sweeps(list_runs(suite, names=("neglabel", "online"), orders=("shuffled",), seeds=1), ["groups=1,4"])
     assert {run.settings for run in runs if run.settings} == {(("groups", 1),), (("groups", 4),)}

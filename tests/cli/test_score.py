@@ -146,3 +146,9 @@ def test_features_of_another_width_or_encoder_are_refused(files, tmp_path):
         read_known(str(tmp_path / "other.safetensors"), mined, 0.95)
     options = ["score", files["features"], "--space", files["space"], "--calibrate", str(tmp_path)]
     assert "expected features of known images" in str(runner.invoke(app, options).exception)
+
+
+def test_the_summary_asks_for_calibration_where_the_adaptive_threshold_promises_nothing(files):
+    arguments = ["score", files["features"], "--space", files["space"]]
+    assert "no promise with mcm: --calibrate" in runner.invoke(app, [*arguments, "--detector", "mcm"]).stderr
+    assert "no promise" not in runner.invoke(app, arguments).stderr

@@ -236,6 +236,15 @@ def test_class_files_with_and_without_wordnet_ids(tmp_path):
     assert read_classes(["cat"], tmp_path) == (("cat",), ("0",))
 
 
+def test_the_names_of_imagenet_come_with_the_package_and_a_file_in_the_data_root_replaces_them(tmp_path):
+    found = read_classes("imagenet_classes.txt", tmp_path)
+    assert (len(set(found.names)), len(set(found.keys))) == (1000, 1000)
+    assert (found.names[0], found.keys[0]) == ("tench", "n01440764")
+    assert list(found.keys) == sorted(found.keys)
+    (tmp_path / "imagenet_classes.txt").write_text("n01440764 my tench\n")
+    assert read_classes("imagenet_classes.txt", tmp_path).names == ("my tench",)
+
+
 @pytest.mark.parametrize("name", [name for name in suites.names() if suites.needs_images(name)])
 def test_every_suite_of_the_paper_can_report_on_an_empty_disk(name, tmp_path):
     found = suites.inventory(name, tmp_path)

@@ -22,7 +22,7 @@ COMMANDS = (
 )  # unseen.cli.NAME holds the function NAME
 EXTENDED = {
     "score": ("streams",),
-    "bench": ("compare",),
+    "bench": ("compare", "paper"),
 }  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 

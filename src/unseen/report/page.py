@@ -70,7 +70,7 @@ def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Itera
     found = tables.tables(rows, suite)
     judged = tables.verdict_tables(rows)
     yield "verdicts", "Verdicts", "".join(_of_kind(one.kind, one.title, grid(one.heads, one.lines)) for one in judged)
-    yield "tables", "Ranking", "".join(_table(table, suite.unclean) for table in found)
+    yield "tables", "Ranking", "".join(table_html(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)
     yield from _from_margins(plain, results)
     learning = [row for row in plain if row["over_time"]]
@@ -136,7 +136,8 @@ def _of_kind(kind: str, title: str, figure: str) -> str:
     return f'<figure class="{kind}"><h3>{escape(title)}</h3>{figure}</figure>'
 
 
-def _table(table: Table, unclean: Sequence[str]) -> str:
+def table_html(table: Table, unclean: Sequence[str]) -> str:
+    """Return a table with what may be compared in it."""
     marked = {name: f"{name} *" if name in unclean else name for name in table.columns}
     sets = "".join(f'<th colspan="2">{escape(marked[name])}</th>' for name in table.columns)
     metrics = "<th>AUROC</th><th>FPR95</th>" * len(table.columns)

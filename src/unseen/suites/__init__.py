@@ -2,5 +2,5 @@
 
 from unseen.suites.base import KNOWN, Source, Suite
 from unseen.suites.images import FoundSet, inventory
-from unseen.suites.loading import load, load_images
+from unseen.suites.loading import feature_files_of, load, load_images
 from unseen.suites.tables import names, needs_images, read

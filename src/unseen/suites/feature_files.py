@@ -16,6 +16,14 @@ from unseen.suites.base import KNOWN, LabelledSamples
 Matches = dict[str, int]  # class of the known images -> position of its name
 
 
+def files_of(table: Mapping[str, Any]) -> list[str]:
+    """Return the names of every file in the features' folder that a table reads."""
+    rows = [table[KNOWN], *table.get("negatives", ()), *table["unknown"].values()]
+    named = [f"{row[key]}.safetensors" for row in rows for key in ("text", "images") if key in row]
+    lists = [row[key] for row in rows for key in ("rows", "except", "classes") if isinstance(row.get(key), str)]
+    return list(dict.fromkeys([*named, *(reference.partition("#")[0] for reference in lists)]))
+
+
 def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, Matches]:
     """Return the label space of rows of text features, and where each class of the known images stands in it."""
     known, rows = _text(table[KNOWN], folder)

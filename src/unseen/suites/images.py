@@ -24,7 +24,7 @@ from unseen.features import FeatureCache, encode_images, load_features
 from unseen.images import Entry, Image, find_images
 from unseen.images.entry import MISSING
 from unseen.labels import LabelSpace
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 from unseen.suites import tables
 from unseen.suites.base import KNOWN, LabelledSamples
 
@@ -70,10 +70,14 @@ def inventory(name: str, root: str | Path) -> list[FoundSet]:
 
 
 def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
-    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines."""
+    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
+
+    The file is looked for under `root` and then in the package, which has ImageNet's.
+    """
     if not isinstance(reference, str):
         return ClassNames(tuple(reference), tuple(str(i) for i in range(len(reference))))
-    path = root / reference
+    here, packaged = root / reference, Path(__file__).parent / reference
+    path = here if here.is_file() or not packaged.is_file() else packaged
     if not path.is_file():
         raise DataError(f"expected the class names at {path}, got no file; write `n01440764 tench` a line, by class")
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -16,7 +16,7 @@ from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, LearnedPrompts, word_list
 from unseen.labels.miners import DEFAULT_MINER
 from unseen.labels.prompts import TextEncoder, text_fingerprint
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 from unseen.suites import feature_files, images, tables
 from unseen.suites.base import KNOWN, LabelledSamples, Source, Suite
 from unseen.suites.spaces import published_space
@@ -39,6 +39,11 @@ def load(name: str, folder: str | Path) -> Suite:
     known = feature_files.known_samples(table[KNOWN], folder, matches)
     unknown = {which: feature_files.unknown_samples(row, folder) for which, row in table["unknown"].items()}
     return Suite.of(Source(name, folder), table, labels, known, unknown)
+
+
+def feature_files_of(name: str) -> list[str]:
+    """Return the feature files that a suite reads."""
+    return feature_files.files_of(tables.read(name))
 
 
 def load_images(

@@ -1,0 +1,267 @@
+"""The paper's tables and figures, ours and printed, as one HTML page, Markdown and LaTeX with a section each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from unseen.bench import Row, code_version, markdown_table, mean_and_deviation
+from unseen.bench.paper import STAND_IN_NOTE, Found, printed
+from unseen.report import page, plots, tables
+from unseen.report.tables import Table
+from unseen.storage.files import replacing
+from unseen.suites import Suite
+
+INTRODUCTION = (
+    "Every table and figure of the paper with what could be run on the data at hand. Ours come first, then what is "
+    "printed, then why they differ. AUROC and FPR95 in percent."
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table of text."""
+
+    title: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot as SVG text, and the name of the file it is also written to."""
+
+    title: str
+    name: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One exhibit: what was run, what is printed, and why they differ."""
+
+    found: Found
+    parts: list[Table | Grid | Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Return its heading."""
+        return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
+
+
+def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True) -> Section:
+    """Return the section of an exhibit from the rows of its suites."""
+    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
+    if not found.images:  # beside the rows of a suite over images its printed lines stand already
+        parts += [_printed_grid(name, figures) for name, figures in printed(exhibit.suites).items() if figures]
+    if exhibit.name == "Table 12":
+        parts.append(PRINTED_COST)
+    notes = [exhibit.differs, *([STAND_IN_NOTE] if found.features else []), *found.missing]
+    return Section(found, parts, notes)
+
+
+def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
+    name = found.exhibit.name
+    if name == "Table 12":
+        yield cost_grid(suite, rows)
+    elif name == "Table 13":
+        yield from seed_grids(suite, rows)
+    elif name == "Figure 1":
+        for setting in dict.fromkeys(one for row in rows for one in row["varied"]):
+            yield setting_grid(suite, rows, setting)
+            if figures:
+                mine = [row for row in rows if row["varied"] == [setting]]
+                yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
+    else:
+        yield from tables.tables(rows, suite)
+    learning = [row for row in rows if row["over_time"] and not row["varied"]]
+    if name == "Table 11" and figures:
+        for order in dict.fromkeys(row["order"] for row in learning):
+            mine = [row for row in learning if row["order"] == order]
+            title = f"{suite.name}: AUROC of the margin over the stream, {order}"
+            yield Figure(title, f"{suite.name}-{order}", plots.over_stream(mine, "margin_auroc"))
+
+
+def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
+    """Return state and seconds per set of each method, mean over seeds."""
+    lines = []
+    for method in dict.fromkeys(row["detector"] for row in rows):
+        mine = [row for row in rows if row["detector"] == method]
+        seconds = [
+            mean_and_deviation([row["seconds"] for row in mine if row["sets"] == [name]])[0] for name in suite.sets
+        ]
+        size = tables.size(max(row["state_bytes"] for row in mine))
+        lines.append([method, size, *(f"{value:.2f}" for value in (*seconds, math.fsum(seconds)))])
+    return Grid(f"{suite.name}: seconds per set", ["method", "state", *suite.sets, "total"], lines)
+
+
+PRINTED_COST = Grid(
+    "printed: seconds on an A800 GPU",
+    ["method", "memory", "iNaturalist", "SUN", "Places", "Textures", "total"],
+    [
+        ["AdaNeg+NegLabel", "2d(K+L)", "38.05", "37.38", "52.75", "33.87", "193.02"],
+        ["Ours (Eq. 14)", "d(K+L)", "23.20", "23.13", "40.17", "20.27", "107.06"],
+    ],
+)
+
+
+def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
+    """Yield one grid per method: AUROC and FPR95 of each set for each seed, with two decimals, mean and deviation."""
+    for method in dict.fromkeys(row["detector"] for row in rows):
+        by_seed: dict[int, dict[str, tuple[float, float]]] = {}
+        for row in (row for row in rows if row["detector"] == method):
+            for name, metrics in row["by_set"].items():
+                by_seed.setdefault(row["seed"], {})[name] = (metrics["margin_auroc"], metrics[f"margin_{suite.fpr}"])
+        values = {seed: _with_average([sets[name] for name in suite.sets]) for seed, sets in sorted(by_seed.items())}
+        spread = [mean_and_deviation(column) for column in zip(*values.values(), strict=True)]
+        lines = [[str(seed), *(f"{value:.2f}" for value in one)] for seed, one in values.items()]
+        lines += [["mean", *(f"{mean:.2f}" for mean, _ in spread)], ["std", *(f"{std:.2f}" for _, std in spread)]]
+        yield Grid(f"{suite.name}: {method}, each seed", ["seed", *_pairs((*suite.sets, "average"))], lines)
+
+
+def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
+    """Return AUROC and FPR95 of each set for each value of a setting, mean over seeds."""
+    mine = [row for row in rows if row["varied"] == [setting]]
+    lines = []
+    for value in sorted({row["settings"][setting] for row in mine}):
+        pairs = [
+            _mean_pair([row for row in mine if row["settings"][setting] == value], name, suite.fpr)
+            for name in suite.sets
+        ]
+        lines.append([f"{value:g}", *(f"{number:.2f}" for number in _with_average(pairs))])
+    return Grid(f"{suite.name}: {setting}", [setting, *_pairs((*suite.sets, "average"))], lines)
+
+
+def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:
+    found = [row["by_set"][name] for row in rows if name in row["by_set"]]
+    auroc, rate = (
+        mean_and_deviation([one[metric] for one in found])[0] for metric in ("margin_auroc", f"margin_{fpr}")
+    )
+    return auroc, rate
+
+
+def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    average = tuple(math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    return [100 * value for pair in (*pairs, average) for value in pair]
+
+
+def _pairs(names: Sequence[str]) -> list[str]:
+    return [f"{name} {metric}" for name in names for metric in ("AUROC", "FPR95")]
+
+
+def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
+    sets = list(dict.fromkeys(one for row in figures.values() for one in row))
+    lines = [
+        [method, *(_cell(value) for one in sets for value in row.get(one, (math.nan, math.nan)))]
+        for method, row in figures.items()
+    ]
+    return Grid(f"printed: {name}", ["method", *_pairs(sets)], lines)
+
+
+def _cell(value: float) -> str:
+    return "—" if math.isnan(value) else f"{value:.2f}"
+
+
+def write(folder: Path, sections: Sequence[Section]) -> list[Path]:
+    """Write paper.html, paper.md, paper.tex and the figures as files of their own; return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {"paper.html": html(sections), "paper.md": markdown(sections), "paper.tex": latex(sections)}
+    for figure in (part for one in sections for part in one.parts if isinstance(part, Figure)):
+        texts[f"figure-{figure.name}.svg"] = _standalone(figure.svg)
+    for name, text in texts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text)
+    return [folder / name for name in texts]
+
+
+def _standalone(svg: str) -> str:
+    return svg.replace("currentColor", "#1d2126").replace("<svg ", '<svg style="background: #fff" ', 1)
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """Return the report for a Markdown file; figures are files beside it."""
+    lines = ["# The paper, table by table", "", INTRODUCTION, f"unseen {code_version()}.", ""]
+    lines += [*markdown_table(("exhibit", "state"), [(one.title, one.found.state) for one in sections]), ""]
+    for one in sections:
+        lines += [f"## {one.title}", "", f"State: {one.found.state}.", ""]
+        for part in one.parts:
+            lines += [f"### {part.title}", "", *_markdown_part(part), ""]
+        lines += [*(f"- {note}" for note in one.notes), ""]
+    return "\n".join(lines)
+
+
+def _markdown_part(part: Table | Grid | Figure) -> list[str]:
+    if isinstance(part, Figure):
+        return [f"![{part.title}](figure-{part.name}.svg)"]
+    return list(markdown_table(part.heads, part.lines)) if isinstance(part, Grid) else [tables.markdown(part).rstrip()]
+
+
+def html(sections: Sequence[Section]) -> str:
+    """Return the report as one self-contained page."""
+    links = "".join(f'<a href="#{_anchor(one)}">{escape(one.found.exhibit.name)}</a>' for one in sections)
+    body = "".join(_html_section(one) for one in sections)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>The paper, table by table · unseen bench</title><style>{page.STYLE}</style></head><body>"
+        f"<h1>The paper, table by table</h1><p>{INTRODUCTION}</p>"
+        f'<p class="soft">unseen {escape(code_version())}. {page.PROTOCOL}</p><nav>{links}</nav>{body}</body></html>\n'
+    )
+
+
+def _html_section(one: Section) -> str:
+    parts = "".join(_html_part(part) for part in one.parts)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in one.notes)
+    return (
+        f'<h2 id="{_anchor(one)}">{escape(one.title)}</h2><p>State: {escape(one.found.state)}.</p>{parts}'
+        f"<h3>Why they differ, and what is missing</h3><ul>{notes}</ul>"
+    )
+
+
+def _html_part(part: Table | Grid | Figure) -> str:
+    if isinstance(part, Table):
+        return page.table_html(part, ())
+    if isinstance(part, Figure):
+        return f"<figure><h3>{escape(part.title)}</h3>{part.svg}</figure>"
+    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines)}</section>"
+
+
+def _anchor(one: Section) -> str:
+    return one.found.exhibit.name.lower().replace(" ", "-")
+
+
+def latex(sections: Sequence[Section]) -> str:
+    """Return the report as LaTeX sections; needs booktabs and graphicx."""
+    lines = [r"% \usepackage{booktabs,graphicx}; figures are SVG files beside this one"]
+    for one in sections:
+        lines += [rf"\section*{{{_tex(one.title)}}}", f"State: {_tex(one.found.state)}.", ""]
+        for part in one.parts:
+            lines += [rf"\paragraph{{{_tex(part.title)}}}", _latex_part(part), ""]
+        lines += [r"\begin{itemize}", *(rf"\item {_tex(note)}" for note in one.notes), r"\end{itemize}", ""]
+    return "\n".join(lines)
+
+
+def _latex_part(part: Table | Grid | Figure) -> str:
+    if isinstance(part, Table):
+        return "\n".join([r"\resizebox{\textwidth}{!}{%", tables.latex(part).rstrip() + "}"])
+    if isinstance(part, Figure):
+        return f"% figure-{part.name}.svg"
+    rows = [" & ".join(map(_tex, line)) + r" \\" for line in (part.heads, *part.lines)]
+    grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
+    return "\n".join([r"\resizebox{\textwidth}{!}{%", *grid, r"\bottomrule", r"\end{tabular}}"])
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (
+        ("\\", r"\textbackslash "),
+        ("_", r"\_"),
+        ("%", r"\%"),
+        ("&", r"\&"),
+        ("#", r"\#"),
+        ("`", ""),
+    ):
+        text = text.replace(plain, escaped)
+    return text
