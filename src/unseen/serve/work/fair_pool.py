@@ -133,7 +133,7 @@ class ServiceThreads:
 
     def __init__(self, compute: int) -> None:
         self.writers = FairThreadPool(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
-        self.chores = FairThreadPool(2, "chores", compute=compute)  # slow and seldom: create, inspect, download
+        self.chores = FairThreadPool(1, "chores", compute=compute, nice=2)  # slow and seldom: create, inspect, download
         self.keeper = thread_pool(1, "keeper", compute=compute)  # opens streams and takes snapshots
 
     def close(self) -> None:
