@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
-	$(BIN)/pytest -q -n auto --cov --cov-report=term
+	$(BIN)/pytest -q -n auto $(PYTEST)
 
 test-ray: .venv/ready
 	$(BIN)/pytest -q -m ray

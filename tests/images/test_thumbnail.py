@@ -4,7 +4,7 @@ import io
 
 from PIL import Image as Pillow
 
-from unseen.images.thumbnail import jpeg_thumbnail
+from unseen.images.decode import jpeg_thumbnail
 
 
 def test_a_thumbnail_is_a_jpeg_whose_longer_side_has_the_given_length() -> None:

@@ -12,9 +12,19 @@ from PIL import Image as Pillow
 
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors, threshold
-from unseen.images.thumbnail import jpeg_thumbnail
+from unseen.images.decode import jpeg_thumbnail
 from unseen.report import charts
-from unseen.report.stream_page import SHOWN, Gallery, Section, StreamLog, Thumbnail, about, label_section, page, write
+from unseen.report.stream_page import (
+    SHOWN,
+    Gallery,
+    StreamLog,
+    TableSection,
+    Thumbnail,
+    about,
+    label_section,
+    page,
+    write,
+)
 
 VOID = {"meta", "img", "hr"}
 
@@ -101,7 +111,9 @@ def test_an_empty_stream_makes_a_page(tmp_path: Path, labels: LabelSpace) -> Non
 
 def test_further_tables_are_shown_with_numbers_to_the_right(labels: LabelSpace) -> None:
     log, session = streamed(labels, 60)
-    html = page(log, session, title="t", sections=[Section("Truth", "note", ("what", "share"), [("AUROC", "97.1")])])
+    html = page(
+        log, session, title="t", sections=[TableSection("Truth", "note", ("what", "share"), [("AUROC", "97.1")])]
+    )
     assert '<td>AUROC</td><td class="number">97.1</td>' in html
 
 

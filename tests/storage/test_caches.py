@@ -10,7 +10,7 @@ from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.encoders.offline import encoder as offline
 from unseen.labels import Corpus
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 
 PLACES = {"linux": ".cache/unseen", "darwin": "Library/Caches/unseen", "win32": "AppData/Local/unseen"}
 
@@ -45,4 +45,4 @@ def test_only_the_storage_package_knows_where_caches_lie():
     source = Path(unseen.__file__).parent
     places = re.compile(r"XDG_CACHE_HOME|LOCALAPPDATA|Library/Caches|[\"'/]\.cache|UNSEEN_CACHE\"")
     found = [path.relative_to(source) for path in source.rglob("*.py") if places.search(path.read_text())]
-    assert found == [Path("storage/caches.py")]
+    assert found == [Path("storage/files.py")]

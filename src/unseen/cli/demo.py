@@ -133,7 +133,7 @@ def _aurocs(report: Evaluation) -> list[float]:
     return [100 * row["auroc"] for row in over_time(report, points=SLICES)]
 
 
-def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.Section:
+def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.TableSection:
     series = {
         kind: [(row["samples"], row["auroc"]) for row in over_time(report, points=SLICES)]
         for kind, report in (("frozen", frozen), ("online", learning))
@@ -144,6 +144,6 @@ def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.Sect
         "In percent: AUROC and right names, more is better; FPR95, less. The curves are AUROC by slice of the stream."
     )
     chart = stream_page.legend("frozen", "online") + charts.curves(series) if drawable else ""
-    return stream_page.Section(
+    return stream_page.TableSection(
         "Against the truth", note, ("", "frozen", "learning"), _compared(frozen, learning), chart
     )

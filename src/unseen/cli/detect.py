@@ -18,8 +18,8 @@ from unseen.cli.stream_run import StreamRun
 from unseen.encoders import Encoder, load_encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
+from unseen.images.decode import jpeg_thumbnail
 from unseen.images.order import ORDERS, sort_entries
-from unseen.images.thumbnail import jpeg_thumbnail
 from unseen.report import stream_page
 from unseen.verdicts import Verdicts
 

@@ -118,3 +118,12 @@ def _upright(picture: Picture) -> None:
     from PIL import ImageOps
 
     ImageOps.exif_transpose(picture, in_place=True)
+
+
+def jpeg_thumbnail(picture: Picture, side: int, *, quality: int = 80) -> bytes:
+    """Return a JPEG of a picture whose longer side has at most `side` pixels."""
+    small = picture.copy()
+    small.thumbnail((side, side))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()

@@ -16,8 +16,7 @@ from unseen.errors import StateError
 from unseen.labels.corpus import Corpus, canonical_spelling, distinct_words
 from unseen.labels.prompts import Prompt, TextEncoder, TextIdentity, text_fingerprint
 from unseen.progress import Progress, no_progress
-from unseen.storage.caches import cache_dir
-from unseen.storage.files import load_tensors, save_tensors
+from unseen.storage.files import cache_dir, load_tensors, save_tensors
 
 CHUNK = 4096  # words per file
 

@@ -75,7 +75,7 @@ class StreamLog:
         return Verdicts.joined(self.parts)
 
 
-class Section(NamedTuple):
+class TableSection(NamedTuple):
     """A table of the page, with a title and perhaps a chart."""
 
     title: str
@@ -85,13 +85,15 @@ class Section(NamedTuple):
     chart: str = ""
 
 
-def write(path: str | Path, log: StreamLog, session: Session, *, title: str, sections: Sequence[Section] = ()) -> None:
+def write(
+    path: str | Path, log: StreamLog, session: Session, *, title: str, sections: Sequence[TableSection] = ()
+) -> None:
     """Write the page, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(page(log, session, title=title, sections=sections), encoding="utf-8")
 
 
-def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Section] = ()) -> str:
+def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[TableSection] = ()) -> str:
     """Return one HTML page that needs nothing beside it."""
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(about(session))}</p>",
@@ -125,7 +127,7 @@ def about(session: Session) -> str:
     )
 
 
-def label_section(space: LabelSpace, log: StreamLog) -> Section:
+def label_section(space: LabelSpace, log: StreamLog) -> TableSection:
     """Return each name with how often it was the verdict and the negatives nearest to it."""
     called = [0] * len(space.names)
     if log.parts:
@@ -139,7 +141,7 @@ def label_section(space: LabelSpace, log: StreamLog) -> Section:
         rows.append((space.names[i], f"{called[i]:,}", ", ".join(f"{p.negative} {p.cosine:.2f}" for p in pairs)))
     more = f" The {NAMES} most frequent of {len(space.names):,}." if len(space.names) > NAMES else ""
     note = f"Known names, how many images got each, and the negatives nearest to it in text space.{more}"
-    return Section("Label space", note, ("name", "images", "nearest negatives"), rows)
+    return TableSection("Label space", note, ("name", "images", "nearest negatives"), rows)
 
 
 def _stream(log: StreamLog, session: Session) -> str:
@@ -188,7 +190,7 @@ def _figure(kind: str, one: Thumbnail) -> str:
     return f'<figure class="{kind}" title="{escape(one.key)}">{picture}<figcaption>{caption}</figcaption></figure>'
 
 
-def _section(section: Section) -> str:
+def _section(section: TableSection) -> str:
     number = [all(_is_number(row[i]) for row in section.rows) for i in range(len(section.head))]
     marks = [' class="number"' if is_number else "" for is_number in number]
     head = "".join(f"<th{mark}>{escape(cell)}</th>" for mark, cell in zip(marks, section.head, strict=True))
@@ -205,7 +207,7 @@ def _skipped(skipped: Sequence[tuple[str, str]]) -> str:
         return ""
     more = f" The first {SKIPPED} of {len(skipped):,}." if len(skipped) > SKIPPED else ""
     note = f"These files could not be read, so they have no verdict and nothing was learned from them.{more}"
-    return _section(Section("Skipped", note, ("file", "reason"), skipped[:SKIPPED]))
+    return _section(TableSection("Skipped", note, ("file", "reason"), skipped[:SKIPPED]))
 
 
 def _tile(what: str, value: str) -> str:

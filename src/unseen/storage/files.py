@@ -1,9 +1,10 @@
-"""Write files whole or not at all, and read back only what was written."""
+"""Write files whole or not at all, read back only what was written, and keep what can be made again in a cache."""
 
 import errno
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,3 +91,18 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def cache_dir(*parts: str) -> Path:
+    """Return a folder of the cache: under $UNSEEN_CACHE, or under the platform's own place for caches."""
+    return _root().joinpath(*parts)
+
+
+def _root() -> Path:
+    if chosen := os.environ.get("UNSEEN_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/unseen"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "unseen"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unseen"

@@ -24,7 +24,7 @@ from unseen.features import FeatureCache, encode_images, load_features
 from unseen.images import Entry, Image, find_images
 from unseen.images.entry import MISSING
 from unseen.labels import LabelSpace
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 from unseen.suites import tables
 from unseen.suites.base import KNOWN, LabelledSamples
 

@@ -16,7 +16,7 @@ from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, LearnedPrompts, word_list
 from unseen.labels.miners import DEFAULT_MINER
 from unseen.labels.prompts import TextEncoder, text_fingerprint
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 from unseen.suites import feature_files, images, tables
 from unseen.suites.base import KNOWN, LabelledSamples, Source, Suite
 from unseen.suites.spaces import published_space

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from unseen.errors import EncoderError
 from unseen.progress import Progress, no_progress
-from unseen.storage.caches import cache_dir
-from unseen.storage.files import replacing
+from unseen.storage.files import cache_dir, replacing
 
 BLOCK = 1 << 20
 

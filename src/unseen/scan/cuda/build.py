@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from unseen.errors import SettingError
-from unseen.storage.caches import cache_dir
+from unseen.storage.files import cache_dir
 
 KERNELS = Path(__file__).with_name("kernels.cu")
 

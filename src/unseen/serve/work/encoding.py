@@ -19,8 +19,7 @@ from unseen import LabelSpace, load_encoder
 from unseen.encoders import Encoder
 from unseen.errors import EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.images import Image
-from unseen.images.decode import claimed_pixels, decode
-from unseen.images.thumbnail import jpeg_thumbnail
+from unseen.images.decode import claimed_pixels, decode, jpeg_thumbnail
 from unseen.serve.settings import Limits
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.fair_pool import FairThreadPool
