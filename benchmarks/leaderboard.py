@@ -34,7 +34,8 @@ def page(lines: list[list[str]]) -> str:
         "AUROC / FPR95 (fpr95_id) of the margin in percent, mean over the sets of each suite and over "
         f"{leaderboard.SEEDS} orders; sorted by the mean AUROC over suites. Text is stored, one label space for all "
         "methods of a suite. `pooled` is this project's own and was developed with imagenet200 and imagenet200-lowres "
-        f"at hand. Made by benchmarks/leaderboard.py, unseen {code_version()}.\n\n{table}\n"
+        "at hand. Known classes are equally frequent in these suites, which clipscope's counter assumes. "
+        f"Made by benchmarks/leaderboard.py, unseen {code_version()}.\n\n{table}\n"
     )
 
 

@@ -77,6 +77,7 @@ def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
     assert "| AdaNeg+NegLabel | 2d(K+L) | 38.05" in text
     assert page.count("<h2") == tex.count(r"\section*") == 5
     assert "<svg" in page
+    assert "border-collapse" in page  # the style is in the page
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") > 5
     assert tex.count("{") == tex.count("}")
 

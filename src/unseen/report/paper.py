@@ -206,7 +206,7 @@ def html(sections: Sequence[ExhibitSection]) -> str:
     body = "".join(_html_section(one) for one in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>The paper, table by table · unseen bench</title><style>{page.STYLE}</style></head><body>"
+        f"<title>The paper, table by table · unseen bench</title><style>{page.STYLE.read_text()}</style></head><body>"
         f"<h1>The paper, table by table</h1><p>{INTRODUCTION}</p>"
         f'<p class="soft">unseen {escape(code_version())}. {page.PROTOCOL}</p><nav>{links}</nav>{body}</body></html>\n'
     )
