@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray lint hooks bench gpu results clean
+.PHONY: demo test test-ray lint hooks bench gpu results leaderboard paper clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
@@ -31,6 +31,12 @@ gpu:
 
 results: .venv/ready
 	$(BIN)/python benchmarks/results.py ../shared/clip-b16
+
+leaderboard: .venv/ready
+	$(BIN)/python benchmarks/leaderboard.py ../shared/clip-b16
+
+paper: .venv/ready
+	$(BIN)/unseen bench paper --features ../shared/clip-b16 -o results
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -116,7 +116,7 @@ def test_inventory_compares_found_with_expected_counts(root):
 
 
 def test_check_lists_missing_sets_and_sets_the_exit_code(root):
-    result = run(root / "toy.toml", "--data", root, "--check")
+    result = run(root / "toy.toml", "--check", root)
     assert result.exit_code == 1
     assert "grey                 8 of 8 images, 1 listed but absent  ← incomplete" in result.stderr
     assert "violet               0 images  ← missing, left out" in result.stderr

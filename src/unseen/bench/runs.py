@@ -66,7 +66,7 @@ class Run:
         """Return what the run gets to see."""
         if self.method.name in ORACLES:
             return ROUTED_BY_TRUTH
-        return NEEDS_ID_IMAGES if self.method.name in posthoc.REGISTRY else LABEL_FREE
+        return NEEDS_ID_IMAGES if issubclass(self.method.kind, posthoc.PostHoc) else LABEL_FREE
 
     @property
     def method(self) -> Method:

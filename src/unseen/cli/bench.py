@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 
 from unseen import bench as harness
 from unseen import suites
+from unseen.bench import leaderboard
 from unseen.cli import options, terminal
 from unseen.errors import SettingError
 from unseen.report import page, tables
@@ -21,7 +22,9 @@ from unseen.storage.files import replacing
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")],
+    suite: Annotated[
+        str | None, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")
+    ] = None,
     features: Annotated[
         Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
     ] = None,
@@ -31,8 +34,15 @@ def bench(
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Reads --data; the suite's own if not given.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say what of --data is there and what is missing.")
-    ] = False,
+        Path | None,
+        typer.Option(
+            help="Only list what of the suite, or of every suite, lies in this folder.", exists=True, file_okay=False
+        ),
+    ] = None,
+    submit: Annotated[
+        str | None,
+        typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard."),
+    ] = None,
     detectors: Annotated[
         str,
         typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
@@ -61,12 +71,17 @@ def bench(
     fitted on ID images or routed by the truth stands in tables of its own. `unseen bench compare online neglabel
     -o results/` says which differences are larger than seeds and samples explain.
     """
+    if check:
+        raise typer.Exit(terminal.DONE if print_found(suite, check) else terminal.SKIPPED)
+    if submit:
+        print_standing(submit, features, out, workers)
+        raise typer.Exit(terminal.DONE)
+    if suite is None:
+        raise SettingError("expected a suite, got none; see --help for their names")
     if (features is None) == (data is None):
         raise SettingError("expected --features or --data, got both or neither; a suite says which it reads")
     _check_report(report, out)
     complete = print_inventory(suite, data) if data else True
-    if check:
-        raise typer.Exit(terminal.DONE if complete else terminal.SKIPPED)
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
     arrivals = (orders or loaded.table.get("orders", "shuffled")).split(",")
     runs = harness.list_runs(loaded, names=detectors.split(","), orders=arrivals, seeds=seeds)
@@ -111,6 +126,29 @@ def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]
         raise SettingError("expected --ray or --device, got both; a cluster computes on its own processors")
     with cluster.connect(ray) as joined:
         yield scaled.on_ray(joined)
+
+
+def print_found(suite: str | None, folder: Path) -> bool:
+    """Print what a folder holds of a suite, or of every suite; return whether nothing is missing."""
+    complete = True
+    for name in [suite] if suite else suites.names():
+        terminal.err.print(f"[bold]{Path(name).stem}[/]")
+        if suites.needs_images(name):
+            complete &= print_inventory(name, folder)
+        else:
+            for file in suites.feature_files_of(name):
+                here = (folder / file).is_file()
+                terminal.err.print(f"{file:<38} {'here' if here else '  ← missing'}", markup=False)
+                complete &= here
+    return complete
+
+
+def print_standing(name: str, features: Path | None, out: Path | None, workers: int | None) -> None:
+    """Print a method's line of the leaderboard, after every check of it passed."""
+    if features is None:
+        raise SettingError("expected --features with --submit, got none; the leaderboard runs on stored features")
+    line = leaderboard.submit(name, features, out=out, workers=workers)
+    terminal.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])), soft_wrap=True)
 
 
 def print_inventory(suite: str, root: Path) -> bool:

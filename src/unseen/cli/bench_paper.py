@@ -55,7 +55,7 @@ def _section(
     workers: int | None,
     device: str,
     out: Path,
-) -> report.Section:
+) -> report.ExhibitSection:
     """Return the section of an exhibit; a suite that cannot be loaded is named in its notes."""
     ran, failed = [], []
     for name in (*found.images, *found.features):

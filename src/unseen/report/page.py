@@ -24,7 +24,7 @@ SHOWN = 4  # methods in the histograms: a panel each
 STYLE = Path(__file__).with_name("page.css")
 
 PROTOCOL = (
-    "Each detector gets unit features in arrival order and nothing else. Every run first replaces, cuts and lengthens "
+    "Each detector gets unit features in arrival order and nothing else. The first seed replaces, cuts and lengthens "
     "the later half of a piece of its own stream and is refused if an earlier score changes. Truth meets scores after "
     "the last sample. "
     "fpr95_id is the share of unknown images accepted when 95 % of the known ones are; fpr95_ood is the share of known "

@@ -40,7 +40,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Section:
+class ExhibitSection:
     """One exhibit: what was run, what is printed, and why they differ."""
 
     found: Found
@@ -53,7 +53,7 @@ class Section:
         return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
 
 
-def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True) -> Section:
+def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True) -> ExhibitSection:
     """Return the section of an exhibit from the rows of its suites."""
     exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
     if not found.images:  # beside the rows of a suite over images its printed lines stand already
@@ -61,7 +61,7 @@ def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures
     if exhibit.name == "Table 12":
         parts.append(PRINTED_COST)
     notes = [exhibit.differs, *([STAND_IN_NOTE] if found.features else []), *found.missing]
-    return Section(found, parts, notes)
+    return ExhibitSection(found, parts, notes)
 
 
 def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
@@ -166,7 +166,7 @@ def _cell(value: float) -> str:
     return "—" if math.isnan(value) else f"{value:.2f}"
 
 
-def write(folder: Path, sections: Sequence[Section]) -> list[Path]:
+def write(folder: Path, sections: Sequence[ExhibitSection]) -> list[Path]:
     """Write paper.html, paper.md, paper.tex and the figures as files of their own; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"paper.html": html(sections), "paper.md": markdown(sections), "paper.tex": latex(sections)}
@@ -182,7 +182,7 @@ def _standalone(svg: str) -> str:
     return svg.replace("currentColor", "#1d2126").replace("<svg ", '<svg style="background: #fff" ', 1)
 
 
-def markdown(sections: Sequence[Section]) -> str:
+def markdown(sections: Sequence[ExhibitSection]) -> str:
     """Return the report for a Markdown file; figures are files beside it."""
     lines = ["# The paper, table by table", "", INTRODUCTION, f"unseen {code_version()}.", ""]
     lines += [*markdown_table(("exhibit", "state"), [(one.title, one.found.state) for one in sections]), ""]
@@ -200,19 +200,19 @@ def _markdown_part(part: Table | Grid | Figure) -> list[str]:
     return list(markdown_table(part.heads, part.lines)) if isinstance(part, Grid) else [tables.markdown(part).rstrip()]
 
 
-def html(sections: Sequence[Section]) -> str:
+def html(sections: Sequence[ExhibitSection]) -> str:
     """Return the report as one self-contained page."""
     links = "".join(f'<a href="#{_anchor(one)}">{escape(one.found.exhibit.name)}</a>' for one in sections)
     body = "".join(_html_section(one) for one in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>The paper, table by table · unseen bench</title><style>{page.STYLE}</style></head><body>"
+        f"<title>The paper, table by table · unseen bench</title><style>{page.STYLE.read_text()}</style></head><body>"
         f"<h1>The paper, table by table</h1><p>{INTRODUCTION}</p>"
         f'<p class="soft">unseen {escape(code_version())}. {page.PROTOCOL}</p><nav>{links}</nav>{body}</body></html>\n'
     )
 
 
-def _html_section(one: Section) -> str:
+def _html_section(one: ExhibitSection) -> str:
     parts = "".join(_html_part(part) for part in one.parts)
     notes = "".join(f"<li>{escape(note)}</li>" for note in one.notes)
     return (
@@ -229,11 +229,11 @@ def _html_part(part: Table | Grid | Figure) -> str:
     return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines)}</section>"
 
 
-def _anchor(one: Section) -> str:
+def _anchor(one: ExhibitSection) -> str:
     return one.found.exhibit.name.lower().replace(" ", "-")
 
 
-def latex(sections: Sequence[Section]) -> str:
+def latex(sections: Sequence[ExhibitSection]) -> str:
     """Return the report as LaTeX sections; needs booktabs and graphicx."""
     lines = [r"% \usepackage{booktabs,graphicx}; figures are SVG files beside this one"]
     for one in sections:

@@ -60,7 +60,8 @@ def html(table: Sequence[str], goals: Sequence[str], by_order: Mapping[str, Mapp
         f"<h2>Streams</h2>{_grid(table)}"
     )
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Verdicts · unseen</title>'
-    return f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n'
+    style = f"<style>{STYLE.read_text()}</style>"
+    return f'<!doctype html><html lang="en"><head>{head}{style}</head><body>{body}</body></html>\n'
 
 
 def _grid(table: Sequence[str]) -> str:

@@ -36,5 +36,7 @@ def _parsed(name: str) -> dict[str, Any]:
     if name in names():
         return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
     if not Path(name).is_file():
-        raise DataError(f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check it")
+        raise DataError(
+            f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check the spelling"
+        )
     return tomllib.loads(Path(name).read_text())

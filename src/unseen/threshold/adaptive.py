@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -13,6 +14,7 @@ from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, ThresholdRule, check_recall
 from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
 
+RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
 
 
@@ -42,7 +44,8 @@ class MarginHistory(NamedTuple):
     """What the stream has shown, and what follows from it."""
 
     seen: Int[Tensor, ""]
-    counts: Float[Tensor, " N"]  # of margins at the nodes of the mixtures; earlier ones count less
+    counts: Float[Tensor, " N"]  # of margins at the nodes of the mixtures, each times its place in the stream
+    recent: Float[Tensor, " N"]  # the same, of the latest few hundred: for the share of known images
     ring: Float[Tensor, " W"]  # the latest margins, where their units are not known; else empty
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
@@ -83,10 +86,9 @@ class Adaptive(ThresholdRule[MarginHistory]):
         """Return an empty history and what the prior says, or a threshold of 0."""
         empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
-        fit = fit_mixture(empty, self.recall)
-        return MarginHistory(
-            zero.long(), empty, ring, Units.nats(), fit.threshold if self.derives_baseline else zero, fit.probability
-        )
+        fit = fit_mixture(empty, empty, self.recall)
+        threshold = fit.threshold if self.derives_baseline else zero
+        return MarginHistory(zero.long(), empty, empty, ring, Units.nats(), threshold, fit.probability)
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -121,19 +123,20 @@ class Adaptive(ThresholdRule[MarginHistory]):
         if not self.derives_baseline:
             slots = torch.arange(int(state.seen), int(seen)) % self.window
             return state._replace(seen=seen, ring=state.ring.index_copy(0, slots, margin))
-        # each sample weighs its place in the stream; dividing by `seen` at every update makes that a share
-        place = torch.arange(int(state.seen) + 1, int(seen) + 1, dtype=torch.float64)
-        return state._replace(seen=seen, counts=state.counts + counts(margin, place))
+        place = torch.arange(1, len(margin) + 1, dtype=torch.float64)
+        recent = state.recent * math.exp(-len(margin) / RECENT) + counts(margin, ((place - len(margin)) / RECENT).exp())
+        return state._replace(seen=seen, counts=state.counts + counts(margin, state.seen + place), recent=recent)
 
     def _updated(self, state: MarginHistory) -> MarginHistory:
         if self.derives_baseline:
-            fit = fit_mixture(state.counts / state.seen, self.recall)
+            fit = fit_mixture(state.counts / state.seen, state.recent, self.recall)
             return state._replace(threshold=fit.threshold, probability=fit.probability)
         if int(state.seen) < self.warmup:
             return state
         margins = state.ring[: int(state.seen)]
         units = Units.of(margins)
-        fit = fit_mixture(counts(units.apply(margins)), self.recall)
+        at_nodes = counts(units.apply(margins))
+        fit = fit_mixture(at_nodes, at_nodes, self.recall)
         threshold = fit.threshold * units.scale + units.shift
         return state._replace(units=units, threshold=threshold, probability=fit.probability)
 

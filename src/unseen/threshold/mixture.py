@@ -15,11 +15,12 @@ from torch import Tensor
 STEP = 0.5  # nats between nodes; a margin is divided between the two beside it
 LOWEST, HIGHEST = -24.0, 36.0
 NODES = round((HIGHEST - LOWEST) / STEP) + 1
-EFFECTIVE_SAMPLES = 128.0  # limit of the weight of the data: the mixtures only approximate real margins
+EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
-SKEWED = 0.3  # prior that margins of known images have a tail to the right, as where names fit only some images
+SKEWED = 0.4  # prior that margins of known images have a tail to the right, as where names fit only some images
 LEAST_PROBABILITY = 0.015  # an image that is known with less than this is called unknown, whatever recall is wanted
+SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
 
@@ -43,10 +44,10 @@ def _linear(first: float, step: float, count: int) -> tuple[float, ...]:
     return tuple(first + step * i for i in range(count))
 
 
-UNKNOWN_MEAN = Prior(-2.0, 4.0, _linear(-20, 1.5, 15))
+UNKNOWN_MEAN = Prior(-2.0, 2.5, _linear(-20, 1.5, 15))
 UNKNOWN_DEVIATION = Prior(3.6, 0.35, (1.2, 2.0, 3.0, 4.2, 6.0), of_log=True)
 KNOWN_MEAN = Prior(9.0, 4.0, _linear(4, 1, 19))
-KNOWN_DEVIATION = Prior(5.4, 0.12, (4.6, 5.4, 6.3), of_log=True)
+KNOWN_DEVIATION = Prior(5.4, 0.08, (5.0, 5.4, 5.9), of_log=True)
 
 
 class Hypotheses(NamedTuple):
@@ -163,17 +164,32 @@ def posterior(at_nodes: Float[Tensor, " N"]) -> Float[Tensor, "H S"]:
     return (hypotheses().log_prior.unsqueeze(1) + fit).flatten().softmax(0).reshape(fit.shape)
 
 
-def fit_mixture(at_nodes: Float[Tensor, " N"], recall: float) -> MixtureFit:
-    """Return threshold and probabilities after margins counted at the nodes.
+def known_share(recent: Float[Tensor, " N"], known: Float[Tensor, " N"], unknown: Float[Tensor, " N"]) -> float:
+    """Return the share of known images among recent margins, given where both kinds lie (expectation maximisation)."""
+    share = 0.5
+    for _ in range(SHARE_ROUNDS):
+        likely = (recent * probability_of(share, known, unknown)).sum()
+        share = float((likely + SHARE_SAMPLES) / (recent.sum() + 2 * SHARE_SAMPLES))
+    return share
+
+
+def probability_of(share: float, known: Float[Tensor, " N"], unknown: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Return the probability that an image at each node is known; a higher margin is never less known."""
+    odds = share * known, (1 - share) * unknown + OUTLIER / NODES * (1 - share)
+    return (odds[0] / sum(odds)).flip(0).cummin(0).values.flip(0)
+
+
+def fit_mixture(at_nodes: Float[Tensor, " N"], recent: Float[Tensor, " N"], recall: float) -> MixtureFit:
+    """Return threshold and probabilities after margins counted at the nodes, and recent ones among them.
 
     The threshold is the margin that a share `recall` of the known images should reach, the mean over all hypotheses,
     but not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
+    The shapes follow the whole history, the share of known images the recent part of it.
     """
-    weight = posterior(at_nodes)
-    shares = torch.tensor(KNOWN_SHARES, dtype=torch.float64)
-    known, unknown = cells().known @ (weight @ shares), cells().unknown @ (weight @ (1 - shares))
-    probability = (known / (known + unknown)).flip(0).cummin(0).values.flip(0)  # a higher margin is never less known
-    threshold = weight.sum(1) @ quantiles(recall)
+    weight = posterior(at_nodes).sum(1)
+    known, unknown = (side @ weight for side in cells())
+    probability = probability_of(known_share(recent, known, unknown), known, unknown)
+    threshold = weight @ quantiles(recall)
     if not bool(at_nodes.any()):
         return MixtureFit(threshold, probability)
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum()

@@ -25,7 +25,7 @@ from unseen.detectors.pooled.evidence import (
 )
 from unseen.detectors.pooled.names import NameLogits, NearestNames, energy_gain, name_logits, top_names
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, PooledState, Samples, Sums
+from unseen.detectors.pooled.state import Claims, Fitted, PooledState, Samples, text_mean
 from unseen.detectors.state import map_state
 from unseen.odds import energy
 from unseen.text import TextLogits, text_logits
@@ -94,13 +94,13 @@ class PooledEvidence(Detector[PooledState]):
             rows = slice(start, start + state.until_update)
             part = Block(z[rows], TextLogits(*(side[rows] for side in text)), own.value[rows], base[rows])
             reading, samples = self._judge(state, part)
-            state, start = state.after(samples), rows.stop
+            state, start = state.after(samples, self.labels), rows.stop
             readings.append(reading)
         return Reading.joined(readings), state._replace(moments=moments)
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts; every sum is that of one observer who gave the same scores."""
-        first, *rest = (part.updated() for part in (start, *ends))
+        first, *rest = (part.updated(self.labels) for part in (start, *ends))
         seen = added(first.seen, [part.seen for part in rest])
         sums = map_state(lambda one, *others: added(one, others), first.sums, *(part.sums for part in rest))
         counts = [part.seen.clamp(max=BASELINE_SAMPLES) for part in (first, *rest)]
@@ -108,7 +108,7 @@ class PooledEvidence(Detector[PooledState]):
         moments = map_state(
             lambda one, *others: share * added(one, others), first.moments, *(part.moments for part in rest)
         )
-        return PooledState(seen, moments, sums, Fitted.of(sums, int(seen)), first.pending)
+        return PooledState(seen, moments, sums, Fitted.of(sums, int(seen), self.labels), first.pending)
 
     @cached_property
     def label_statistics(self) -> LabelStatistics:
@@ -118,8 +118,7 @@ class PooledEvidence(Detector[PooledState]):
     @cached_property
     def text_mean(self) -> Float[Tensor, " d"]:
         """Return the mean of all names."""
-        known, negative = self.labels.id_anchors, self.labels.ood_anchors
-        return (known.sum(0) + negative.sum(0)) / (len(known) + len(negative))
+        return text_mean(self.labels)
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
@@ -140,7 +139,7 @@ class PooledEvidence(Detector[PooledState]):
     def _judge(self, state: PooledState, block: Block) -> tuple[Reading, Samples]:
         """Return readings of samples that come before the next update, and what they will teach."""
         nearest = NearestNames(*(top_names(side) for side in block.text))
-        known, negative = self._name_logits(state.sums, block.z, nearest)
+        known, negative = self._name_logits(state, block.z, nearest)
         gain = energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)
         gain = gain.double() - self.popularity * popularity(state.sums.votes)[nearest.known.name[:, 0]]
         predicted = state.fitted.direction.predict(block.z)
@@ -155,13 +154,15 @@ class PooledEvidence(Detector[PooledState]):
         )
         return reading, Samples(block.z, margin, predicted, *claims(block.text, nearest, weight))
 
-    def _name_logits(self, sums: Sums, z: Float[Tensor, "T d"], nearest: NearestNames) -> tuple[NameLogits, NameLogits]:
+    def _name_logits(
+        self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
+    ) -> tuple[NameLogits, NameLogits]:
         """Return what image space adds to the logits of the nearest known and the nearest negative names."""
-        unknown_mean, known_mean = sums.sides.means.to(z.dtype)
-        labels, text_mean = self.labels, self.text_mean
+        sums, fitted = state.sums, state.fitted
+        (known, known_logit), (negative, negative_logit) = nearest
         return (
-            name_logits(z, nearest.known.name, labels.id_anchors, sums.known, known_mean, text_mean),
-            name_logits(z, nearest.negative.name, labels.ood_anchors, sums.negative, unknown_mean, text_mean),
+            name_logits(z, self.tau * known_logit, known, sums.known, fitted.known, self.text_mean),
+            name_logits(z, self.tau * negative_logit, negative, sums.negative, fitted.negative, self.text_mean),
         )
 
     def _named(self, nearest: NearestNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:

@@ -45,6 +45,14 @@ class TopNames(NamedTuple):
     logit: Float[Tensor, "T N"]
 
 
+class NameShapes(NamedTuple):
+    """Where the names of one side lie in image space."""
+
+    side: Float[Tensor, " d"]  # mean image of the side
+    start: Float[Tensor, " C"]  # squared length of where each name starts
+    mean: Float[Tensor, " C"]  # squared length of where each name is now
+
+
 class NearestNames(NamedTuple):
     """The nearest names of both sides."""
 
@@ -75,24 +83,37 @@ def top_names(logits: Float[Tensor, "T C"], *, top: int = TOP) -> TopNames:
     return TopNames(columns.gather(1, place), logit)
 
 
+def name_shapes(
+    anchors: Float[Tensor, "C d"], sums: NameSums, side_mean: Float[Tensor, " d"], text_mean: Float[Tensor, " d"]
+) -> NameShapes:
+    """Return where names lie; a name starts at the mean image of its side, moved towards its text."""
+    side = side_mean.to(anchors.dtype)
+    offset = anchors @ side - text_mean @ side
+    length = anchors.square().sum(1) - 2 * (anchors @ text_mean) + text_mean.square().sum()
+    start = side.square().sum() + 2 * TEXT_SHARE * offset + TEXT_SHARE**2 * length
+    along = sums.total @ side + TEXT_SHARE * ((anchors * sums.total).sum(1) - sums.total @ text_mean)
+    mean = START_SAMPLES**2 * start + 2 * START_SAMPLES * along + sums.total.square().sum(1)
+    return NameShapes(side, start, mean / (START_SAMPLES + sums.images).square())
+
+
 def name_logits(
     z: Float[Tensor, "T d"],
+    cosine: Float[Tensor, "T N"],
     name: Int[Tensor, "T N"],
-    anchors: Float[Tensor, "C d"],
     sums: NameSums,
-    side_mean: Float[Tensor, " d"],
+    shapes: NameShapes,
     text_mean: Float[Tensor, " d"],
 ) -> NameLogits:
-    """Return a (z . mu - |mu|^2 / 2) of the start and of the present mean mu of each top name, a = NAME_SCALE."""
-    start = side_mean + TEXT_SHARE * (anchors[name] - text_mean)
+    """Return a (z . mu - |mu|^2 / 2) of the start and of the present mean mu of each top name, a = NAME_SCALE.
+
+    Every product but that with the summed images follows from `cosine`, the product of image and text.
+    """
     images = sums.images[name]
-    mean = (START_SAMPLES * start + sums.total[name]) / (START_SAMPLES + images).unsqueeze(2)
-    return NameLogits(_closeness(z, start), _closeness(z, mean), images)
-
-
-def _closeness(z: Float[Tensor, "T d"], means: Float[Tensor, "T N d"]) -> Float[Tensor, "T N"]:
-    products = torch.einsum("td,tnd->tn", z, means)
-    return NAME_SCALE * (products - means.square().sum(2) / 2)
+    start = (z @ shapes.side - TEXT_SHARE * (z @ text_mean)).unsqueeze(1) + TEXT_SHARE * cosine
+    learned = torch.bmm(sums.total[name], z.unsqueeze(2)).squeeze(2)
+    mean = (START_SAMPLES * start + learned) / (START_SAMPLES + images)
+    at_start, now = (NAME_SCALE * (dot - norm[name] / 2) for dot, norm in ((start, shapes.start), (mean, shapes.mean)))
+    return NameLogits(at_start, now, images)
 
 
 def energy_gain(top: TopNames, image: NameLogits) -> Float[Tensor, " T"]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
-from unseen.detectors.pooled.names import TOP, NameSums
+from unseen.detectors.pooled.names import TOP, NameShapes, NameSums, name_shapes
 from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
@@ -100,16 +100,27 @@ class Sums(NamedTuple):
 class Fitted(NamedTuple):
     """What scores are made with, computed from the sums at the last update."""
 
+    known: NameShapes
+    negative: NameShapes
     direction: Direction
     likelihood: Likelihood
 
     @classmethod
-    def of(cls, sums: Sums, seen: int) -> Fitted:
-        """Return direction and likelihood of the sums."""
+    def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
+        """Return what follows from the sums."""
+        unknown_mean, known_mean = sums.sides.means
+        known = name_shapes(labels.id_anchors, sums.known, known_mean, text_mean(labels))
+        negative = name_shapes(labels.ood_anchors, sums.negative, unknown_mean, text_mean(labels))
         if seen < FIRST_DIRECTION:
-            return cls(Direction.none(sums.sides.image), Likelihood.none(sums.votes))
+            return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes))
         direction = fit_direction(sums.sides)
-        return cls(direction, fit_likelihood(sums.predictions, direction.images, seen))
+        return cls(known, negative, direction, fit_likelihood(sums.predictions, direction.images, seen))
+
+
+def text_mean(labels: LabelSpace) -> Float[Tensor, " d"]:
+    """Return the mean of all names."""
+    known, negative = labels.id_anchors, labels.ood_anchors
+    return (known.sum(0) + negative.sum(0)) / (len(known) + len(negative))
 
 
 class PooledState(NamedTuple):
@@ -125,7 +136,8 @@ class PooledState(NamedTuple):
     def start(cls, labels: LabelSpace) -> PooledState:
         """Return the state before the first sample."""
         zero, sums = torch.zeros((), dtype=torch.float64), Sums.empty(labels)
-        fresh = cls(zero.long(), LogitMoments(zero, zero, zero), sums, Fitted.of(sums, 0), Pending.none(labels))
+        sums = map_state(lambda part: part.to(labels.id_anchors.device), sums)
+        fresh = cls(zero.long(), LogitMoments(zero, zero, zero), sums, Fitted.of(sums, 0, labels), Pending.none(labels))
         return map_state(lambda part: part.to(labels.id_anchors.device), fresh)
 
     @property
@@ -135,17 +147,17 @@ class PooledState(NamedTuple):
         interval = min(INTERVAL, 1 << max(0, seen.bit_length() - 4))
         return interval - seen % interval
 
-    def after(self, samples: Samples) -> PooledState:
+    def after(self, samples: Samples, labels: LabelSpace) -> PooledState:
         """Return the state after `samples`, at most as many as `until_update`."""
         is_due = len(samples.z) == self.until_update
         more = self._replace(seen=self.seen + len(samples.z), pending=self.pending.with_more(samples))
-        return more.updated() if is_due else more
+        return more.updated(labels) if is_due else more
 
-    def updated(self) -> PooledState:
+    def updated(self, labels: LabelSpace) -> PooledState:
         """Return the state that has taken in its pending samples."""
         count = int(self.pending.size)
         sums = self.sums
         if count:
             sums = sums.updated(map_state(lambda rows: rows[:count], self.pending.samples), self.seen - count)
         pending = self.pending._replace(size=torch.zeros_like(self.pending.size))
-        return self._replace(sums=sums, fitted=Fitted.of(sums, int(self.seen)), pending=pending)
+        return self._replace(sums=sums, fitted=Fitted.of(sums, int(self.seen), labels), pending=pending)

@@ -1,0 +1,146 @@
+"""Every table and figure of the paper has runs, sources and a place in the report."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from helpers import suite_files
+from unseen import bench, suites
+from unseen.bench import leaderboard, paper
+from unseen.cli import app
+from unseen.errors import SettingError
+from unseen.report import paper as report
+from unseen.suites import tables
+
+REPO = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """Return the folder of a small suite that stands in for every exhibit."""
+    (tmp_path / "features").mkdir()
+    table, methods = suite_files.write(tmp_path / "features"), ("mcm", "online", "online-id")
+    exhibits = tuple(
+        paper.Exhibit(one.name, one.title, one.suites, (str(table),), methods, one.orders, sweeps)
+        for one in paper.PAPER
+        for sweeps in [("kappa=0.02,0.05",) if one.sweeps else ()]
+    )
+    monkeypatch.setattr(paper, "PAPER", exhibits)
+    return table.parent
+
+
+def cli(*words):
+    return CliRunner().invoke(app, ["bench", *map(str, words)], catch_exceptions=False)
+
+
+def test_the_sixteen_tables_and_the_figure_are_there_in_order():
+    assert [one.name for one in paper.PAPER] == [*(f"Table {n}" for n in range(1, 17)), "Figure 1"]
+    assert all(suites.needs_images(name) for one in paper.PAPER for name in one.suites)
+    assert not any(suites.needs_images(name) for one in paper.PAPER for name in one.stand_ins)
+    assert [one.name for one in paper.chosen("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
+
+
+def test_every_suite_over_images_belongs_to_an_exhibit():
+    used = {name for one in paper.PAPER for name in one.suites}
+    assert used == {name for name in suites.names() if suites.needs_images(name)}
+
+
+def test_the_map_in_the_documents_has_a_row_for_every_exhibit():
+    page = (REPO / "docs" / "reproduction.md").read_text()
+    for name, _, command, _ in paper.map_lines():
+        assert f"| {name} |" in page
+        assert command.split(" --data")[0] in page
+
+
+def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
+    result = cli("paper", "-o", tmp_path)
+    assert result.exit_code == 0
+    text = (tmp_path / "paper.md").read_text()
+    assert text.count("State: needs data.") == 17
+    assert "imagenet needs known (images_largescale/imagenet_1k/val or imagenet/val)" in text
+    assert "imagenet200 (stand-in) needs text-imagenet1k.safetensors" in text
+    assert "printed: imagenet-336" in text
+
+
+def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
+    result = cli("paper", "--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "--workers", 1, "-o", tmp_path)
+    assert result.exit_code == 0
+    page, text, tex = ((tmp_path / f"paper.{form}").read_text() for form in ("html", "md", "tex"))
+    assert text.count("stand-in: ") >= 5
+    assert {path.name for path in tmp_path.glob("figure-*.svg")} == {
+        "figure-toy-kappa.svg",
+        *(f"figure-toy-{order}.svg" for order in ("shuffled", "id_first", "ood_first")),
+    }
+    assert "toy: online, each seed" in text
+    assert "| mean |" in text
+    assert "| AdaNeg+NegLabel | 2d(K+L) | 38.05" in text
+    assert page.count("<h2") == tex.count(r"\section*") == 5
+    assert "<svg" in page
+    assert "border-collapse" in page  # the style is in the page
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") > 5
+    assert tex.count("{") == tex.count("}")
+
+
+def test_per_seed_figures_have_two_decimals_and_their_mean(toy):
+    suite = suites.load(str(toy / "toy.toml"), toy)
+    runs = bench.list_runs(suite, names=["online"], orders=("shuffled",), seeds=2)
+    rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
+    grid = next(report.seed_grids(suite, rows))
+    first = rows[0]["by_set"]["near"]["margin_auroc"]
+    assert grid.lines[0][:2] == ["0", f"{100 * first:.2f}"]
+    assert [line[0] for line in grid.lines] == ["0", "1", "mean", "std"]
+    expected, _ = bench.mean_and_deviation([row["by_set"]["near"]["margin_auroc"] for row in rows[:2]])
+    assert grid.lines[2][1] == f"{100 * expected:.2f}"
+
+
+def test_check_lists_the_files_of_every_suite(tmp_path):
+    (tmp_path / "text-imagenet1k.safetensors").write_bytes(b"")
+    result = cli("--check", tmp_path)
+    assert result.exit_code == 1
+    assert "text-imagenet1k.safetensors            here" in result.stderr
+    assert "images-textures10.safetensors            ← missing" in result.stderr
+    assert "inaturalist          0 of 10,000 images  ← missing, left out" in result.stderr
+
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from unseen.detectors import Reading
+from unseen.detectors.frozen import Frozen
+
+@dataclass(frozen=True, eq=False)
+class Mine(Frozen):
+    name: ClassVar[str] = "mine"
+
+    def read(self, state, z):
+        return Reading.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))
+
+class Peeks(Mine):
+    def read(self, state, z):
+        reading = super().read(state, z)
+        return reading._replace(score=reading.score - reading.score.mean())
+"""
+
+
+def test_a_submitted_detector_gets_its_line_after_the_checks(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(leaderboard, "SUITES", (str(toy / "toy.toml"),))
+    (tmp_path / "my_detector.py").write_text(MINE)
+    result = cli("--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy, "--workers", 1)
+    assert result.exit_code == 0
+    assert f"| {tmp_path}/my_detector.py:Mine | " in result.stdout
+    with pytest.raises(SettingError, match="to pass the checks of a detector, got on toy: "):
+        cli("--submit", f"{tmp_path}/my_detector.py:Peeks", "--features", toy)
+    with pytest.raises(SettingError, match="expected --features with --submit"):
+        cli("--submit", f"{tmp_path}/my_detector.py:Mine")
+    with pytest.raises(SettingError, match="expected a label-free method, got fit-knn"):
+        leaderboard.submit("fit-knn", toy, workers=1)
+
+
+def test_feature_files_of_a_suite_are_those_its_table_names():
+    assert suites.feature_files_of("imagenet1k-surrogate")[:2] == [
+        "text-imagenet1k.safetensors",
+        "images-imagenet_val5.safetensors",
+    ]
+    assert "suites.json" in suites.feature_files_of("imagenet200")
+    assert tables.names() == sorted(tables.names())
