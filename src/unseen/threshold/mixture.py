@@ -174,9 +174,14 @@ def known_share(recent: Float[Tensor, " N"], known: Float[Tensor, " N"], unknown
 
 
 def probability_of(share: float, known: Float[Tensor, " N"], unknown: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """Return the probability that an image at each node is known; a higher margin is never less known."""
+    """Return the probability that an image at each node is known; a higher margin is never less known.
+
+    Both tails say little: below the peak of the known images the probability only falls, above it only rises.
+    """
     odds = share * known, (1 - share) * unknown + OUTLIER / NODES * (1 - share)
-    return (odds[0] / sum(odds)).flip(0).cummin(0).values.flip(0)
+    plain, peak = odds[0] / sum(odds), int(known.argmax())
+    falling = plain[: peak + 1].flip(0).cummin(0).values.flip(0)
+    return torch.cat([falling[:-1], plain[peak:].cummax(0).values])
 
 
 def fit_mixture(at_nodes: Float[Tensor, " N"], recent: Float[Tensor, " N"], recall: float) -> MixtureFit:
