@@ -22,6 +22,7 @@ class Checkpoint(NamedTuple):
 
     states: dict[str, dict[str, Tensor]]
     identity: dict[str, Any]
+    version: int = VERSION  # of the file
 
 
 def save(path: str | Path, states: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
@@ -68,6 +69,13 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     return unflatten(start, {name: tensors[name].clone().to(tensor.device) for name, tensor in expected.items()})
 
 
+def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """Return the states of a file; where unseen 0.1 had fewer parts of a threshold, the others are as at the start."""
+    if found.version == VERSION:
+        return found.states
+    return found.states | {"threshold": flat(fresh["threshold"]) | found.states["threshold"]}
+
+
 def agree(what: str, expected: Any, got: Any, remedy: str) -> None:
     """Refuse a checkpoint that belongs to something else."""
     if json.loads(json.dumps(expected, default=_by_name)) != got:
@@ -88,7 +96,7 @@ def _current(found: Checkpoint) -> Checkpoint:
         )
     settings = _renamed(found.identity.get("threshold_settings", {}))
     states = found.states | {"threshold": _renamed(found.states.get("threshold", {}))}
-    return Checkpoint(states, found.identity | {"threshold_settings": settings})
+    return Checkpoint(states, found.identity | {"threshold_settings": settings}, version)
 
 
 def _renamed(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,8 @@ class Session:
         fresh = self.snapshot._asdict()
         if unknown := found.states.keys() - fresh.keys():
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
-        parts = {name: checkpoint.restored(start, found.states.get(name, {})) for name, start in fresh.items()}
+        states = checkpoint.completed(found, fresh)
+        parts = {name: checkpoint.restored(start, states.get(name, {})) for name, start in fresh.items()}
         return self.at(Snapshot(**parts))
 
     @property

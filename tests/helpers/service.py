@@ -137,7 +137,7 @@ def downloaded(remote: Remote, labels: Any, path: Path) -> dict[str, Tensor]:
 def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:
     """Return by how much two states differ, where they do not agree bit by bit."""
     assert left.keys() == right.keys()
-    gaps = {name: (left[name].double() - right[name].double()).abs().max() for name in left}
+    gaps = {name: (left[name].double() - right[name].double()).abs().max() for name in left if left[name].numel()}
     return {name: float(gap) for name, gap in gaps.items() if not torch.equal(left[name], right[name])}
 
 

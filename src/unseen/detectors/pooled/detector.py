@@ -25,7 +25,7 @@ from unseen.detectors.pooled.evidence import (
 )
 from unseen.detectors.pooled.names import NameLogits, NearestNames, energy_gain, name_logits, top_names
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, PooledState, Samples, text_mean
+from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleRows, text_mean
 from unseen.detectors.state import map_state
 from unseen.odds import energy
 from unseen.text import TextLogits, text_logits
@@ -35,7 +35,7 @@ FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by
 NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 
 
-class Block(NamedTuple):
+class SampleBlock(NamedTuple):
     """Features of consecutive samples and what the frozen text says of them."""
 
     z: Float[Tensor, "T d"]
@@ -79,7 +79,7 @@ class PooledEvidence(Detector[PooledState]):
         counted = state.seen < BASELINE_SAMPLES
         count = (state.seen + 1).clamp(max=BASELINE_SAMPLES)
         moments = map_state(lambda total, one: (total + one * counted) / count, state.moments, own.moments)
-        reading, _ = self._judge(state, Block(z, text, own.value, self.baseline(moments)))
+        reading, _ = self._judge(state, SampleBlock(z, text, own.value, self.baseline(moments)))
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
@@ -92,7 +92,7 @@ class PooledEvidence(Detector[PooledState]):
         readings, start = [], 0
         while start < len(z):
             rows = slice(start, start + state.until_update)
-            part = Block(z[rows], TextLogits(*(side[rows] for side in text)), own.value[rows], base[rows])
+            part = SampleBlock(z[rows], TextLogits(*(side[rows] for side in text)), own.value[rows], base[rows])
             reading, samples = self._judge(state, part)
             state, start = state.after(samples, self.labels), rows.stop
             readings.append(reading)
@@ -136,7 +136,7 @@ class PooledEvidence(Detector[PooledState]):
         means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
         return map_state(lambda total: total[-1], totals), self.baseline(means)
 
-    def _judge(self, state: PooledState, block: Block) -> tuple[Reading, Samples]:
+    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
         """Return readings of samples that come before the next update, and what they will teach."""
         nearest = NearestNames(*(top_names(side) for side in block.text))
         known, negative = self._name_logits(state, block.z, nearest)
@@ -152,7 +152,7 @@ class PooledEvidence(Detector[PooledState]):
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
         )
-        return reading, Samples(block.z, margin, predicted, *claims(block.text, nearest, weight))
+        return reading, SampleRows(block.z, margin, predicted, *claims(block.text, nearest, weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames

@@ -30,7 +30,7 @@ class Claims(NamedTuple):
     share: Float[Tensor, "B N"]
 
 
-class Samples(NamedTuple):
+class SampleRows(NamedTuple):
     """What each sample will teach."""
 
     z: Float[Tensor, "B d"]
@@ -44,7 +44,7 @@ class Pending(NamedTuple):
     """Samples since the last update, in the first `size` rows."""
 
     size: Int[Tensor, ""]
-    samples: Samples
+    samples: SampleRows
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Pending:
@@ -56,10 +56,10 @@ class Pending(NamedTuple):
 
         value = torch.zeros(INTERVAL, dtype=torch.float64)
         known, negative = claims(len(labels.names)), claims(len(labels.negatives))
-        samples = Samples(labels.id_anchors.new_zeros(INTERVAL, labels.dim), value, value, known, negative)
+        samples = SampleRows(labels.id_anchors.new_zeros(INTERVAL, labels.dim), value, value, known, negative)
         return cls(torch.zeros((), dtype=torch.int64), samples)
 
-    def with_more(self, more: Samples) -> Pending:
+    def with_more(self, more: SampleRows) -> Pending:
         """Return the pending samples and `more` behind them."""
         rows = self.size + torch.arange(len(more.z), device=more.z.device)
         samples = map_state(lambda kept, new: kept.index_copy(0, rows, new), self.samples, more)
@@ -82,7 +82,7 @@ class Sums(NamedTuple):
         votes = torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
-    def updated(self, samples: Samples, seen: Int[Tensor, ""]) -> Sums:
+    def updated(self, samples: SampleRows, seen: Int[Tensor, ""]) -> Sums:
         """Return the sums after `samples`; `seen` came before them."""
         weight = side_weights(samples.margin)
         predictions = self.predictions
@@ -147,7 +147,7 @@ class PooledState(NamedTuple):
         interval = min(INTERVAL, 1 << max(0, seen.bit_length() - 4))
         return interval - seen % interval
 
-    def after(self, samples: Samples, labels: LabelSpace) -> PooledState:
+    def after(self, samples: SampleRows, labels: LabelSpace) -> PooledState:
         """Return the state after `samples`, at most as many as `until_update`."""
         is_due = len(samples.z) == self.until_update
         more = self._replace(seen=self.seen + len(samples.z), pending=self.pending.with_more(samples))

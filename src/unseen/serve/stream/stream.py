@@ -131,7 +131,7 @@ class Stream:
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
         state, start = flatten(self.readers.snapshot.detector), flatten(self.spec.build().snapshot.detector)
-        pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2}
+        pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2 and start[name].any()}
         return {
             name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
             for name, (bank, anchors) in pairs.items()
