@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from helpers.streams import space, stream
 from unseen.detectors import PooledEvidence
@@ -67,25 +68,30 @@ def test_the_baseline_is_the_typical_evidence_of_logits_that_are_two_normals(
     assert float(found.value.mean()) == pytest.approx(float(expected), abs=1.0)
 
 
-def test_the_baseline_follows_the_mean_moments_of_the_stream_so_far(labels):
-    detector, z = PooledEvidence(labels, pool_weight=0.0), stream(labels, 60)
-    moments = detector.evidence(text_logits(labels, z, tau=detector.tau)).moments
-    reading, state = detector.observe(detector.start(), z)
-    running = LogitMoments(*(part.cumsum(0) / torch.arange(1, 61) for part in moments))
-    torch.testing.assert_close(reading.baseline, detector.baseline(running))
-    again = LogitMoments(*((part.sum() + part) / 61 for part in moments))
-    torch.testing.assert_close(detector.score(state, z).baseline, detector.baseline(again))
+def running(detector: PooledEvidence, z: Tensor) -> Tensor:
+    """Return the baseline of each sample from its definition: that of the mean moments of the first 256."""
+    moments = detector.evidence(text_logits(detector.labels, z, tau=detector.tau)).moments
+    means = [[part[: min(256, n)].mean() for part in moments] for n in range(1, len(z) + 1)]
+    return torch.stack([detector.baseline(LogitMoments(*row)) for row in means])
 
 
-def test_the_level_of_the_stream_does_not_move_margins():
-    # the pool is never trusted: a score is half the level, and a margin half that of the sample by itself
-    labels = space(6, 30, 24)
-    detector, z = PooledEvidence(labels, half_explained=1e6, leverage_limit=1e6), stream(labels, 200)
+def test_the_baseline_follows_the_mean_moments_of_256_samples_and_then_stays(labels):
+    detector, z = PooledEvidence(labels), stream(labels, 600)
     reading, state = detector.observe(detector.start(), z)
-    own = PooledEvidence(labels, pool_weight=0.0).observe(detector.start(), z)[0]
-    seen = torch.arange(200)
-    kept = 1 - 0.5 * seen / (seen + detector.prior_samples)
-    torch.testing.assert_close(reading.margin, kept * own.margin)
-    later = detector.score(state, z[:5])
-    plain = PooledEvidence(labels, pool_weight=0.0).score(state, z[:5])
-    torch.testing.assert_close(later.margin, (1 - 0.5 * 200 / (200 + detector.prior_samples)) * plain.margin)
+    torch.testing.assert_close(reading.baseline, running(detector, z))
+    assert reading.baseline[255:].unique().numel() == 1
+    assert torch.equal(detector.score(state, z[:50]).baseline, reading.baseline[-1:].expand(50))
+
+
+def test_the_baseline_of_a_score_is_that_of_the_sample_coming_next(labels):
+    detector, z = PooledEvidence(labels), stream(labels, 61)
+    _, state = detector.observe(detector.start(), z[:60])
+    torch.testing.assert_close(detector.score(state, z[60:]).baseline, running(detector, z)[60:])
+
+
+@pytest.mark.parametrize("first", [1, 255, 256, 257])
+def test_the_baseline_does_not_depend_on_where_the_stream_is_divided(labels, first):
+    detector, z = PooledEvidence(labels), stream(labels, 300)
+    one, state = detector.observe(detector.start(), z[:first])
+    two, _ = detector.observe(state, z[first:])
+    torch.testing.assert_close(torch.cat([one.baseline, two.baseline]), running(detector, z))

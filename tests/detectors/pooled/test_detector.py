@@ -4,99 +4,150 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from helpers.streams import space, stream, unit
-from unseen.detectors import PooledEvidence
-from unseen.detectors.pooled.detector import confident_votes
-from unseen.detectors.state import flatten
+from helpers.pooled_reference import observed
+from helpers.streams import cone, space, stream, two_clouds, unit
+from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors.pooled.detector import popularity
+from unseen.detectors.state import flatten, map_state
 from unseen.errors import LabelError, SettingError
-from unseen.text import TextLogits, text_logits
+from unseen.metrics import auroc
+from unseen.text import text_logits
 
 
-@pytest.mark.parametrize("order", ["observe", "score"])
-def test_without_pool_weight_the_score_is_the_frozen_evidence(labels, order):
-    detector, z = PooledEvidence(labels, pool_weight=0.0), stream(labels, 100)
-    expected = detector.evidence(text_logits(labels, z, tau=detector.tau)).value
-    reading, state = detector.observe(detector.start(), z)
-    got = reading if order == "observe" else detector.score(state, z)
-    torch.testing.assert_close(got.score, expected)
+@pytest.mark.parametrize(("count", "noise"), [(300, 0.3), (700, 0.3), (300, 0.8)])
+def test_the_detector_equals_a_reference_written_sample_by_sample(count, noise):
+    labels = cone(4, 20, 8)
+    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, count, noise=noise)
+    found, state = detector.observe(detector.start(), z)
+    expected = observed(labels, z)
+    assert float(state.fitted.likelihood.rate) > 0.01  # the pool takes part
+    torch.testing.assert_close(found.score, expected.score, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.baseline, expected.baseline, rtol=1e-9, atol=1e-9)
+    assert torch.equal(found.label, expected.label)
+    assert torch.equal(found.route, expected.route)
 
 
-def test_the_first_sample_of_a_stream_is_scored_by_its_own_evidence(labels):
+def test_the_first_sample_is_scored_by_frozen_text_and_the_text_share_of_its_names(labels):
     detector, z = PooledEvidence(labels), stream(labels, 30)
-    own = detector.evidence(text_logits(labels, z, tau=detector.tau)).value
-    torch.testing.assert_close(detector.score(detector.start(), z).score, own)
-    reading, _ = detector.observe(detector.start(), z[:1])
-    torch.testing.assert_close(reading.score, own[:1])
+    pure = detector.score(detector.start(), z)
+    observed_first, _ = detector.observe(detector.start(), z[:1])
+    torch.testing.assert_close(observed_first.score, pure.score[:1])
+    torch.testing.assert_close(observed_first.margin, pure.margin[:1])
 
 
-def test_a_vote_needs_more_than_half_of_the_posterior():
-    known = torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-    ballot = confident_votes(TextLogits(known, known))
-    assert (ballot > 0).tolist() == [[False, True, False], [False] * 3, [False] * 3]
-    assert float(ballot[0, 1]) == pytest.approx(float(known[0].softmax(0)[1]))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("pieces", [[1] * 40 + [2960], [6, 500, 513, 0, 1981], [1500, 1500]])
+def test_splitting_the_stream_into_calls_changes_nothing(pieces, dtype):
+    labels = cone(dtype=dtype)
+    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 3000)
+    whole, end = detector.observe(detector.start(), z)
+    state, parts = detector.start(), []
+    for piece in z.split(pieces):
+        reading, state = detector.observe(state, piece)
+        parts.append(reading)
+    off = 1e-9 if dtype is torch.float64 else 1e-3
+    torch.testing.assert_close(Reading.joined(parts), whole, rtol=off, atol=off)
+    torch.testing.assert_close(state.sums.sides, end.sums.sides, rtol=off, atol=off)
+
+
+def test_scoring_changes_no_state_and_does_not_depend_on_the_order():
+    labels = cone()
+    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 500)
+    _, state = detector.observe(detector.start(), z[:300])
+    kept = map_state(torch.clone, state)
+    forward, backward = detector.score(state, z), detector.score(state, z.flip(0))
+    assert all(torch.equal(flatten(kept)[name], part) for name, part in flatten(state).items())
+    torch.testing.assert_close(backward.score.flip(0), forward.score)
+    assert not forward.route.any()
+
+
+def test_a_score_is_that_of_the_sample_coming_next():
+    labels = cone()
+    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 400)
+    for seen in (0, 7, 33, 255, 300):
+        _, state = detector.observe(detector.start(), z[:seen])
+        come, _ = detector.observe(state, z[seen : seen + 1])
+        pure = detector.score(state, z[seen : seen + 1])
+        for field in ("score", "label", "baseline"):
+            torch.testing.assert_close(getattr(pure, field), getattr(come, field))
+
+
+def test_observing_nothing_changes_nothing(labels):
+    detector = PooledEvidence(labels)
+    _, state = detector.observe(detector.start(), stream(labels, 20))
+    reading, after = detector.observe(state, unit(0, 16))
+    assert len(reading.score) == len(reading.label) == 0
+    assert all(torch.equal(flatten(state)[name], part) for name, part in flatten(after).items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("known", "negative"), [(1, 1), (1, 5), (2, 1), (3, 2), (17, 300), (300, 17)])
+def test_label_spaces_of_any_size_give_finite_readings_and_states(known, negative, dtype):
+    labels = space(known, negative, 8, dtype=dtype)
+    detector = PooledEvidence(labels)
+    reading, state = detector.observe(detector.start(), stream(labels, 300))
+    assert reading.score.dtype == reading.baseline.dtype == dtype
+    assert bool(reading.margin.isfinite().all())
+    assert bool(detector.score(state, stream(labels, 5, seed=4)).margin.isfinite().all())
+    assert all(bool(part.isfinite().all()) for part in flatten(state).values())
+
+
+@pytest.mark.parametrize("kind", ["known", "unknown", "the same image"])
+def test_streams_of_one_kind_give_finite_margins(kind):
+    labels = cone()
+    z, is_known = two_clouds(labels, 1200, noise=0.1)
+    part = {"known": z[is_known], "unknown": z[~is_known], "the same image": z[:1].expand(500, -1)}[kind]
+    detector = PooledEvidence(labels)
+    reading, state = detector.observe(detector.start(), part)
+    assert bool(reading.margin.isfinite().all())
+    assert bool(detector.score(state, z).margin.isfinite().all())
+    assert bool((state.sums.sides.weight >= 0).all())
 
 
 def test_a_popular_name_must_stand_out_more():
     labels = space(3, 20, 16)
     popular = normalize(labels.id_anchors[:1] + 0.01 * unit(400, 16, seed=5), dim=1)
-    detector = PooledEvidence(labels)
+    detector, plain = PooledEvidence(labels), PooledEvidence(labels, popularity=0.0)
     _, state = detector.observe(detector.start(), popular)
-    assert float(state.votes[0]) > 390
-    assert state.votes[1:].abs().max() < 1e-6
-    text = text_logits(labels, z := stream(labels, 50), tau=detector.tau)
-    expected = (text.known - torch.log1p(state.votes / 5) / 4).argmax(1)
-    assert torch.equal(detector.score(state, z).label, expected)
-    plain = PooledEvidence(labels, popularity_discount=0.0)
-    assert torch.equal(plain.score(state, z).label, text.known.argmax(1))
+    state = state.updated(labels)
+    assert float(state.sums.votes[0]) > 390
+    z = stream(labels, 50)
+    nearest = text_logits(labels, z, tau=detector.tau).known.argmax(1)
+    moved = plain.score(state, z).score - detector.score(state, z).score
+    torch.testing.assert_close(moved, popularity(state.sums.votes)[nearest])
+    assert float(moved[nearest == 0].min()) > 0 > float(moved[nearest != 0].max())
 
 
-def test_splitting_a_long_stream_into_calls_changes_nothing():
-    labels = space(4, 20, 8)
-    detector, z = PooledEvidence(labels), stream(labels, 12_000)
-    whole, end = detector.observe(detector.start(), z)
-    state, parts = detector.start(), []
-    for piece in z.split([1, 6, 500, 513, 2000, 8980]):
-        reading, state = detector.observe(state, piece)
-        parts.append(reading.score)
-    torch.testing.assert_close(torch.cat(parts), whole.score, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(state.regression.cov, end.regression.cov, rtol=1e-6, atol=1e-10)
+def test_popularity_is_zero_where_all_names_are_as_popular_or_there_is_one():
+    for votes in ([7.0, 7.0, 7.0], [90.0], [0.0, 0.0]):
+        assert not popularity(torch.tensor(votes, dtype=torch.float64)).any()
 
 
-def test_the_state_has_d_squared_numbers_and_one_for_each_name():
-    labels = space(7, 30, 12)
-    detector = PooledEvidence(labels)
-    _, state = detector.observe(detector.start(), stream(labels, 50))
-    assert sum(part.numel() for part in flatten(state).values()) == 13 * 13 + 13 + 7 + 15
+def test_a_name_with_many_votes_is_given_less_often():
+    labels = cone(4, 20, 8)
+    detector, plain = PooledEvidence(labels), PooledEvidence(labels, naming_popularity=0.0)
+    z, _ = two_clouds(labels, 800, noise=0.5)
+    _, state = detector.observe(detector.start(), normalize(labels.id_anchors[:1] + 0.05 * unit(400, 8, seed=5), dim=1))
+    named = [int((one.score(state, z).label == 0).sum()) for one in (detector, plain)]
+    assert named[0] < named[1]
 
 
 def test_pooling_ranks_better_where_unknown_images_resemble_each_other():
-    # unknown images share a direction that the noisy text hardly reads: their neighbours show it
-    labels = space(20, 60, 48)
-    generator = torch.Generator().manual_seed(0)
-    is_id = torch.rand(3000, generator=generator) < 0.5
-    known = labels.id_anchors[torch.randint(20, (3000,), generator=generator)]
-    centre = torch.where(is_id[:, None], 0.6 * known, 0.6 * unit(1, 48, seed=9))
-    z = normalize(centre + 0.14 * torch.randn(3000, 48, generator=generator, dtype=torch.float64), dim=1)
-    rank = {}
-    for share in (0.0, 0.5):
-        detector = PooledEvidence(labels, pool_weight=share)
+    class WithoutPool(PooledEvidence):
+        def _judge(self, state, block):
+            silent = state.fitted.likelihood._replace(rate=torch.zeros_like(state.fitted.likelihood.rate))
+            return super()._judge(state._replace(fitted=state.fitted._replace(likelihood=silent)), block)
+
+    labels = cone(20, 60, 48)
+    z, is_known = two_clouds(labels, 3000, noise=0.6)
+    rank = []
+    for detector in (PooledEvidence(labels), WithoutPool(labels)):
         score = detector.observe(detector.start(), z)[0].score[1000:]
-        wins = score[is_id[1000:]][:, None] > score[~is_id[1000:]][None]
-        rank[share] = float(wins.double().mean())
-    assert rank[0.5] > rank[0.0] + 0.02
+        rank.append(auroc(score[is_known[1000:]], score[~is_known[1000:]]))
+    assert rank[0] > rank[1]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"pool_weight": 1.5},
-        {"pool_weight": -0.1},
-        {"popularity_discount": 2.0},
-        {"tau": 0.0},
-        {"leverage_limit": -1.0},
-        {"half_explained": 0.0},
-    ],
-)
+@pytest.mark.parametrize("options", [{"popularity": 2.5}, {"popularity": -0.1}, {"naming_popularity": 3.0}, {"tau": 0.0}])
 def test_settings_out_of_range_are_refused(labels, options):
     with pytest.raises(SettingError, match=f"expected {next(iter(options))}"):
         PooledEvidence(labels, **options)

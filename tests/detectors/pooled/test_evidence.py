@@ -30,7 +30,7 @@ def test_evidence_is_the_sum_of_its_three_terms(shrinkage):
     contrast, gap = known.amax(1) - known.mean(1), known.mean(1) - negative.mean(1)
     variance = (4 * known.var(1, correction=0) + 10 * negative.var(1, correction=0)) / 14
     found = evidence(text, LabelStatistics(4, 9, shrinkage))
-    torch.testing.assert_close(found.value, log_odds - shrinkage * gap + contrast + contrast**2 / variance / 4)
+    torch.testing.assert_close(found.value, log_odds - shrinkage * gap + contrast / 2 + contrast**2 / variance / 8)
     torch.testing.assert_close(found.moments.negative_deviation, negative.std(1, correction=0))
 
 
@@ -40,7 +40,7 @@ def test_terms_of_a_subclass_replace_the_terms_of_evidence_and_baseline(labels):
 
     z, whole, part = stream(labels, 20), PooledEvidence(labels), OnlyContrast(labels)
     text = text_logits(labels, z, tau=part.tau)
-    torch.testing.assert_close(part.evidence(text).value, text.known.amax(1) - text.known.mean(1))
+    torch.testing.assert_close(part.evidence(text).value, (text.known.amax(1) - text.known.mean(1)) / 2)
     moments = whole.evidence(text).moments
     others = sum(term.baseline(moments, whole.label_statistics) for term in (LogOdds(), Surprise()))
     torch.testing.assert_close(part.baseline(moments) + others, whole.baseline(moments))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from helpers.streams import cone, unit
 from unseen.detectors.pooled.names import (
@@ -15,6 +16,7 @@ from unseen.detectors.pooled.names import (
     TopNames,
     energy_gain,
     name_logits,
+    name_shapes,
     top_names,
 )
 
@@ -55,23 +57,39 @@ def test_sums_are_not_written_to():
     assert not empty.total.any()
 
 
-def test_a_name_without_images_is_its_side_moved_towards_its_text():
+def literal_logits(z: Tensor, name: int, anchors: Tensor, sums: NameSums, side: Tensor, text_mean: Tensor) -> list[float]:
+    """Return what image space adds to the logit of one name, at its start and now, from the definition."""
+    start = side + TEXT_SHARE * (anchors[name] - text_mean)
+    mean = (start + sums.total[name]) / (1 + sums.images[name])
+    return [float(NAME_SCALE * (z @ mu - mu @ mu / 2)) for mu in (start, mean)]
+
+
+@pytest.mark.parametrize("images", [0, 50])
+def test_name_logits_are_those_of_the_mean_of_each_name(images):
     labels, z = cone(), unit(3, 8)
-    side, text_mean = unit(8, seed=5), labels.id_anchors.mean(0)
+    side, text_mean, anchors = unit(8, seed=5), labels.id_anchors.mean(0), labels.id_anchors
+    sums = NameSums.empty(anchors)
+    sums = sums.updated(torch.arange(images)[:, None] % 3, torch.ones(images, 1).double(), unit(images, 8, seed=7))
     name = torch.tensor([[0, 2], [1, 3], [3, 0]])
-    found = name_logits(z, name, labels.id_anchors, NameSums.empty(labels.id_anchors), side, text_mean)
-    mean = side + TEXT_SHARE * (labels.id_anchors[2] - text_mean)
-    assert float(found.start[0, 1]) == pytest.approx(float(NAME_SCALE * (z[0] @ mean - mean @ mean / 2)))
-    assert torch.equal(found.start, found.learned)
-    assert not found.images.any()
+    cosine = (z @ anchors.T).gather(1, name)
+    found = name_logits(z, cosine, name, sums, name_shapes(anchors, sums, side, text_mean), text_mean)
+    for row in range(3):
+        for place in range(2):
+            expected = literal_logits(z[row], int(name[row, place]), anchors, sums, side, text_mean)
+            assert [float(found.start[row, place]), float(found.learned[row, place])] == pytest.approx(expected)
+    assert torch.equal(found.images, sums.images[name])
+    torch.testing.assert_close(found.learned[name == 3], found.start[name == 3])  # name 3 has claimed nothing
 
 
-def test_a_name_with_many_images_is_their_mean():
-    labels, z = cone(), unit(2, 8)
-    image = unit(8, seed=7)
-    sums = NameSums(torch.full((4,), 1e9).double(), 1e9 * image.expand(4, 8))
-    found = name_logits(z, torch.tensor([[1], [2]]), labels.id_anchors, sums, unit(8, seed=5), labels.id_anchors.mean(0))
-    torch.testing.assert_close(found.learned.squeeze(1), NAME_SCALE * (z @ image - 0.5))
+def test_name_shapes_of_float32_names_are_float32_and_near_those_of_float64():
+    shapes = []
+    for kind in (torch.float32, torch.float64):
+        anchors = cone(dtype=torch.float64).id_anchors.to(kind)
+        sums = NameSums(torch.full((4,), 1e6, dtype=kind), 1e6 * unit(4, 8, seed=7).to(kind))
+        shapes.append(name_shapes(anchors, sums, unit(8, seed=5), anchors.mean(0)))
+    assert {part.dtype for part in shapes[0]} == {torch.float32}
+    for one, other in zip(*shapes, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
 
 
 def test_names_that_all_gain_the_same_raise_the_energy_by_that_much():
