@@ -1,7 +1,7 @@
 """What each part of the recommended detector contributes: the same streams with one part taken away or changed.
 
     python benchmarks/ablation.py FOLDER --seeds 3 --rows rows.jsonl
-    python benchmarks/ablation.py FOLDER --variants pooled "no guard" --suites imagenet200 --most 700
+    python benchmarks/ablation.py FOLDER --variants pooled "without the pool" --suites imagenet200 --most 700
 
 AUROC and FPR95 (ID is the positive class) are in percent; in brackets the largest loss of a set against `pooled`.
 """
@@ -19,44 +19,60 @@ from pooled import ORDERS, Load, percent, ranked, streams, suites_parser
 from unseen import LabelSpace
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
-from unseen.detectors import PooledEvidence
-from unseen.detectors.pooled.detector import Pooled
-from unseen.detectors.pooled.evidence import TERMS
-from unseen.detectors.pooled.weights import PoolWeights, PredictionRecord, pool_weights
+from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors.pooled import TERMS, PooledState
+from unseen.detectors.pooled.detector import SampleBlock
+from unseen.detectors.pooled.evidence import LabelStatistics
+from unseen.detectors.pooled.likelihood import Likelihood
+from unseen.detectors.pooled.names import NameLogits, NearestNames
+from unseen.detectors.pooled.state import SampleRows
 from unseen.evaluate import evaluate
 
 METRICS = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id", "accuracy")
 
 
-class AlwaysTrusted(PooledEvidence):
-    """The pool has its weight from the start, whether it predicts evidence or not."""
+class WithoutNames(PooledEvidence):
+    """Image space adds nothing to the logits of names."""
 
-    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
-        level = super()._weights(record, seen).level
-        return PoolWeights(level, torch.ones_like(level), torch.full_like(level, self.pool_weight))
-
-
-class OneGroup(PooledEvidence):
-    """Predictions that fall into two groups give the pool no more weight."""
-
-    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
-        return super()._weights(record, seen)._replace(pool=self.pool_weight * seen / (seen + self.prior_samples))
+    def _name_logits(self, state: PooledState, z: Tensor, nearest: NearestNames) -> tuple[NameLogits, NameLogits]:
+        known, negative = super()._name_logits(state, z, nearest)
+        return NameLogits(*map(torch.zeros_like, known)), NameLogits(*map(torch.zeros_like, negative))
 
 
-class AnyBimodality(PooledEvidence):
-    """The pool is trusted as much where its predictions are less bimodal than the evidence itself."""
+class UnlearnedNames(PooledEvidence):
+    """Names stay where they start in image space, whatever images they claim."""
 
-    def _weights(self, record: PredictionRecord, seen: Tensor) -> PoolWeights:
-        settings = {"prior": self.prior_samples, "least": self.pool_weight, "half_explained": self.half_explained}
-        return pool_weights(record, seen, **settings, kept=lambda own, _: torch.ones_like(own))
+    def _name_logits(self, state: PooledState, z: Tensor, nearest: NearestNames) -> tuple[NameLogits, NameLogits]:
+        known, negative = super()._name_logits(state, z, nearest)
+        return known._replace(learned=known.start), negative._replace(learned=negative.start)
 
 
-class NoLevel(PooledEvidence):
-    """A score is drawn to the prediction only, not to the level of the stream."""
+class WithoutPool(PooledEvidence):
+    """What images that look alike have shown adds nothing."""
 
-    def _combined(self, own: Tensor, base: Tensor, pooled: Pooled) -> tuple[Tensor, Tensor]:
-        trust = pooled.weights.trust / (1 + pooled.leverage)
-        return own + pooled.guard * pooled.weights.pool * trust * (pooled.predicted - own), base
+    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
+        silent = Likelihood.none(state.sums.votes)
+        return super()._judge(state._replace(fitted=state.fitted._replace(likelihood=silent)), block)
+
+
+class NoShrinkage(PooledEvidence):
+    """The gap between known and negative names stays in the log-odds."""
+
+    share = 0.0
+
+    @functools.cached_property
+    def label_statistics(self) -> LabelStatistics:
+        return super().label_statistics._replace(gap_shrinkage=self.share)
+
+
+class WholeShrinkage(NoShrinkage):
+    """The whole gap is taken out of the log-odds."""
+
+    share = 1.0
+
+
+class FrozenEvidence(WithoutNames, WithoutPool):
+    """Only the frozen text speaks; build it with `popularity=0.0`."""
 
 
 def variant(name: str, **changed: object) -> type[PooledEvidence]:
@@ -64,39 +80,25 @@ def variant(name: str, **changed: object) -> type[PooledEvidence]:
     return type(name, (PooledEvidence,), changed)
 
 
-class LoosePrior(PooledEvidence):
-    """The prior of the regression counts for an eighth of the samples."""
-
-    factor = 1 / 8
-
-    @property
-    def prior_samples(self) -> float:
-        return self.factor * super().prior_samples
-
-
-class TightPrior(LoosePrior):
-    """The prior of the regression counts for four times the samples."""
-
-    factor = 4.0
+def frozen_evidence(labels: LabelSpace) -> PooledEvidence:
+    """Return the detector that only the frozen text speaks in."""
+    return FrozenEvidence(labels, popularity=0.0, naming_popularity=0.0)
 
 
 VARIANTS: dict[str, Callable[[LabelSpace], PooledEvidence]] = {
     "pooled": PooledEvidence,
-    "pool weight 0: frozen evidence": functools.partial(PooledEvidence, pool_weight=0.0),
-    "gap shrinkage 0: text as it is": variant("NoShrinkage", gap_shrinkage=0.0),
-    "gap shrinkage 1: text centred": variant("WholeShrinkage", gap_shrinkage=1.0),
+    "frozen evidence": frozen_evidence,
+    "without names in image space": WithoutNames,
+    "names stay where they start": UnlearnedNames,
+    "without the pool": WithoutPool,
+    "popularity 0 in the margin": functools.partial(PooledEvidence, popularity=0.0),
+    "popularity 0 in naming": functools.partial(PooledEvidence, naming_popularity=0.0),
+    "gap shrinkage 0: text as it is": NoShrinkage,
+    "gap shrinkage 1: text centred": WholeShrinkage,
     **{
         f"evidence without {type(term).__name__}": variant("Without", terms=tuple(t for t in TERMS if t is not term))
         for term in TERMS
     },
-    "pool always trusted, half": AlwaysTrusted,
-    "two groups add no weight": OneGroup,
-    "any bimodality": AnyBimodality,
-    "no level": NoLevel,
-    "no guard": functools.partial(PooledEvidence, leverage_limit=1e6),
-    "prior / 8": LoosePrior,
-    "prior x 4": TightPrior,
-    "popularity discount 0: plain names": functools.partial(PooledEvidence, popularity_discount=0.0),
 }
 
 

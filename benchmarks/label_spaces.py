@@ -17,7 +17,18 @@ from pathlib import Path
 
 import torch
 
-from pooled import FROZEN, ORDERS, Load, percent, recall_tables, recalls, streams, suites_parser
+from pooled import (
+    FROZEN,
+    ORDERS,
+    Load,
+    frozen_evidence,
+    percent,
+    recall_tables,
+    recalls,
+    streams,
+    suites_parser,
+    within,
+)
 from unseen import LabelSpace, detectors
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
@@ -96,7 +107,7 @@ def held_out(folder: Path, space: str, ood: str, seed: int) -> Row:
         "best_frozen": 100 * max(metrics["auroc"] for metrics in frozen),
         "best_fpr": 100 * min(metrics["fpr95_id"] for metrics in frozen),
         "accuracy_frozen": 100 * frozen[0]["accuracy_frozen"],
-        "evidence": 100 * evaluate(PooledEvidence(labels, pool_weight=0.0), pool).metrics["auroc"],
+        "evidence": within(frozen_evidence(labels, pool.z), pool.is_id),
     }
     for order in ORDERS:
         metrics = evaluate(PooledEvidence(labels), pool.ordered(order, seed)).metrics

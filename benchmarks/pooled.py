@@ -25,13 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen import detectors, suites
+from unseen import LabelSpace, detectors, suites
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.bench.timing import alternating_seconds
 from unseen.detectors import Detector, Online, PooledEvidence, Reading
 from unseen.evaluate import evaluate, oracle
 from unseen.metrics import auroc
+from unseen.text import text_logits
 from unseen.threshold import Adaptive
 from unseen.trial import Trial
 
@@ -233,8 +234,14 @@ def streams_of_one_kind(load: Load, ood: str, seed: int) -> Row:
         rest = trial[torch.cat(held)].ordered("shuffled", seed)
         row[f"{kind}_then"] = within(detector.observe(state, rest.z)[0].score, rest.is_id)
     row["best_frozen"] = max(ranked(detectors.make(name, labels), None, trial, held) for name in FROZEN)
-    row["evidence"] = ranked(PooledEvidence(labels, pool_weight=0.0), detector.start(), trial, held)
+    row["evidence"] = 100 * auroc(*(frozen_evidence(labels, trial.z[rows]) for rows in held))
     return row
+
+
+def frozen_evidence(labels: LabelSpace, z: Tensor) -> Tensor:
+    """Return what the frozen text alone says."""
+    detector = PooledEvidence(labels)
+    return detector.evidence(text_logits(labels, z, tau=detector.tau)).value
 
 
 def ranked(detector: Detector[Any], state: Any, trial: Trial, held: Sequence[Tensor]) -> float:

@@ -87,7 +87,9 @@ class Reference:
             top = sorted(range(len(text.logits[side])), key=lambda c, side=side: -text.logits[side][c])[:16]
             added = {c: self.image_logits(side, c, z) for c in top}
             named.append(added)
-            gains.append(lse([text.logits[side][c] + added[c][1] for c in top]) - lse([text.logits[side][c] for c in top]))
+            gains.append(
+                lse([text.logits[side][c] + added[c][1] for c in top]) - lse([text.logits[side][c] for c in top])
+            )
         nearest = next(iter(named[0]))
         mean_votes = sum(self.votes) / len(self.votes)
         own = text.evidence + gains[0] - gains[1] - math.log((self.votes[nearest] + 5) / (mean_votes + 5))
@@ -178,7 +180,9 @@ class Reference:
         count = [sum(sample.weight[side] for sample in samples) for side in (0, 1)]
         self.effective = 4 / (1 / count[0] + 1 / count[1])
         row_weights = [sum(w / c / 2 for w, c in zip(sample.weight, count, strict=True)) for sample in samples]
-        self.centre = sum((w * s.z for w, s in zip(row_weights, samples, strict=True)), torch.zeros_like(self.text_mean))
+        self.centre = sum(
+            (w * s.z for w, s in zip(row_weights, samples, strict=True)), torch.zeros_like(self.text_mean)
+        )
         mean = sum(w * s.margin for w, s in zip(row_weights, samples, strict=True))
         scatter = 2 / self.effective * torch.eye(len(self.centre), dtype=torch.float64)
         pull = torch.zeros_like(self.centre)

@@ -4,33 +4,61 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from helpers.margins import gumbel, normal
 from unseen.threshold import mixture
+from unseen.threshold.mixture import HIGHEST, LOWEST, NODES, STEP, MixtureFit
 
 
-def accepted(margins: torch.Tensor, threshold: torch.Tensor) -> float:
+def fit(margins: Tensor, recall: float = 0.95) -> MixtureFit:
+    nodes = mixture.counts(margins)
+    return mixture.fit_mixture(nodes, nodes, recall)
+
+
+def accepted(margins: Tensor, threshold: Tensor) -> float:
     return float((margins >= threshold).double().mean())
 
 
 def test_counts_divide_a_margin_between_its_neighbours():
-    nodes = mixture.counts(torch.tensor([-12.0, 0.1, 31.9, 32.0, 1e9, -1e9]))
+    nodes = mixture.counts(torch.tensor([LOWEST, 0.1, HIGHEST - 0.1, HIGHEST, 1e9, -1e9], dtype=torch.float64))
+    assert len(nodes) == NODES
     assert float(nodes.sum()) == pytest.approx(6)
-    at_zero = round(-mixture.LOWEST / mixture.STEP)
+    at_zero = round(-LOWEST / STEP)
     assert nodes[at_zero : at_zero + 2].tolist() == pytest.approx([0.8, 0.2])
     assert float(nodes[0]) == pytest.approx(2)
     assert float(nodes[-1]) == pytest.approx(2.8)
 
 
+def test_counts_sum_the_weights_of_margins():
+    margins, weight = normal(50, 3, 7), torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    nodes = mixture.counts(margins, weight)
+    assert float(nodes.sum()) == pytest.approx(float(weight.sum()))
+    expected = sum(w * mixture.counts(m[None]) for m, w in zip(margins, weight, strict=True))
+    torch.testing.assert_close(nodes, expected)
+
+
+@given(margin=st.floats(-1e9, 1e9))
+def test_interpolate_gives_back_a_linear_table_and_clamps_beyond_its_ends(margin):
+    table = torch.linspace(LOWEST, HIGHEST, NODES, dtype=torch.float64)
+    found = mixture.interpolate(table, torch.tensor([margin], dtype=torch.float64))
+    assert float(found) == pytest.approx(min(HIGHEST, max(LOWEST, margin)), abs=1e-6)
+
+
 def test_a_rounding_error_moves_the_threshold_by_as_little():
     margins = torch.cat([normal(40, 8, 4), torch.arange(-3.0, 3.0, 0.5).double()])  # some of them on a node
-    before, after = (mixture.recall_threshold(margins + error, 0.95) for error in (-1e-6, 1e-6))
+    before, after = (fit(margins + error).threshold for error in (-1e-6, 1e-6))
     assert float(abs(after - before)) < 1e-5
 
 
 def test_every_hypothesis_is_a_distribution():
     total = mixture.log_density().double().exp().sum(0)
     assert torch.allclose(total, torch.full_like(total, 1 + mixture.OUTLIER), atol=1e-5)
+    for side in mixture.cells():
+        assert bool((side >= 0).all())
+        torch.testing.assert_close(side.sum(0), torch.ones_like(side[0]))
 
 
 @pytest.mark.parametrize("recall", [0.8, 0.95, 0.99])
@@ -39,61 +67,87 @@ def test_the_wanted_share_of_known_images_reaches_each_quantile(recall):
     assert torch.allclose(passed, torch.full_like(passed, recall), atol=1e-6)
 
 
-def test_known_images_never_lie_below_what_chance_gives():
-    x = torch.tensor([[-2.0], [0.0], [3.0]], dtype=torch.float64)
-    m = mixture.hypotheses()
-    chance = mixture.gumbel_of(x, m.unknown_mean, m.unknown_deviation)
-    assert bool((m.known_below(x) <= chance + 1e-12).all())
-
-
-def test_the_posterior_finds_both_distributions_of_a_clear_stream():
-    margins = torch.cat([normal(600, 11, 4), gumbel(1200, 0, 1.5)])
-    weight, m = mixture.posterior(margins), mixture.hypotheses()
+def test_the_posterior_finds_both_modes():
+    margins = torch.cat([normal(1000, 9, 5.4), gumbel(1000, -6, 3)])
+    weight, grid = mixture.posterior(mixture.counts(margins)), mixture.hypotheses()
     assert float(weight.sum()) == pytest.approx(1)
-    by_hypothesis = weight.sum(1)
-    assert float(by_hypothesis @ m.unknown_mean) == pytest.approx(0, abs=0.5)
-    assert float(by_hypothesis @ m.known_mean) == pytest.approx(11, abs=1)
-    assert float(by_hypothesis @ m.known_deviation) == pytest.approx(4, abs=0.7)
-    known_share = weight.sum(0) @ torch.tensor(mixture.KNOWN_SHARES, dtype=torch.float64)
-    assert float(known_share) == pytest.approx(1 / 3, abs=0.12)
+    of_shapes = weight.sum(1)
+    assert float(of_shapes @ grid.unknown_mean) == pytest.approx(-6, abs=1)
+    assert float(of_shapes @ grid.unknown_deviation) == pytest.approx(3, abs=1)
+    assert float(of_shapes @ grid.known_mean) == pytest.approx(9, abs=1.5)
+    shares = weight.sum(0) @ torch.tensor(mixture.KNOWN_SHARES, dtype=torch.float64)
+    assert float(shares) == pytest.approx(0.5, abs=0.12)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.7])
-@pytest.mark.parametrize("recall", [0.9, 0.95])
-@pytest.mark.parametrize(
-    ("mean", "deviation", "centre", "spread"), [(10, 4, 0, 1.5), (8, 3.6, -1, 1.5), (9, 3, 0, 1.2)]
-)
-def test_a_mixed_stream_accepts_the_wanted_share(mean, deviation, centre, spread, recall, share):
-    known = normal(round(3000 * share), mean, deviation)
-    unknown = gumbel(3000 - len(known), centre, spread)
-    threshold = mixture.recall_threshold(torch.cat([known, unknown]), recall)
-    assert accepted(normal(20_000, mean, deviation, seed=5), threshold) == pytest.approx(recall, abs=0.045)
-    assert accepted(unknown, threshold) < 0.15
+@pytest.mark.parametrize(("share", "least"), [(0.3, 0.89), (0.5, 0.92), (0.7, 0.92)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mixed_stream_keeps_the_wanted_share_and_less_where_known_images_are_few(share, least, seed):
+    known = normal(round(2000 * share), 9, 5.4, seed=seed)
+    unknown = gumbel(2000 - len(known), -6, 3, seed=seed + 10)
+    threshold = fit(torch.cat([known, unknown])).threshold
+    assert least <= accepted(normal(20_000, 9, 5.4, seed=50), threshold) <= 0.98
+    assert accepted(unknown, threshold) < 0.1
 
 
-@pytest.mark.parametrize(("mean", "deviation"), [(8, 3.6), (10, 4), (13, 4.3)])
-def test_known_images_alone_are_accepted(mean, deviation):
-    known = normal(3000, mean, deviation)
-    assert accepted(known, mixture.recall_threshold(known, 0.95)) == pytest.approx(0.95, abs=0.03)
+@pytest.mark.parametrize("mean", [7, 9, 13])
+def test_known_images_alone_are_accepted(mean):
+    known = normal(3000, mean, 5.4)
+    assert accepted(known, fit(known).threshold) > 0.91
 
 
-@pytest.mark.parametrize(("centre", "spread"), [(-2, 1.2), (0, 1), (0, 2), (1, 1.5)])
-def test_unknown_images_alone_are_rejected(centre, spread):
-    unknown = gumbel(3000, centre, spread)
-    assert accepted(unknown, mixture.recall_threshold(unknown, 0.95)) < 0.2
+@pytest.mark.parametrize(("mean", "deviation"), [(-8, 3), (-6, 3), (-2, 2), (0, 2)])
+def test_unknown_images_alone_are_rejected(mean, deviation):
+    unknown = gumbel(3000, mean, deviation)
+    assert accepted(unknown, fit(unknown).threshold) < 0.2
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_share_of_known_images_is_estimated_from_recent_margins(share):
+    grid, cells = mixture.hypotheses(), mixture.cells()
+    pick = (grid.known_mean == 9) & (grid.known_deviation == 5.4) & ~grid.is_skewed
+    pick &= (grid.unknown_mean == -6.5) & (grid.unknown_deviation == 3.0)
+    known, unknown = (side[:, pick].squeeze(1) for side in cells)
+    drawn = torch.cat([normal(round(2000 * share), 9, 5.4), gumbel(round(2000 * (1 - share)), -6.5, 3)])
+    assert mixture.known_share(mixture.counts(drawn), known, unknown) == pytest.approx(share, abs=0.05)
+    assert mixture.known_share(torch.zeros(NODES, dtype=torch.float64), known, unknown) == 0.5
 
 
 def test_before_any_image_the_threshold_is_that_of_the_prior():
-    threshold = mixture.recall_threshold(torch.zeros(0, dtype=torch.float64), 0.95)
-    assert 1 < float(threshold) < 5
+    empty = fit(torch.zeros(0, dtype=torch.float64))
+    weight = mixture.hypotheses().log_prior.softmax(0)
+    assert float(empty.threshold) == pytest.approx(float(weight @ mixture.quantiles(0.95)))
+    assert -2 < float(empty.threshold) < 4
 
 
 def test_a_higher_recall_is_a_lower_threshold():
-    margins = torch.cat([normal(100, 9, 4), gumbel(100, 0, 1.5)])
-    thresholds = [float(mixture.recall_threshold(margins, recall)) for recall in (0.5, 0.8, 0.9, 0.95, 0.99)]
+    margins = torch.cat([normal(100, 9, 5.4), gumbel(100, -6, 3)])
+    thresholds = [float(fit(margins, recall).threshold) for recall in (0.5, 0.8, 0.9, 0.95)]
     assert thresholds == sorted(thresholds, reverse=True)
+
+
+@given(
+    mean=st.floats(-40, 60),
+    deviation=st.floats(0, 30),
+    count=st.integers(0, 3000),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+def test_probabilities_are_finite_and_never_fall_with_the_margin(mean, deviation, count, share, seed):
+    known = normal(round(count * share), mean, deviation, seed=seed)
+    found = fit(torch.cat([known, gumbel(count - len(known), -4, 3, seed=seed)]))
+    assert math.isfinite(float(found.threshold))
+    assert bool(((found.probability >= 0) & (found.probability <= 1)).all())
+    assert bool((found.probability.diff() >= 0).all())
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_images_far_above_the_unknown_are_known_with_near_certainty(share):
+    known = normal(round(5000 * share), 9, 5.4)
+    found = fit(torch.cat([known, gumbel(5000 - len(known), -6, 3)]))
+    for margin, least in ((12.0, 0.94), (36.0, 0.97)):
+        assert float(mixture.interpolate(found.probability, torch.tensor([margin]))) > least
 
 
 @pytest.mark.parametrize("value", [-1e6, -3.0, 0.0, 3.0, 1e6])
 def test_identical_margins_give_a_finite_threshold(value):
-    assert math.isfinite(float(mixture.recall_threshold(torch.full((300,), value, dtype=torch.float64), 0.95)))
+    assert math.isfinite(float(fit(torch.full((300,), value, dtype=torch.float64)).threshold))

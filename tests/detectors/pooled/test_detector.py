@@ -147,7 +147,9 @@ def test_pooling_ranks_better_where_unknown_images_resemble_each_other():
     assert rank[0] > rank[1]
 
 
-@pytest.mark.parametrize("options", [{"popularity": 2.5}, {"popularity": -0.1}, {"naming_popularity": 3.0}, {"tau": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"popularity": 2.5}, {"popularity": -0.1}, {"naming_popularity": 3.0}, {"tau": 0.0}]
+)
 def test_settings_out_of_range_are_refused(labels, options):
     with pytest.raises(SettingError, match=f"expected {next(iter(options))}"):
         PooledEvidence(labels, **options)

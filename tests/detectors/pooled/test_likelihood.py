@@ -35,7 +35,9 @@ def test_the_ratio_is_that_of_two_normals_with_a_share_of_near_images():
     unknown, known, deviation = -2.0, 4.0, 3.0
     likelihood = Likelihood(scalar((unknown + known) / 2), scalar((known - unknown) / deviation**2))
     u = torch.linspace(-9, 9, 19, dtype=torch.float64)
-    normals = [torch.distributions.Normal(scalar(mean), scalar(deviation)).log_prob(u).exp() for mean in (unknown, known)]
+    normals = [
+        torch.distributions.Normal(scalar(mean), scalar(deviation)).log_prob(u).exp() for mean in (unknown, known)
+    ]
     mixed = (1 - NEAR_SHARE) * normals[0] + NEAR_SHARE * normals[1]
     torch.testing.assert_close(likelihood.log_ratio(u), (normals[1] / mixed).log())
 

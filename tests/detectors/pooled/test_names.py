@@ -22,7 +22,11 @@ from unseen.detectors.pooled.names import (
 
 
 @given(
-    rows=st.integers(0, 5), count=st.integers(1, 700), top=st.integers(1, 20), seed=st.integers(0, 99), ties=st.booleans()
+    rows=st.integers(0, 5),
+    count=st.integers(1, 700),
+    top=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    ties=st.booleans(),
 )
 def test_top_names_equal_topk(rows, count, top, seed, ties):
     logits = torch.randn(rows, count, generator=torch.Generator().manual_seed(seed))
@@ -57,7 +61,9 @@ def test_sums_are_not_written_to():
     assert not empty.total.any()
 
 
-def literal_logits(z: Tensor, name: int, anchors: Tensor, sums: NameSums, side: Tensor, text_mean: Tensor) -> list[float]:
+def literal_logits(
+    z: Tensor, name: int, anchors: Tensor, sums: NameSums, side: Tensor, text_mean: Tensor
+) -> list[float]:
     """Return what image space adds to the logit of one name, at its start and now, from the definition."""
     start = side + TEXT_SHARE * (anchors[name] - text_mean)
     mean = (start + sums.total[name]) / (1 + sums.images[name])
