@@ -10,7 +10,7 @@ from unseen import Session, checkpoint
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled import PooledState
 from unseen.detectors.pooled.state import INTERVAL
-from unseen.detectors.state import flatten
+from unseen.detectors.state import flatten, map_state
 from unseen.text import text_logits
 
 
@@ -116,17 +116,11 @@ def test_sums_of_merged_parts_are_those_of_one_observer_who_gave_the_same_margin
     alone = start
     for part in parts:
         rows = detector.observe(start, part)[1].pending
-        alone = alone._replace(
-            sums=alone.sums.updated(type(rows.samples)(*_first(rows.samples, 50)), start.seen), seen=alone.seen + 50
-        )
+        taught = map_state(lambda part: part[:50], rows.samples)
+        alone = alone._replace(sums=alone.sums.updated(taught, start.seen))
     assert int(merged.seen) == 612
     assert int(merged.pending.size) == 0
     torch.testing.assert_close(merged.sums, alone.sums)
-
-
-def _first(part: tuple[object, ...], count: int) -> list[object]:
-    """Return the first rows of each tensor of a nested tuple."""
-    return [one[:count] if isinstance(one, Tensor) else type(one)(*_first(one, count)) for one in part]
 
 
 @pytest.mark.parametrize("known_first", [True, False])
