@@ -1,5 +1,6 @@
 """Run the service in this process until a signal ends it."""
 
+import gc
 import resource
 import socket
 import sys
@@ -26,7 +27,8 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     raise_file_limit()
     # how long a thread back from torch or SQLite waits for one that runs Python, dozens of times a block; usually 5 ms
     sys.setswitchinterval(SWITCH_INTERVAL)
-    app = create_app(Service(settings))
+    service = Service(settings)
+    app = create_app(service)
     if demo:
         demonstration.attach(app)
     listener = listening_socket(settings.host, port)
@@ -39,10 +41,26 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         proxy_headers=False,
         http=partial(LimitedProtocol, limits=settings.limits),  # type: ignore[arg-type]
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=5,
         server_header=False,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    # what is imported stays: without this the collector walks through all of torch while requests wait
+    gc.collect()
+    gc.freeze()
+    Server(config, service).run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """A server that ends responses without end before it waits for the others."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: end the listeners, answer what was asked, close."""
+        self.service.events.close()
+        await super().shutdown(sockets)
 
 
 def raise_file_limit() -> None:

@@ -27,6 +27,9 @@ class Limits:
     rate: float = 0  # samples a second of one owner; 0 is no limit
     streams: int = 100  # of one owner
     names: int = 10_000  # of one label space
+    negatives: int = 100_000
+    memory: int = 8 << 30  # bytes of the states of all streams
+    memory_each: int = 2 << 30  # of one owner's
     listeners: int = 32  # event streams open on one stream
 
 
@@ -35,6 +38,7 @@ class Durability:
     """How often a stream is snapshotted, and how much is remembered beyond what a restart needs."""
 
     every: int = 20_000  # samples between two automatic snapshots
+    replay_seconds: float = 5  # of computing that a restart may have to repeat, all streams together
     retain: int = 0  # samples that stay in the journal although a snapshot covers them
     receipts: int = 100_000  # idempotency keys remembered
     kept: int = 20  # snapshots taken by hand

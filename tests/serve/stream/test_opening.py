@@ -16,12 +16,13 @@ import torch
 
 from helpers.streams import space, stream
 from unseen.serve.run import raise_file_limit
-from unseen.serve.settings import Settings
+from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.store import DAMAGED, READY, LocalStreams
+from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
@@ -166,3 +167,43 @@ def test_the_service_raises_its_file_limit_to_what_it_may_have():
     assert callable(raise_file_limit)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
+    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.02)))
+    first, second = (streams.create(LABELS, CONFIG).opened for _ in range(2))
+    for opened, repeats in ((first, 60), (second, 1)):
+        for _ in range(repeats):
+            opened.observe([sample_batch(LABELS, Z[:1])])
+    assert first.replay_seconds > 0.02
+    streams.snapshot_if_due(second)
+    streams.threads.keeper.submit(lambda: None).result(10)
+    assert first.snapshots.all(AUTO)
+    assert first.replay_seconds < 0.01
+    first.abandon()
+    again = Stream(first.folder, first.config, first.durability)
+    assert (again.at.seq, again.replayed) == (60, 0)
+    again.abandon()
+    second.abandon()
+    streams.folder.close()
+    streams.threads.close()
+
+
+def test_a_restart_is_ready_soon_after_many_single_samples(tmp_path):
+    """Observe one by one, look whether a snapshot is due each time as the service does, then be killed and start."""
+    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.3)))
+    stream = streams.create(LABELS, CONFIG).opened
+    deadline = time.perf_counter() + 4
+    while time.perf_counter() < deadline:
+        stream.observe([sample_batch(LABELS, Z[:1])])
+        streams.snapshot_if_due(stream)
+    streams.threads.keeper.submit(lambda: None).result(10)
+    seq = stream.at.seq
+    stream.abandon()
+    again = Stream(stream.folder, stream.config, stream.durability)
+    assert again.at.seq == seq
+    assert again.replayed < seq
+    assert again.replay_seconds < 2
+    again.abandon()
+    streams.folder.close()
+    streams.threads.close()

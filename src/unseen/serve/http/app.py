@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -19,6 +20,13 @@ from unseen.serve.http.middleware import (
 )
 from unseen.serve.http.service import Service
 
+WITHOUT: dict[str, Any] = {
+    "docs_url": None,  # the page has its own
+    "redoc_url": None,
+    "redirect_slashes": False,  # to a host of the caller's choice
+    "telemetry": {"tracing": False, "metrics": False, "logs": False},  # asked for at every request
+}
+
 
 def create_app(service: Service) -> FastAPI:
     """Return the application around a service."""
@@ -28,6 +36,7 @@ def create_app(service: Service) -> FastAPI:
         store = service.store
         opening = asyncio.get_running_loop().run_in_executor(store.threads.keeper, store.open_all)
         yield
+        store.stopping = True
         service.events.close()
         await opening
         await service.close()
@@ -42,13 +51,12 @@ def create_app(service: Service) -> FastAPI:
     )
     app.exception_handlers |= HANDLERS
     app.state.service = service
-    app.state.routes = [*routes.router.routes, *page.router.routes]
     # the last one added runs first
     app.add_middleware(HeadMiddleware)
     app.add_middleware(BodyLimitMiddleware, limits=service.limits)
     app.add_middleware(AdmissionMiddleware, limits=service.limits, owner_of=service.owner_of)
     app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)
-    app.include_router(routes.router)
-    app.include_router(page.router)
+    # as they are: an included router is matched twice for every request
+    app.router.routes += [*routes.plain.routes, *routes.router.routes, *page.router.routes]
     return app

@@ -44,14 +44,14 @@ class ApiKeys:
     def __init__(self, path: Path) -> None:
         self.path, self._marker = path, path.with_name(MARKER)
         self._version = -1
-        self._needed = False
+        self._folder, self._needed, self._checked = str(path.parent), False, -1
         self._read()
 
     @property
     def needed(self) -> bool:
         """Return whether there ever was a key: revoking the last one, or losing the file, opens nothing."""
-        self._read()
-        self._needed = self._needed or self.path.exists() or self._marker.exists()
+        if not self._needed and (changed := _changed(self._folder)) != self._checked:
+            self._needed, self._checked = self._marker.exists() or self.path.exists(), changed
         return self._needed
 
     def __len__(self) -> int:
@@ -103,10 +103,7 @@ class ApiKeys:
 
     def _read(self) -> None:
         """Take over what another process has written since."""
-        try:
-            version = os.stat(self.path).st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
-            version = 0
+        version = _changed(str(self.path))
         if version != self._version:
             self._keys, self._version = {key.id: key for key in _read(self.path)}, version
 
@@ -140,6 +137,14 @@ def _read(path: Path) -> list[ApiKey]:
         return [ApiKey(**row) for row in json.loads(path.read_text())] if path.exists() else []
     except (OSError, ValueError, TypeError) as error:
         raise StateError(f"expected a list of keys in {path}, got {error}; restore a backup or delete it") from error
+
+
+def _changed(path: str) -> int:
+    """Return when a file, or the list of files in a folder, was last changed; 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def _hashed(text: str) -> str:

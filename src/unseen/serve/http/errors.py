@@ -58,7 +58,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 def allowed_methods(request: Request) -> list[str]:
     """Return the methods that the path of a request takes; the router names those of one route only."""
     found: set[str] = set()
-    for route in request.app.state.routes:
+    for route in request.app.routes:
         if route.matches(request.scope)[0] != Match.NONE:
             found |= getattr(route, "methods", None) or set()
     return sorted(found | ({"HEAD"} if "GET" in found else set()))

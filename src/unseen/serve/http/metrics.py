@@ -1,5 +1,8 @@
 """Counters for Prometheus, in a registry of their own so that two services in one process do not clash."""
 
+from contextlib import suppress
+from itertools import product
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -36,6 +39,12 @@ class Metrics:
         count, times = self._answered[route, status]
         count.inc()
         times.observe(seconds)
+
+    def forget(self, stream: str) -> None:
+        """Drop the counters of a stream that is deleted."""
+        for counter, side in product((self.samples, self.taught), ("known", "unknown")):
+            with suppress(KeyError):  # never counted
+                counter.remove(stream, side)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -30,7 +30,7 @@ SECURITY_HEADERS = [
 ]
 
 
-FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 HEALTH = frozenset({"/healthz", "/readyz"})
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
@@ -41,9 +41,9 @@ class HTTPMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
-        await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
+        return (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -139,7 +139,7 @@ class BodyLimitMiddleware(HTTPMiddleware):
         """Serve one request with a limited body, whose bytes count until it is answered."""
         body = LimitedBody(receive, self.limits, partial(self.bytes.take, scope.get(OWNER, "")))
         try:
-            check_size(int(Request(scope).headers.get("content-length", 0)), self.limits)
+            check_size(claimed_size(scope), self.limits)
         except ServiceError as error:
             return await error_response(error)(scope, receive, send)
         try:
@@ -175,6 +175,11 @@ class LimitedBody:
         return message
 
 
+def claimed_size(scope: Scope) -> int:
+    """Return the length of a body by its header, 0 where that does not say."""
+    return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+
+
 def check_size(size: int, limits: Limits) -> None:
     """Refuse a body of too many bytes."""
     if size > limits.body:
@@ -183,7 +188,7 @@ def check_size(size: int, limits: Limits) -> None:
 
 def is_same_origin(request: Request) -> bool:
     """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
-    if any(name in request.headers for name in FORWARDED):
+    if any(name in FORWARDED for name, _ in request.scope["headers"]):
         return False
     try:
         host, origin = urlsplit(f"//{request.headers.get('host', '')}"), request.headers.get("origin")

@@ -1,10 +1,12 @@
 """The routes: each checks a key, calls one verb of a stream, and answers."""
 
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Security
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -65,9 +67,26 @@ ObserveEntry = Annotated[StreamEntry, found("observe")]
 AdminEntry = Annotated[StreamEntry, found("admin")]
 
 
-# The two routes that carry the traffic come first and read their own headers: that costs less than matching them behind
-# the others and solving dependencies.
-@router.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
+class PlainRoute(APIRoute):
+    """A route that is given the request and answers with a response: nothing is solved, validated or serialised.
+
+    The two routes that carry the traffic are such, and come first.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the endpoint itself."""
+        endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
+
+        async def handle(request: Request) -> Response:
+            return await endpoint(request, request.path_params["id"])
+
+        return handle
+
+
+plain = APIRouter(route_class=PlainRoute, responses=router.responses)
+
+
+@plain.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
 async def observe(request: Request, id: str) -> Response:
     """Learn from samples and return their verdicts."""
     service: Service = request.app.state.service
@@ -75,7 +94,7 @@ async def observe(request: Request, id: str) -> Response:
     return json_response(await service.observe(entry, await service.read_batch(request, entry)))
 
 
-@router.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
+@plain.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
 async def score(request: Request, id: str) -> Response:
     """Return the verdicts on samples without learning anything."""
     service: Service = request.app.state.service
@@ -140,6 +159,8 @@ async def inspect(service: Shared, entry: ReadEntry) -> Response:
 async def delete(service: Shared, entry: AdminEntry) -> dict[str, str]:
     """Delete a stream and everything it learned."""
     await service.run_chore(entry.config.owner, partial(service.store.delete, entry))
+    service.metrics.forget(entry.config.id)
+    service.events.end(entry.config.id)
     return {"deleted": entry.config.id}
 
 
@@ -155,7 +176,8 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     """Send the verdicts of every observed sample from now on, as server-sent events."""
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
-    messages = service.events.listen(entry.config.id)
+    secret = bearer_secret(request)
+    messages = service.events.listen(entry.config.id, lambda: service.may_read(secret, entry))
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 

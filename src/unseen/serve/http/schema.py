@@ -153,6 +153,7 @@ class StreamInfo(StreamSummary):
     drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
     drifting: bool
     journal_bytes: int
+    memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
     replayed: int
     faults: list[str]
     snapshots: list[SnapshotInfo]

@@ -58,6 +58,13 @@ class Service:
         """Return the stream with an id, if the caller's key may see it."""
         return self.store.find(id, self.authorize(secret, scope).owner)
 
+    def may_read(self, secret: str | None, entry: StreamEntry) -> bool:
+        """Return whether a caller may still read a stream: its key may have been revoked, the stream deleted."""
+        try:
+            return self.find(secret, entry.config.id, "read") is entry
+        except ServiceError:
+            return False
+
     async def run_chore(self, owner: str, work: Callable[[], T]) -> T:
         """Run what is slow and seldom away from the loop and from the writers, sharing fairly between owners."""
         return await asyncio.get_running_loop().run_in_executor(self.store.threads.chores.executor(owner), work)

@@ -70,6 +70,7 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
         "drift": drift,
         "drifting": drift >= 1,
         "journal_bytes": stream.journal.size(),
+        "memory_bytes": stream.memory,
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": snapshot_list(stream.snapshots),

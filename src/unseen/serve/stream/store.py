@@ -4,11 +4,12 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from prometheus_client import Counter
+from prometheus_client import Counter as Count
 
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
@@ -18,6 +19,7 @@ from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.history import Thumbnails
+from unseen.serve.stream.memory import check_names, state_bytes
 from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
@@ -27,6 +29,8 @@ from unseen.serve.work.fair_pool import ServiceThreads, thread_pool
 log = logging.getLogger("unseen.serve")
 
 OPENERS = 2 * len(os.sched_getaffinity(0))  # threads: opening computes and waits for the disk in turn
+STOP_SECONDS = 4  # after which a stop takes no more snapshots
+SNAPSHOTS = 8  # at most a second, of the streams that would take longest to replay
 READY, OPENING, WAITING, DAMAGED, REFUSED = "ready", "opening", "waiting", "damaged", "refused"
 
 
@@ -41,7 +45,7 @@ class StreamEntry:
     observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     thumbnails: Thumbnails = field(default_factory=Thumbnails)
-    counters: list[Counter] | None = None
+    counters: list[Count] | None = None
 
     @property
     def opened(self) -> Stream:
@@ -65,7 +69,8 @@ class StreamStore(ABC):
         self.folder, self.settings = folder, settings
         self.threads = ServiceThreads(settings.compute)
         self.entries = {path.name: _entry(path) for path in folder.stream_folders()}
-        self.ready, self._retried = False, 0.0
+        self.stopping = False
+        self.ready, self._retried, self._summed = False, 0.0, 0.0
 
     @abstractmethod
     def open(self, entry: StreamEntry) -> None:
@@ -82,6 +87,8 @@ class StreamStore(ABC):
         self.ready = True
 
     def _try_open(self, entry: StreamEntry) -> None:
+        if self.stopping:
+            return
         try:
             self.open(entry)
         except OSError as error:
@@ -111,14 +118,33 @@ class StreamStore(ABC):
 
     def create(self, labels: LabelSpace, wanted: StreamConfig) -> StreamEntry:
         """Make and open a stream; refuse one that is too many for its owner or that could not work."""
-        most = self.settings.limits.streams
+        limits, most = self.settings.limits, self.settings.limits.streams
+        check_names(labels, limits)
         if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
             raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first")
+        self._check_memory(labels, wanted)
         wanted.check(labels)
         config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
         entry = self.entries[config.id] = StreamEntry(config)
         self._try_open(entry)
         return entry
+
+    def _check_memory(self, labels: LabelSpace, wanted: StreamConfig) -> None:
+        """Refuse a stream whose state would not fit beside those there are, before anything of it is made."""
+        limits, size = self.settings.limits, state_bytes(wanted, labels)
+        taken = Counter[str]()
+        for entry in list(self.entries.values()):
+            taken[entry.config.owner] += entry.stream.memory if entry.stream else 0
+        for what, before, most in (
+            ("your streams", taken[wanted.owner], limits.memory_each),
+            ("all streams", taken.total(), limits.memory),
+        ):
+            if before + size > most:
+                raise ServiceError(
+                    413,
+                    f"expected {what} to take at most {most:,} bytes, got {before:,} and {size:,} for a new one; "
+                    "choose smaller settings or delete a stream",
+                )
 
     def delete(self, entry: StreamEntry) -> None:
         """Remove a stream and everything it learned."""
@@ -130,7 +156,7 @@ class StreamStore(ABC):
     def owned(self, owner: str) -> Iterator[StreamEntry]:
         """Yield the streams one owner may see; the operator `*` sees all."""
         self.retry()
-        return (entry for entry in self.entries.values() if owner in (EVERYONE, entry.config.owner))
+        return (entry for entry in list(self.entries.values()) if owner in (EVERYONE, entry.config.owner))
 
     def find(self, id: str, owner: str) -> StreamEntry:
         """Return one stream; to others than its owner it does not exist."""
@@ -141,21 +167,44 @@ class StreamStore(ABC):
         return entry
 
     def snapshot_if_due(self, stream: Stream) -> None:
-        """Let the keeper thread take a snapshot when one is due; the writer does not wait for it."""
-        if stream.snapshot_due and not stream.snapshot_queued:
+        """Let the keeper thread take snapshots that are due, by samples or by the time a restart would take."""
+        if stream.snapshot_due:
+            self._queue_snapshot(stream)
+        now = time.monotonic()
+        if now - self._summed > 1:
+            self._summed = now
+            for costly in self._costly_streams():
+                self._queue_snapshot(costly)
+
+    def _costly_streams(self) -> list[Stream]:
+        """Return the few streams, costliest first, whose snapshots bring a restart back under its time."""
+        streams = [entry.stream for entry in list(self.entries.values()) if entry.stream]
+        streams.sort(key=lambda stream: stream.replay_seconds, reverse=True)
+        excess = sum(stream.replay_seconds for stream in streams) - self.settings.durability.replay_seconds
+        found: list[Stream] = []
+        for stream in streams[:SNAPSHOTS]:
+            if excess <= 0:
+                break
+            excess -= stream.replay_seconds
+            found.append(stream)
+        return found
+
+    def _queue_snapshot(self, stream: Stream) -> None:
+        if not stream.snapshot_queued and not stream.durability.volatile:
             stream.snapshot_queued = True
             self.threads.keeper.submit(_snapshot, stream)
 
     async def idle(self) -> None:
         """Wait until every request to any stream is answered."""
-        for entry in self.entries.values():
+        for entry in list(self.entries.values()):
             await entry.idle()
 
     def close(self) -> None:
         """Finish the work in the threads, leave every stream with a fresh snapshot, and release the folder."""
+        self.stopping, deadline = True, time.monotonic() + STOP_SECONDS
         self.threads.close()
-        for entry in self.entries.values():
-            self.release(entry, is_deleted=False)
+        for entry in self.entries.values():  # without a snapshot the next start replays, and nothing is lost
+            self.release(entry, is_deleted=time.monotonic() > deadline)
         self.folder.close()
 
 

@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ from unseen.serve.stream.journal import (
     Retention,
     SqliteJournal,
 )
+from unseen.serve.stream.memory import session_bytes
 from unseen.serve.stream.room import no_room
-from unseen.serve.stream.snapshots import AUTO, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
+from unseen.serve.stream.snapshots import AUTO, AUTOS, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
 from unseen.session import Session
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
@@ -49,6 +51,7 @@ class Stream:
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
         self.snapshot_queued = False
+        self.replay_seconds = 0.0  # that a restart would take for what no snapshot covers
         self._lock = threading.Lock()
         self._saving = threading.Lock()
         self._retention: Retention | None = None
@@ -84,11 +87,14 @@ class Stream:
     def snapshot(self, kind: str = KEPT) -> SavedSnapshot:
         """Write the state readers see to a file of its own, while the writer goes on."""
         with self._saving:
+            covered = self.replay_seconds
             session, at = self._published()
             saved = self.snapshots.new(kind, at.entry)
             session.save(saved.path, position=list(at))
             if kind == AUTO:
                 self._snapshotted = at.seq
+                with self._lock:
+                    self.replay_seconds -= covered
                 keep = self.durability
                 self._retention = self.snapshots.rotate(at, retain=keep.retain, receipts=keep.receipts)
             return saved
@@ -103,6 +109,8 @@ class Stream:
             session.save(saved.path, position=list(self.at))
             self._append(JournalEntry(RESTORE, 0, saved.digest))
             self._begin(session)
+        if len(self.snapshots.all(RESTORED)) > AUTOS:
+            self.snapshot(AUTO)  # which makes the files of older restores needless
 
     def export(self, path: Path) -> Position:
         """Write the state readers see to `path`, and return its place in the journal."""
@@ -114,6 +122,11 @@ class Stream:
     def snapshot_due(self) -> bool:
         """Return whether an automatic snapshot should be taken."""
         return not self.durability.volatile and self.at.seq - self._snapshotted >= self.durability.every
+
+    @property
+    def memory(self) -> int:
+        """Return the bytes of the state; while a block is learned there are two."""
+        return session_bytes(self.readers)
 
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
@@ -155,8 +168,9 @@ class Stream:
         return BatchVerdicts(found.first, np.frombuffer(found.answer, VERDICT_DTYPE), repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
-        z, first = torch.cat([batch.z for batch in batches]), self.at.seq
+        z, first, started = torch.cat([batch.z for batch in batches]), self.at.seq, time.perf_counter()
         verdicts = self.writer.observe(z).structured()
+        self.replay_seconds += time.perf_counter() - started
         answers, receipts = _numbered(first, verdicts, batches)
         self._append(JournalEntry(OBSERVE, len(z), raw_bytes(z)), receipts)
         self.history.add(first, verdicts)
@@ -187,11 +201,12 @@ class Stream:
         self._begin(self.spec.build())
         self.at = self._from_snapshot() or self.start
         self._snapshotted = self.at.seq
-        self.replayed = 0
+        self.replayed, started = 0, time.perf_counter()
         for entry, at in self.journal.replay(self.at):
             self._replay(entry, at)
             self.at = at
             self.replayed += entry.count
+        self.replay_seconds = time.perf_counter() - started
         self._publish()
         self._compare_arithmetic()
         if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:

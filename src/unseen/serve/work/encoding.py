@@ -132,9 +132,9 @@ class ImageEncoder:
         return encoded
 
     def close(self) -> None:
-        """Finish what was submitted, then end the threads."""
-        self._encoding.close()
-        self._mining.close()
+        """Leave what is at work: whoever asked has been answered or told to ask again, and mining takes minutes."""
+        self._encoding.abandon()
+        self._mining.abandon()
 
     def _build_space(self, names: Sequence[str], negatives: int) -> LabelSpace:
         return LabelSpace.build(names, self.encoder(), negatives=negatives)

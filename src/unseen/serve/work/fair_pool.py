@@ -53,6 +53,15 @@ class FairThreadPool:
             self._changed.wait_for(lambda: not self._seconds)
         self._pool.shutdown()
 
+    def abandon(self) -> None:
+        """Cancel what waits and do not wait for what runs."""
+        with self._changed:
+            waiting = [future for jobs in self._waiting.values() for future, _ in jobs]
+            self._waiting.clear()
+        for future in waiting:
+            future.cancel()
+        self._pool.shutdown(wait=False)
+
     def _start_next(self) -> None:
         """Start work while there is a thread for it; the lock is held."""
         while self._running.total() < self._threads:
@@ -124,7 +133,7 @@ class ServiceThreads:
 
     def __init__(self, compute: int) -> None:
         self.writers = FairThreadPool(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
-        self.chores = FairThreadPool(2, "chores", compute=compute)  # slow and seldom: create, inspect, download
+        self.chores = FairThreadPool(1, "chores", compute=compute, nice=2)  # slow and seldom: create, inspect, download
         self.keeper = thread_pool(1, "keeper", compute=compute)  # opens streams and takes snapshots
 
     def close(self) -> None:
