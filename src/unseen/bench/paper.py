@@ -73,7 +73,7 @@ PAPER: tuple[Exhibit, ...] = (
         ("imagenet-lapt",),
         (),
         COMPARED,
-        needs="learned vectors of the names (lapt.safetensors in the data root), which nobody has published",
+        needs="learned vectors of the names (lapt.safetensors in the data root)",
     ),
     Exhibit(
         "Table 9",
