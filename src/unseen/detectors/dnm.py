@@ -22,7 +22,7 @@ class DNM(NegLabel):
 
     Z = ID + Q (mean_neg / alpha - (1 - alpha) / alpha mean_ID) is `kept * ID + neg / alpha`, with `kept` the same for
     every sample. So `kept * ID / Z` is an ordinary share, and the correction a constant added to a group's log-odds.
-    The published code has no guard for Z <= 0, which alpha K / (1 - alpha) negatives per group make possible: ours
+    The published formula has no guard for Z <= 0, which alpha K / (1 - alpha) negatives per group make possible: ours
     keeps `kept` at 0.001 there. With K = 1,000 it acts from 1,000 per group at alpha 0.5, from 137 at 0.12.
     """
 
