@@ -95,8 +95,8 @@ def test_the_calibration_error_agrees_with_a_loop_over_samples(samples, bins):
     for confidence, known in samples:
         members.setdefault(min(int(confidence * bins), bins - 1), []).append((confidence, known))
     expected = sum(abs(sum(c for c, _ in one) - sum(k for _, k in one)) for one in members.values()) / len(samples)
-    confidence, known = (torch.tensor(side) for side in zip(*samples, strict=True))
-    found = metrics.reliability(confidence.double(), known, bins=bins)
+    confidence = torch.tensor([one for one, _ in samples], dtype=torch.float64)
+    found = metrics.reliability(confidence, torch.tensor([known for _, known in samples]), bins=bins)
     assert len(found) == bins
     assert {i: one.samples for i, one in enumerate(found) if one.samples} == {i: len(one) for i, one in members.items()}
     assert metrics.calibration_error(found) == pytest.approx(expected, abs=1e-6)

@@ -15,6 +15,7 @@ from unseen.storage.files import load_tensors, save_tensors
 KIND = "state"
 VERSION = 2  # of the file; unseen 0.1 wrote no version
 RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
+DEFAULT_EVERY = {64: 128}  # samples between two updates of a threshold: the default of 0.1, and today's
 
 
 class Checkpoint(NamedTuple):
@@ -95,6 +96,8 @@ def _current(found: Checkpoint) -> Checkpoint:
             "start a new state, or go on with unseen 0.1"
         )
     settings = _renamed(found.identity.get("threshold_settings", {}))
+    if "every" in settings:
+        settings["every"] = DEFAULT_EVERY.get(settings["every"], settings["every"])
     states = found.states | {"threshold": _renamed(found.states.get("threshold", {}))}
     return Checkpoint(states, found.identity | {"threshold_settings": settings}, version)
 

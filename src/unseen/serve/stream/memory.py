@@ -14,7 +14,7 @@ from unseen.serve.stream.config import StreamConfig
 from unseen.session import Session
 
 WIDTHS = (8, 16, 24)  # of the small label spaces that a state is measured on
-FEW, MORE = 4, 5  # names of each side
+FEW, MORE = 20, 21  # names of each side: from 16 on, sizes grow linearly with them
 
 
 def session_bytes(session: Session) -> int:
