@@ -8,7 +8,7 @@ import typer
 from unseen import bench as harness
 from unseen import suites
 from unseen.bench import paper as exhibits
-from unseen.cli import terminal
+from unseen.cli import options, terminal
 from unseen.cli.bench import encode_suite, run_with_progress
 from unseen.errors import UnseenError
 from unseen.report import page
@@ -29,6 +29,7 @@ def paper(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows and the report; resumes.")] = Path(
         "results"
     ),
+    as_json: options.AsJson = False,
 ) -> None:
     """Run every table and figure of the paper that the data at hand allows; write paper.html, paper.md and paper.tex.
 
@@ -38,13 +39,18 @@ def paper(
     """
     if data or features:
         page.drawable()
-    sections = []
+    sections, states = [], {}
     for exhibit in exhibits.chosen(tables):
         found = exhibits.find(exhibit, data=data, features=features)
+        states[exhibit.name] = found.state
         terminal.err.print(f"{exhibit.name}: {found.state}", markup=False)
         sections.append(_section(found, data, features, seeds, workers, device, out))
-    for path in report.write(out, sections):
-        terminal.out.print(str(path), markup=False)
+    written = [str(path) for path in report.write(out, sections)]
+    if as_json:
+        terminal.emit({"exhibits": states, "files": written})
+        return
+    for path in written:
+        terminal.out.print(path, markup=False)
 
 
 def _section(
