@@ -49,9 +49,9 @@ class StreamConfig:
 
     def check(self, labels: LabelSpace) -> None:
         """Refuse settings that a service cannot work with, or that do not survive one sample."""
-        if detectors.find(self.detector).needs_patches:
+        if parts := detectors.find(self.detector).parts:
             raise SettingError(
-                f"expected a detector of whole-image vectors, got {self.detector!r}, which needs patches; "
+                f"expected a detector of whole-image vectors, got {self.detector!r}, which needs {parts}; "
                 "choose another for a service"
             )
         try:
