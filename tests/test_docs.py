@@ -12,10 +12,9 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
-import typer
 
 import unseen
-from unseen.cli import app
+from unseen.cli import load_command
 
 REPO = Path(__file__).parents[1]
 PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/*.md"), *REPO.glob("src/**/*.md")]
@@ -34,10 +33,9 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
-    commands = vars(typer.main.get_command(app))["commands"]
     for line in re.findall(r"^    unseen (.+)$", page.read_text(), re.M):
         words = re.sub(r"#.*", "", line).split()
-        command, *rest = [commands[words[0]], *words[1:]]
+        command, *rest = [load_command(words[0]), *words[1:]]
         found = [command, *vars(command).get("commands", {}).values()]
         known = {option for one in found for parameter in one.params for option in parameter.opts}
         unknown = {word for word in rest if word.startswith("--")} - known

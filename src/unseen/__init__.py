@@ -37,3 +37,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'unseen' has no attribute {name!r}")
     home = importlib.import_module(f"unseen.{_HOMES.get(name, name)}")
     return getattr(home, name) if name in _HOMES else home
+
+
+def __dir__() -> list[str]:
+    """Return what there is to import, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import unseen
-from unseen.cli import app, terminal
+from unseen.cli import NAMES, app, first_line, load_command, terminal
 from unseen.errors import UnseenError
 
 runner = CliRunner()
@@ -31,7 +32,8 @@ def test_an_error_is_printed_on_one_line(capsys):
 
 def commands() -> Iterator[tuple[str, ...]]:
     """Yield every command by its words."""
-    for name, command in vars(typer.main.get_command(app))["commands"].items():
+    for name in NAMES:
+        command = load_command(name)
         yield from [(name, part) for part in command.commands] if hasattr(command, "commands") else [(name,)]
 
 
@@ -44,7 +46,8 @@ def test_every_command_has_an_example_and_a_json_option(words):
 
 def test_ctrl_c_while_torch_is_imported_ends_quietly():
     stop = "class Stop:\n def find_spec(self, name, *_):\n  if name == 'torch': signal.raise_signal(signal.SIGINT)\n"
-    script = f"import signal, sys, unseen.__main__ as entry\n{stop}sys.meta_path.insert(0, Stop())\nentry.main()"
+    script = "import signal, sys, unseen.__main__ as entry\n"
+    script += f"{stop}sys.meta_path.insert(0, Stop())\nsys.argv[1:] = ['detect', '--help']\nentry.main()"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
 
@@ -56,3 +59,39 @@ def test_the_version_is_printed():
 def test_the_installed_command_starts():
     result = subprocess.run([sys.executable, "-m", "unseen", "--version"], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == f"unseen {unseen.__version__}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_of_commands_shows_the_first_line_of_each_commands_own_help(name):
+    assert first_line(name) == load_command(name).help.partition("\n")[0]
+
+
+QUICK = [["--help"], ["--version"], ["no-such-command"], ["keys", "list"], ["keys", "add", "--help"]]
+
+
+@pytest.mark.parametrize("words", QUICK, ids=" ".join)
+def test_what_needs_no_model_imports_neither_torch_nor_transformers(words, tmp_path):
+    script = "import sys, unseen.__main__ as entry\ntry: entry.main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    environment = os.environ | {"XDG_DATA_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", script, *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    imported = set(result.stderr.split())
+    assert not imported & {"torch", "transformers", "numpy"}
+    assert len(imported) < 700  # today 100 to 500; torch alone brings 1,000
+
+
+def test_the_package_offers_its_names_before_they_are_imported():
+    script = "import sys, unseen; print('Session' in dir(unseen), 'torch' in sys.modules); print(unseen.Session)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["True False", "<class 'unseen.session.Session'>"]
+
+
+def test_the_demo_prints_its_first_line_before_it_computes(tmp_path, monkeypatch):
+    def no_session(*_: object) -> None:
+        raise UnseenError("stop here")
+
+    demo = importlib.import_module("unseen.cli.demo")
+    monkeypatch.setattr(demo, "Session", no_session)
+    result = runner.invoke(app, ["demo", "--report", str(tmp_path / "demo.html")])
+    assert "real images" in result.stdout
+    assert isinstance(result.exception, UnseenError)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unseen import suites
-from unseen.bench.methods import ORACLE, ORACLE_ID
+from unseen.bench.methods import ORACLE, ORACLE_ID, Method
 from unseen.bench.runs import Run, default_detectors, list_runs, with_sweeps
 from unseen.suites import Suite
 
@@ -15,7 +15,7 @@ FITTED: tuple[str, ...] = (
     *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
     *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
 )
-ALL = ("energy", *default_detectors(), "neglabel groups=1", *FITTED)
+ALL = ("energy", *default_detectors(), "gl-mcm", "infoood-reconstructed", "neglabel groups=1", *FITTED)
 LEARNING = ("online", ORACLE, "adaneg", "pooled")
 ID_ONLY = ("mcm", "energy", "gl-mcm", "fit-mahalanobis", "online-id", ORACLE_ID)
 
@@ -45,8 +45,8 @@ class Exhibit:
     printed_methods: tuple[str, ...] = ()  # the lines of the suite's printed table that are its own; all if empty
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
-        """Return its runs of a suite; a detector of patches is left out where there are none."""
-        methods = [name for name in self.methods if suite.best_patches is not None or name != "gl-mcm"]
+        """Return its runs of a suite; a detector of patches or views is left out where there are none."""
+        methods = [name for name in self.methods if suite.has_parts(Method.parse(name).kind.parts)]
         fixed = [name for name in methods if name.startswith("fit-")]  # fitted once: no order can change them
         moving = [name for name in methods if not name.startswith("fit-")]
         runs = list_runs(suite, names=moving, orders=self.orders, seeds=seeds)

@@ -1,10 +1,17 @@
-"""The command line: one file per command, each a thin call into one module of the library."""
+"""The command line: one file per command, each a thin call into one module of the library.
 
+A command is imported when it is called: the list of commands needs the first line of each only, and no torch.
+"""
+
+import ast
 import importlib
+import pkgutil
+import signal
 import sys
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import unseen
 from unseen.cli import options, terminal
@@ -24,27 +31,49 @@ EXTENDED = {
     "score": ("streams",),
     "bench": ("compare", "paper"),
 }  # also `unseen bench compare`: bench_compare.py
-GROUPS = ("models", "keys")
-
-app = typer.Typer(
-    help="Know which images belong to none of your classes. No training, no labels.",
-    epilog="Exit codes: 0 done, 1 some input was skipped, 2 misuse.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
+GROUPS = ("models", "keys")  # unseen.cli.NAME holds the group NAME
+NAMES = (*COMMANDS, *EXTENDED, *GROUPS)
+MARKUP: Any = "markdown"
 
 
-@app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
-    """Know which images belong to none of your classes. No training, no labels."""
-    if version:
-        typer.echo(f"unseen {unseen.__version__}")
-        raise typer.Exit
+class LazyGroup(TyperGroup):
+    """The group of all commands: lists them by their first line, and imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands.update((name, TyperCommand(name)) for name in NAMES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command with its first line alone, which is what a list of commands shows."""
+        command = self.commands.get(cmd_name)
+        if command:
+            command.help = first_line(cmd_name)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that the first word names, imported, and the other words."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_command(str(name)), rest
 
 
-def _find(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"unseen.cli.{module}"), name)
+def first_line(name: str) -> str:
+    """Return the first line of a command's help, or of the file of a group, without importing it."""
+    file = ast.parse(pkgutil.get_data("unseen.cli", f"{name}.py") or b"")
+    functions = [node for node in file.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return (ast.get_docstring(functions[0] if functions else file) or "").partition("\n")[0]
+
+
+def load_command(name: str) -> Any:
+    """Return a command with its options and subcommands, imported."""
+    part = typer.Typer(rich_markup_mode=MARKUP)
+    if name in EXTENDED:
+        part.add_typer(_extended(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
+    elif name in GROUPS:
+        part.add_typer(_find(name, name), name=name)
+    else:
+        part.command(name)(_find(name, name))
+    _catch_interrupts()
+    return typer.main.get_group(part).commands[name]
 
 
 def _extended(name: str, others: tuple[str, ...]) -> typer.Typer:
@@ -56,12 +85,32 @@ def _extended(name: str, others: tuple[str, ...]) -> typer.Typer:
     return group
 
 
-for name in COMMANDS:
-    app.command(name)(_find(name, name))
-for name, others in EXTENDED.items():
-    app.add_typer(_extended(name, others), name=name, help=_find(name, name).__doc__)
-for name in GROUPS:
-    app.add_typer(_find(name, name), name=name)
+def _find(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"unseen.cli.{module}"), name)
+
+
+def _catch_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, now that the imports are done (see `unseen.__main__`)."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    help="Know which images belong to none of your classes. No training, no labels.",
+    epilog="Exit codes: 0 done, 1 some input was skipped, 2 misuse.",
+    no_args_is_help=True,
+    rich_markup_mode=MARKUP,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Know which images belong to none of your classes. No training, no labels."""
+    if version:
+        typer.echo(f"unseen {unseen.__version__}")
+        raise typer.Exit
 
 
 def main() -> None:

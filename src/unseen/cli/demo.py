@@ -40,6 +40,8 @@ def demo(
     """
     pack = embedded.load()
     pack = pack[pack.trial.arrival(order, seed)]
+    if not as_json:
+        _print_images(pack)  # before the work: someone is waiting for a first line
     session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
     verdicts = session.observe(pack.trial.z)
     learning = judge(session.detector, verdicts.reading, pack.trial)
@@ -60,10 +62,13 @@ def demo(
     terminal.out.print(f"\nreport with the pictures: {report}", soft_wrap=True)
 
 
-def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
+def _print_images(pack: embedded.Pack) -> None:
     counts = Counter(pack.trial.sources[i] for i in pack.trial.source.tolist())
     kinds = ", ".join(f"{count:,} {source}" for source, count in sorted(counts.items()))
-    terminal.out.print(f"{len(verdicts):,} real images ({kinds}), encoded beforehand; nothing is downloaded")
+    terminal.out.print(f"{len(pack.keys):,} real images ({kinds}), encoded beforehand; nothing is downloaded")
+
+
+def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
     terminal.out.print(f"{stream_page.about(session)}\n", soft_wrap=True)
     records = list(verdicts.records(pack.keys))
     print("\n".join([*map(sentence, records[:SHOWN]), "…", *map(sentence, records[-SHOWN:])]))

@@ -1,4 +1,4 @@
-"""unseen keys: who may call the service."""
+"""Make, list and revoke API keys. Example: `unseen keys add --scope admin`"""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +8,7 @@ import typer
 from unseen.cli import options, terminal
 from unseen.serve.http.auth import ApiKeys
 
-keys = typer.Typer(
-    help="Make, list and revoke API keys. Example: `unseen keys add --scope admin`", no_args_is_help=True
-)
+keys = typer.Typer(help=__doc__, no_args_is_help=True)
 
 
 def _keys(data: Path) -> ApiKeys:

@@ -1,4 +1,4 @@
-"""unseen models: which encoders there are, which are on this machine, and how to get one."""
+"""List, fetch and show encoders. Example: `unseen models fetch offline`"""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -10,7 +10,7 @@ from rich.table import Table
 from unseen.cli import options, terminal
 from unseen.encoders.catalogue import MODELS, Model, find_model
 
-models = typer.Typer(help="List, fetch and show encoders. Example: `unseen models fetch offline`", no_args_is_help=True)
+models = typer.Typer(help=__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(MODELS)}.")]
 

@@ -5,12 +5,11 @@ An option that one command has stands in the signature of that command.
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from unseen import detectors
 from unseen.scale import cluster
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
@@ -30,10 +29,8 @@ Features = Annotated[
 ]
 
 # what judges
-Detector = Annotated[
-    str | None,
-    typer.Option(help=f"One of: {', '.join(sorted(detectors.REGISTRY))} (default: {detectors.DEFAULT})."),
-]
+if TYPE_CHECKING:
+    Detector = Annotated[str | None, typer.Option()]  # __getattr__ has it
 State = Annotated[Path | None, typer.Option(help="Keep what is learned in this file; go on from it if it is there.")]
 Recall = Annotated[
     float | None, typer.Option(help="Share of known images that the threshold should accept (default: 0.95).")
@@ -55,6 +52,16 @@ SERVICE_DATA = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / 
 ServiceData = Annotated[Path, typer.Option(help="Folder of the service: streams, journals and keys.")]
 Ray = Annotated[str | None, typer.Option(help=cluster.HELP)]
 Gpus = Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)]
+
+
+def __getattr__(name: str) -> Any:
+    """Return the option `Detector`, whose help lists the detectors: importing them takes a second, and torch."""
+    if name != "Detector":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from unseen import detectors
+
+    listed = ", ".join(sorted(detectors.REGISTRY))
+    return Annotated[str | None, typer.Option(help=f"One of: {listed} (default: {detectors.DEFAULT}).")]
 
 
 class DefaultGroup(TyperGroup):

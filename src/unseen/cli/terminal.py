@@ -1,13 +1,12 @@
 """What every command shares: where words go, where data goes, and what the exit code means."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from unseen.verdicts import finite
 
 DONE, SKIPPED, MISUSE = 0, 1, 2
 
@@ -43,7 +42,7 @@ def progress(unit: str) -> Progress:
 def _plain(value: Any) -> Any:
     """Return a value with null for what JSON has no number for: a share of nothing is nan."""
     if isinstance(value, float):
-        return finite(value)
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -71,7 +71,7 @@ class Detector(ABC, Generic[S]):
     needs_names: ClassVar[int] = 1  # 2 where names compete: a softmax over one is always 1
     needs_negatives: ClassVar[bool] = False
     derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
-    needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
+    parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
     merges: ClassVar[bool] = False  # states learned side by side can become one
 
     def __post_init__(self) -> None:
@@ -145,8 +145,8 @@ class Detector(ABC, Generic[S]):
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
 
     def _checked(self, z: Tensor) -> Tensor:
-        shape = f"[n, 1 + patches, {self.labels.dim}]" if self.needs_patches else f"[n, {self.labels.dim}]"
-        if z.ndim != 2 + self.needs_patches or z.shape[-1] != self.labels.dim:
+        shape = f"[n, 1 + {self.parts}, {self.labels.dim}]" if self.parts else f"[n, {self.labels.dim}]"
+        if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.dim:
             raise FeatureError(
                 f"expected features of shape {shape} for this label space, got {list(z.shape)}; "
                 "pass a batch (z[None]) from the same encoder"

@@ -1,5 +1,7 @@
 """Write files whole or not at all, read back only what was written, and keep what can be made again in a cache."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json
@@ -9,12 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from unseen.errors import StateError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -47,6 +51,8 @@ def sync_folder(folder: Path) -> None:
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, header: str) -> None:
     """Write `tensors` and a JSON `header` as one safetensors file that carries its own checksum."""
+    from safetensors.torch import save_file  # late: who writes plain files needs no torch
+
     metadata = {"kind": kind, "header": header, "sha256": _checksum(tensors, header)}
     with replacing(path) as temporary:
         try:
