@@ -49,7 +49,8 @@ class StuckService(Service):
 def child(pipe: Connection, settings: Settings, room: int | None, port: int = 0, stuck: bool = False) -> None:
     torch.set_num_threads(1)
     if stuck:
-        serve_run.Service, serve_run.STOP_SECONDS = StuckService, 1.0
+        setattr(serve_run, "Service", StuckService)  # noqa: B010
+        serve_run.STOP_SECONDS = 1.0
     if room is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
