@@ -14,6 +14,7 @@ from unseen.storage.files import replacing
 
 STREAM_ID = re.compile("[0-9a-f]{16}")
 FORMAT = 2  # of stream.json; 0.1 wrote no format
+KEPT = 2048  # unknown images that a stream keeps: a service has many streams
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class StreamConfig:
 
     def spec(self, labels: LabelSpace) -> SessionSpec:
         """Return how the stream's session is built."""
-        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings)
+        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings, keep=KEPT)
 
     def check(self, labels: LabelSpace) -> None:
         """Refuse settings that a service cannot work with, or that do not survive one sample."""

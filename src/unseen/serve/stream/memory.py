@@ -18,9 +18,9 @@ FEW, MORE = 20, 21  # names of each side: from 16 on, sizes grow linearly with t
 
 
 def session_bytes(session: Session) -> int:
-    """Return the bytes of everything a session has learned."""
+    """Return the bytes of everything a session has learned, and of the images that it may keep."""
     tensors = [tensor for state in session.snapshot for tensor in flatten(state).values()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return session.reservoir.byte_limit + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def state_bytes(config: StreamConfig, labels: LabelSpace) -> int:
