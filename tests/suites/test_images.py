@@ -286,7 +286,7 @@ def test_every_suite_of_the_paper_can_report_on_an_empty_disk(name, tmp_path):
     sets = {*table["unknown"], "average", "near", "far"}
     assert all(set(figures) <= sets for figures in table["paper"].values())
     for figures in table["paper"].values():
-        assert all(len(pair) == 2 for pair in figures.values())
+        assert all(len(pair) in (2, 4) for pair in figures.values())  # with deviations over seeds or without
 
 
 def test_sets_with_images_of_known_classes_are_marked():

@@ -227,7 +227,7 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
         for name in (*table.columns, "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")
         for line in table.lines:
-            cells = (tables.brief(line.cells.get(name), deviation=name in table.groups) for name in table.columns)
+            cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
         terminal.out.print(grid)

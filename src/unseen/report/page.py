@@ -153,7 +153,9 @@ def table_html(table: Table, unclean: Sequence[str]) -> str:
 
 
 def _line(line: MethodLine, columns: Sequence[str]) -> str:
-    cells = "".join(f"<td>{text}</td>" for name in columns for text in tables.texts(line.cells.get(name), SMALL))
+    cells = "".join(
+        f"<td>{text}</td>" for name in columns for text in tables.texts(line.cells.get(name), SMALL, line.digits)
+    )
     name = f"{line.method}, as printed" if line.printed else line.method
     kind = ' class="printed"' if line.printed else ""
     cost = f"<td>{tables.time(line)}</td><td>{tables.size(line.state_bytes)}</td>"

@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 
 from unseen.bench import Row, code_version, markdown_table, mean_and_deviation
-from unseen.bench.paper import STAND_IN_NOTE, Found, printed
+from unseen.bench.paper import STAND_IN_NOTE, Exhibit, Found, printed
 from unseen.report import page, plots, tables
-from unseen.report.tables import Table
+from unseen.report.tables import MetricCell, Table, tex
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
@@ -58,11 +58,19 @@ def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures
     exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
     if exhibit.name in PRINTED:
         parts.append(PRINTED[exhibit.name])
-    elif not found.images and not exhibit.sweeps:  # beside rows of a suite over images its printed lines stand already
-        lines = printed(exhibit.suites, exhibit.printed_methods).items()
-        parts += [_printed_grid(name, figures) for name, figures in lines if figures]
+    elif not exhibit.sweeps:
+        parts += _printed_only(exhibit, ran)
     notes = [exhibit.differs, *([STAND_IN_NOTE] if found.features else []), *found.missing]
     return ExhibitSection(found, parts, notes)
+
+
+def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
+    """Yield the printed lines that do not stand beside one of ours."""
+    beside = {suite.name: {row["detector"] for row in rows} for suite, rows in ran}
+    for name, lines in printed(exhibit.suites, exhibit.printed_methods).items():
+        rest = {method: row for method, row in lines.items() if method not in beside.get(name, ())}
+        if rest:
+            yield _printed_grid(name, rest)
 
 
 def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
@@ -181,14 +189,13 @@ def _pairs(names: Sequence[str]) -> list[str]:
 def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
     sets = list(dict.fromkeys(one for row in figures.values() for one in row))
     lines = [
-        [method, *(_cell(value) for one in sets for value in row.get(one, (math.nan, math.nan)))]
-        for method, row in figures.items()
+        [method, *(text for one in sets for text in _printed_cell(row.get(one)))] for method, row in figures.items()
     ]
     return Grid(f"printed: {name}", ["method", *_pairs(sets)], lines)
 
 
-def _cell(value: float) -> str:
-    return "—" if math.isnan(value) else f"{value:.2f}"
+def _printed_cell(figures: Sequence[float] | None) -> list[str]:
+    return tables.texts(None if figures is None else MetricCell(*figures), "{} ({})", digits=2)
 
 
 def write(folder: Path, sections: Sequence[ExhibitSection]) -> list[Path]:
@@ -258,35 +265,30 @@ def _anchor(one: ExhibitSection) -> str:
     return one.found.exhibit.name.lower().replace(" ", "-")
 
 
+LATEX_HEAD = r"""\documentclass{article}
+\usepackage[T1]{fontenc}
+\usepackage{booktabs,graphicx}
+\usepackage[margin=2cm]{geometry}
+\begin{document}"""
+
+
 def latex(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report as LaTeX sections; needs booktabs and graphicx."""
-    lines = [r"% \usepackage{booktabs,graphicx}; figures are SVG files beside this one"]
+    """Return the report as a LaTeX document; a figure is shown where its SVG was converted to PDF."""
+    lines = [LATEX_HEAD]
     for one in sections:
-        lines += [rf"\section*{{{_tex(one.title)}}}", f"State: {_tex(one.found.state)}.", ""]
+        lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
         for part in one.parts:
-            lines += [rf"\paragraph{{{_tex(part.title)}}}", _latex_part(part), ""]
-        lines += [r"\begin{itemize}", *(rf"\item {_tex(note)}" for note in one.notes), r"\end{itemize}", ""]
-    return "\n".join(lines)
+            lines += [rf"\paragraph{{{tex(part.title)}}}~\\", _latex_part(part), ""]
+        lines += [r"\begin{itemize}", *(rf"\item {tex(note)}" for note in one.notes), r"\end{itemize}", ""]
+    return "\n".join([*lines, r"\end{document}", ""])
 
 
 def _latex_part(part: Table | Grid | Figure) -> str:
     if isinstance(part, Table):
         return "\n".join([r"\resizebox{\textwidth}{!}{%", tables.latex(part).rstrip() + "}"])
     if isinstance(part, Figure):
-        return f"% figure-{part.name}.svg"
-    rows = [" & ".join(map(_tex, line)) + r" \\" for line in (part.heads, *part.lines)]
+        shown = rf"\includegraphics[width=\textwidth]{{figure-{part.name}.pdf}}"
+        return rf"\IfFileExists{{figure-{part.name}.pdf}}{{{shown}}}{{figure-{tex(part.name)}.svg}}"
+    rows = [" & ".join(map(tex, line)) + r" \\" for line in (part.heads, *part.lines)]
     grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
     return "\n".join([r"\resizebox{\textwidth}{!}{%", *grid, r"\bottomrule", r"\end{tabular}}"])
-
-
-def _tex(text: str) -> str:
-    for plain, escaped in (
-        ("\\", r"\textbackslash "),
-        ("_", r"\_"),
-        ("%", r"\%"),
-        ("&", r"\&"),
-        ("#", r"\#"),
-        ("`", ""),
-    ):
-        text = text.replace(plain, escaped)
-    return text
