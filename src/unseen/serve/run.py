@@ -75,7 +75,7 @@ class Server(uvicorn.Server):
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files as it may: every stream holds three, every connection one."""
+    """Let the process open as many files as it may: a stream in use holds three, a connection one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -30,6 +30,7 @@ log = logging.getLogger("unseen.serve")
 
 OPENERS = 2 * len(os.sched_getaffinity(0))  # threads: opening computes and waits for the disk in turn
 STOP_SECONDS = 4  # after which a stop takes no more snapshots
+JOURNALS = 100  # whose files stay open, three each: those used last
 SNAPSHOTS = 8  # at most a second, of the streams that would take longest to replay
 READY, OPENING, WAITING, DAMAGED, REFUSED = "ready", "opening", "waiting", "damaged", "refused"
 
@@ -125,9 +126,10 @@ class StreamStore(ABC):
         check_names(labels, limits)
         if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
             raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first", "streams")
+        wanted = replace(wanted, detector=detectors.find(wanted.detector).name)
         self._check_memory(labels, wanted)
         wanted.check(labels)
-        config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
+        config = self.folder.add_stream(labels, wanted)
         entry = self.entries[config.id] = StreamEntry(config)
         self._try_open(entry)
         return entry
@@ -177,6 +179,7 @@ class StreamStore(ABC):
         now = time.monotonic()
         if now - self._summed > 1:
             self._summed = now
+            self.threads.keeper.submit(self._rest)
             for costly in self._costly_streams():
                 self._queue_snapshot(costly)
 
@@ -192,6 +195,12 @@ class StreamStore(ABC):
             excess -= stream.replay_seconds
             found.append(stream)
         return found
+
+    def _rest(self) -> None:
+        """Close the files of the journals that were used least lately, so that few hold any."""
+        holding = [entry.stream for entry in list(self.entries.values()) if entry.stream and entry.stream.holds_files]
+        for stream in sorted(holding, key=lambda stream: stream.used)[:-JOURNALS]:
+            stream.rest()
 
     def _queue_snapshot(self, stream: Stream) -> None:
         if not stream.snapshot_queued and not stream.durability.volatile:
@@ -219,6 +228,7 @@ class LocalStreams(StreamStore):
         """Replay a stream."""
         config, settings = entry.config, self.settings
         stream = Stream(self.folder.streams / config.id, config, settings.durability)
+        stream.rest()
         executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
         entry.observe = MicroBatcher(stream.observe, executor, block=BLOCK, queue=queue)
         entry.score = MicroBatcher(stream.score, executor, block=BLOCK, queue=queue)
