@@ -13,6 +13,9 @@ class Limits:
     connections: int = 1024  # of all callers; one that is idle makes room for a new one
     address: int = 256  # connections from one address other than this machine's
     requests: int = 256  # of one owner that are being answered, listeners among them
+    at_once: int = 32  # of them that are worked on, the others wait their turn; of those that read:
+    reads_at_once: int = 4
+    reads: float = 200  # requests a second of one owner that read, or of one stranger; 0 is no limit
     reserved: int = 64  # requests that only the operator may have beside those of all others
     headers: int = 32 << 10  # bytes before a body
     header_seconds: float = 10  # a client may take to send them
@@ -20,7 +23,7 @@ class Limits:
     body_seconds: float = 30  # a client may take to send its request
     buffered: int = 512 << 20  # bytes of all bodies being received or answered
     buffered_each: int = 128 << 20  # of one owner
-    json_values: int = 1 << 18  # values in JSON: more is slow to parse, and rows of float32 are not
+    json_values: int = 1 << 17  # values in JSON: more is slow to parse, and rows of float32 are not
     batch: int = 2048  # samples of a request
     pixels: int = 50_000_000  # of one image, checked before it is decoded
     queue: int = 16_384  # samples waiting for one stream

@@ -14,7 +14,9 @@ from unseen.serve.http.auth import is_loopback
 from unseen.serve.http.errors import error_response
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import EVERYONE, Limits
+from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.shares import Shares
+from unseen.serve.work.turns import Turns
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -110,6 +112,8 @@ class AdmissionMiddleware(HTTPMiddleware):
     def __init__(self, app: ASGIApp, limits: Limits, owner_of: Callable[[Request], str]) -> None:
         super().__init__(app)
         self.owner_of, self.reserved = owner_of, limits.reserved
+        self.reads = RateLimiter(limits.reads, "requests that read", "reads")
+        self.turns = {True: Turns(limits.reads_at_once), False: Turns(limits.at_once)}
         self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,14 +121,26 @@ class AdmissionMiddleware(HTTPMiddleware):
         if scope["path"] in HEALTH:
             return await self.app(scope, receive, send)
         owner = scope[OWNER] = self.owner_of(Request(scope))
+        caller, is_read = owner or _address(scope), scope["method"] in ("GET", "HEAD")
         try:
+            if is_read or not owner:
+                self.reads.take(caller, 1)
             self.requests.take(owner, 1, reserve=0 if owner == EVERYONE else self.reserved)
         except ServiceError as error:
             return await error_response(error)(scope, receive, send)
         try:
-            await self.app(scope, receive, send)
+            if scope["path"].endswith("/events") or scope["path"].startswith("/v1/jobs/"):  # these only wait
+                await self.app(scope, receive, send)
+            else:
+                async with self.turns[is_read].taken(caller):
+                    await self.app(scope, receive, send)
         finally:
             self.requests.give_back(owner, 1)
+
+
+def _address(scope: Scope) -> str:
+    """Return where a stranger calls from, as a name that no owner has."""
+    return f"@{scope['client'][0] if scope.get('client') else ''}"
 
 
 class BodyLimitMiddleware(HTTPMiddleware):

@@ -16,16 +16,24 @@ from unseen.errors import ServiceError
 from unseen.serve.http import bodies, creation, schema, views
 from unseen.serve.http import events as events_module
 from unseen.serve.http.auth import LOCAL, ApiKey, bearer_secret
+from unseen.serve.http.binary import ARROW, SAFETENSORS
 from unseen.serve.http.bodies import RAW
 from unseen.serve.http.service import Service
-from unseen.serve.http.views import dump_json, json_response
+from unseen.serve.http.views import json_response
+from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import THUMBNAILS
 from unseen.serve.stream.snapshots import AUTO, KEPT
 from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
-SAMPLES = schema.request_body(schema.Samples, raw="Rows of little-endian float32.", form={"images": True})
+BINARY = {
+    RAW: "Rows of little-endian float32: the fast way.",
+    SAFETENSORS: "A safetensors file with one tensor `features` of shape [n, d].",
+    ARROW: "An Arrow stream without compression: a column `features` of lists of floats and, perhaps, one `key`.",
+    "image/*": "One image file; `?key=` is what it is called.",
+}
+SAMPLES = schema.request_body(schema.Samples, raw=BINARY, form={"images": True})
 SAMPLES |= {"security": [{"HTTPBearer": []}]}
 PAGE = 1000  # streams in one answer
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}

@@ -234,15 +234,17 @@ class Error(BaseModel):
     message: str
 
 
-def request_body(model: type[RequestBody], *, raw: str = "", form: dict[str, bool] | None = None) -> dict[str, Any]:
+def request_body(
+    model: type[RequestBody], *, raw: str | dict[str, str] = "", form: dict[str, bool] | None = None
+) -> dict[str, Any]:
     """Return the OpenAPI description of a body of several media types, which a route dispatches on itself.
 
-    A JSON model, raw bytes described by `raw`, or a form whose fields are files (True) or texts.
+    A JSON model, raw bytes described by `raw` (of one kind, or by media type), or a form whose fields are files (True) or texts.
     """
     content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
-    if raw:
-        binary = {"type": "string", "format": "binary", "description": raw}
-        content["application/octet-stream"] = {"schema": binary}
+    for media, meaning in ({"application/octet-stream": raw} if isinstance(raw, str) else raw).items():
+        if meaning:
+            content[media] = {"schema": {"type": "string", "format": "binary", "description": meaning}}
     if form:
         kinds = {True: {"type": "string", "format": "binary"}, False: {"type": "string"}}
         fields = {name: kinds[is_file] for name, is_file in form.items()}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
@@ -21,6 +22,8 @@ from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.jobs import Jobs
 
 T = TypeVar("T")
+PICTURED = ',"pictured":true}'  # the end of an event whose samples have thumbnails
+AT_ONCE = 128 << 10  # bytes of features that are checked on the loop
 
 
 class Service:
@@ -69,14 +72,19 @@ class Service:
         """Run what is slow and seldom away from the loop and from the writers, sharing fairly between owners."""
         return await asyncio.get_running_loop().run_in_executor(self.store.threads.chores.executor(owner), work)
 
+    async def run_parser(self, owner: str, work: Callable[[], T]) -> T:
+        """Parse or check what is large away from the loop, sharing fairly between owners."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.threads.parsers.executor(owner), work)
+
     async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
         """Return what a caller sent as checked features; images are encoded."""
         labels, owner = entry.opened.labels, entry.config.owner
-        samples = await read_samples(request, labels.dim, self.limits)
+        samples = await read_samples(request, labels.dim, self.limits, self.store.threads.parsers.executor(owner))
         self.rate.take(owner, len(samples))
         key = idempotency_key(request)
         if samples.features is not None:
-            return sample_batch(labels, samples.features, key, keys=samples.keys)
+            checked = partial(sample_batch, labels, samples.features, key, keys=samples.keys)
+            return checked() if samples.features.nbytes <= AT_ONCE else await self.run_parser(owner, checked)
         z, thumbnails = await self.encoder.encode(owner, samples.images, RequiredEncoder.of(labels))
         digest = content_digest(samples.images)
         return sample_batch(labels, z, key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
@@ -86,24 +94,21 @@ class Service:
         stream = entry.opened
         assert entry.observe is not None
         answer = await entry.observe(batch)
-        verdicts = views.verdict_list(answer, stream.labels.names, batch.keys)
-        text = views.dump_json(verdicts)
         if not answer.repeated:
             views.count_verdicts(self.metrics, entry, answer)
             entry.thumbnails.add(answer.first, batch.thumbnails)
             entry.keys.add(answer.first, batch.keys)
             if self.events.has_listeners(entry.config.id):
-                event = views.dump_json({**verdicts, "pictured": True}) if batch.thumbnails else text
+                event = answer.text[:-1] + PICTURED if batch.thumbnails else answer.text
                 last = answer.first + len(answer.verdicts) - 1
                 self.events.publish(entry.config.id, VerdictEvent(answer.first, last, event))
             self.store.snapshot_if_due(stream)
-        return text
+        return answer.text
 
     async def score(self, entry: StreamEntry, batch: SampleBatch) -> str:
         """Return the verdicts on a batch as JSON, without learning anything."""
-        names = entry.opened.labels.names
         assert entry.score is not None
-        return views.dump_json(views.verdict_list(await entry.score(batch), names, batch.keys))
+        return (await entry.score(batch)).text
 
     async def close(self) -> None:
         """Answer what waits, leave every stream with a fresh snapshot, and end all threads."""

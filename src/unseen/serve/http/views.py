@@ -1,7 +1,6 @@
 """What a service shows of its streams: for a list, for a page, for Prometheus."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,24 +12,15 @@ from unseen.labels.nearest import nearest_negatives
 from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.stream.batch import BatchVerdicts
+from unseen.serve.stream.batch import BatchVerdicts, dump_json
 from unseen.serve.stream.history import RecentVerdicts
 from unseen.serve.stream.snapshots import SnapshotFolder
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import DONE, Job
-from unseen.verdicts import finite, records
+from unseen.verdicts import finite
 
 LATEST = 60  # verdicts a page shows when it is opened
 EVENT = 256  # verdicts in one event of those that came before
-
-
-def verdict_list(answer: BatchVerdicts, names: Sequence[str], keys: Sequence[str | None] = ()) -> dict[str, Any]:
-    """Return verdicts as JSON shows them; samples that were only scored have no number."""
-    rows = list(records(answer.verdicts, names, keys or [None] * len(answer.verdicts)))
-    if answer.first >= 0:
-        for seq, row in enumerate(rows, answer.first):
-            row["seq"] = seq
-    return {"verdicts": rows, "repeated": answer.repeated}
 
 
 def stream_summary(entry: StreamEntry) -> dict[str, Any]:
@@ -108,8 +98,7 @@ def stream_history(entry: StreamEntry) -> dict[str, Any]:
 def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str, Any]]:
     """Return verdicts that are kept, with what their callers called the samples."""
     keys = [entry.keys.get(recent.first + place) for place in range(len(recent.verdicts))]
-    shown = verdict_list(BatchVerdicts(recent.first, recent.verdicts), entry.opened.labels.names, keys)
-    return list(shown["verdicts"])
+    return BatchVerdicts(recent.first, recent.verdicts).rows(entry.opened.labels.names, keys)
 
 
 def past_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
@@ -168,11 +157,6 @@ def metrics_text(metrics: Metrics, entries: Iterable[StreamEntry]) -> bytes:
             metrics.drift.labels(id).set(entry.stream.history.drift)
             metrics.faults.labels(id).set(len(entry.stream.faults))
     return metrics.text()
-
-
-def dump_json(content: dict[str, Any]) -> str:
-    """Return JSON text."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def json_response(text: str, status: int = 200) -> Response:

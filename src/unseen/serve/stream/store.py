@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import Counter as Count
@@ -15,7 +16,7 @@ from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError, UnseenError
 from unseen.serve.settings import EVERYONE, Settings
-from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
+from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.history import RECENT, THUMBNAILS, RecentItems
@@ -230,8 +231,9 @@ class LocalStreams(StreamStore):
         stream = Stream(self.folder.streams / config.id, config, settings.durability)
         stream.rest()
         executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
-        entry.observe = MicroBatcher(stream.observe, executor, block=BLOCK, queue=queue)
-        entry.score = MicroBatcher(stream.score, executor, block=BLOCK, queue=queue)
+        observe, score = (partial(with_texts, work, stream.labels.names) for work in (stream.observe, stream.score))
+        entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)
+        entry.score = MicroBatcher(score, executor, block=BLOCK, queue=queue)
         entry.stream, entry.status = stream, READY
 
     def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:
