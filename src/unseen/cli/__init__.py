@@ -25,6 +25,8 @@ COMMANDS = (
     "mine",
     "gap",
     "serve",
+    "backup",
+    "restore",
     "export",
 )  # unseen.cli.NAME holds the function NAME
 EXTENDED = {

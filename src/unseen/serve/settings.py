@@ -33,7 +33,9 @@ class Limits:
     negatives: int = 100_000
     memory: int = 8 << 30  # bytes of the states of all streams
     memory_each: int = 2 << 30  # of one owner's
+    disk_each: int = 50 << 30  # bytes of one owner's streams on disk, with what they may come to
     jobs: int = 8  # of one owner that run at once
+    sockets: int = 16  # of one owner that observe over one connection each
     listeners: int = 32  # event streams open on one stream
 
 
@@ -58,5 +60,6 @@ class Settings:
     encoder: str | None = "offline"
     limits: Limits = field(default_factory=Limits)
     durability: Durability = field(default_factory=Durability)
+    logs: Path | None = None  # folder of access.jsonl and audit.jsonl
     require_key: bool = False  # even where only this machine can call
     compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

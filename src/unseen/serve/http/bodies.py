@@ -118,14 +118,7 @@ async def read_form(request: Request, limits: Limits) -> Form:
 
 async def read_samples(request: Request, dim: int, limits: Limits, parsers: Executor | None = None) -> SampleBody:
     """Return the features of a request, or its images as bytes; what is large is parsed by `parsers`."""
-    samples = await _parsed(request, dim, limits, parsers)
-    if not 0 < len(samples) <= limits.batch:
-        raise ServiceError(
-            413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches", "batch"
-        )
-    if len(samples.keys) not in (0, len(samples)):
-        raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
-    return samples
+    return _checked(await _parsed(request, dim, limits, parsers), limits)
 
 
 async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor | None) -> SampleBody:
@@ -149,6 +142,27 @@ async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor 
         key = request.query_params.get("key", "")[:KEY_LENGTH]
         return SampleBody(None, [await request.body()], [key] if key else ())
     raise unsupported(media, [JSON, RAW, FORM, SAFETENSORS, ARROW])
+
+
+def message_samples(content: bytes | str, dim: int, limits: Limits) -> SampleBody:
+    """Return the features in one message: rows of float32, or JSON."""
+    if isinstance(content, bytes):
+        return _checked(SampleBody(_rows(content, dim)), limits)
+    check_values(content.encode(), limits)
+    samples = _from_json(parse_json(content, Samples), dim)
+    if samples.features is None:
+        raise ServiceError(422, "expected features in a message, got images; send them as a request")
+    return _checked(samples, limits)
+
+
+def _checked(samples: SampleBody, limits: Limits) -> SampleBody:
+    if not 0 < len(samples) <= limits.batch:
+        raise ServiceError(
+            413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches", "batch"
+        )
+    if len(samples.keys) not in (0, len(samples)):
+        raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
+    return samples
 
 
 @contextmanager

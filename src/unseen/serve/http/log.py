@@ -76,7 +76,7 @@ def line(**fields: Any) -> str:
 def append(path: Path, lines: list[str]) -> None:
     """Add lines to a file that only its owner reads."""
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    with path.open("a", opener=_private) as file:
+    with open(path, "a", opener=_private) as file:
         file.writelines(lines)
 
 

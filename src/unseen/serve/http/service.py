@@ -12,6 +12,7 @@ from unseen.serve.http import views
 from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret, is_loopback
 from unseen.serve.http.bodies import idempotency_key, read_samples
 from unseen.serve.http.events import EventHub, VerdictEvent
+from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
@@ -20,6 +21,7 @@ from unseen.serve.stream.store import LocalStreams, StreamEntry, StreamStore
 from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.jobs import Jobs
+from unseen.serve.work.shares import Shares
 
 T = TypeVar("T")
 PICTURED = ',"pictured":true}'  # the end of an event whose samples have thumbnails
@@ -35,18 +37,20 @@ class Service:
         self.keys = ApiKeys(settings.data / "keys.json")
         self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
         self.metrics, self.jobs = Metrics(), Jobs(self.limits.jobs)
-        self.encoder = ImageEncoder(settings.encoder, self.limits)
+        self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
+        self.sockets = Shares(total=self.limits.connections, each=self.limits.sockets, what="sockets", code="listeners")
+        self.store.on_commit = self.metrics.commit.observe
 
     def needs_key(self) -> bool:
         """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
         return self.settings.require_key or self.keys.needed or not is_loopback(self.settings.host)
 
-    def owner_of(self, request: Request) -> str:
-        """Return whose key a request carries, or "" for none that is valid."""
+    def key_of(self, request: Request) -> ApiKey | None:
+        """Return the key a request carries, None where it has none that is valid."""
         try:
-            return self.authorize(bearer_secret(request), "read").owner
+            return self.authorize(bearer_secret(request), "read")
         except ServiceError:
-            return ""
+            return None
 
     def authorize(self, secret: str | None, scope: str) -> ApiKey:
         """Return the caller's key; refuse one that is missing, wrong or too weak."""
@@ -61,10 +65,10 @@ class Service:
         """Return the stream with an id, if the caller's key may see it."""
         return self.store.find(id, self.authorize(secret, scope).owner)
 
-    def may_read(self, secret: str | None, entry: StreamEntry) -> bool:
-        """Return whether a caller may still read a stream: its key may have been revoked, the stream deleted."""
+    def may(self, secret: str | None, entry: StreamEntry, scope: str) -> bool:
+        """Return whether a caller may still use a stream: its key may have been revoked, the stream deleted."""
         try:
-            return self.find(secret, entry.config.id, "read") is entry
+            return self.find(secret, entry.config.id, scope) is entry
         except ServiceError:
             return False
 
@@ -116,3 +120,4 @@ class Service:
         await self.store.idle()
         await asyncio.to_thread(self.encoder.close)
         await asyncio.to_thread(self.store.close)
+        await asyncio.to_thread(self.log.close)

@@ -13,6 +13,7 @@ from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.stream.batch import BatchVerdicts, dump_json
+from unseen.serve.stream.disk import folder_bytes
 from unseen.serve.stream.history import RecentVerdicts
 from unseen.serve.stream.snapshots import SnapshotFolder
 from unseen.serve.stream.store import StreamEntry
@@ -65,8 +66,11 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
         "moved": stream.moved(),
         "drift": drift,
         "drifting": drift >= 1,
+        "alarm": stream.history.watch.shown(),
         "journal_bytes": stream.journal.size(),
         "memory_bytes": stream.memory,
+        "disk_bytes": folder_bytes(stream.folder),
+        "disk_expected_bytes": stream.expected_disk,
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": snapshot_list(stream.snapshots),
@@ -146,15 +150,18 @@ def count_verdicts(metrics: Metrics, entry: StreamEntry, answer: BatchVerdicts) 
 
 def metrics_text(metrics: Metrics, entries: Iterable[StreamEntry]) -> bytes:
     """Return the metrics with gauges as they stand now."""
-    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.drift, metrics.faults):
+    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.age, metrics.drift, metrics.alarm):
         gauge.clear()
+    metrics.faults.clear()
     for entry in entries:
         metrics.streams.labels(entry.status).inc()
         if entry.stream and entry.observe:
             id = entry.config.id
             metrics.journal.labels(id).set(entry.stream.journal.size())
             metrics.waiting.labels(id).set(entry.observe.waiting)
+            metrics.age.labels(id).set(entry.observe.age)
             metrics.drift.labels(id).set(entry.stream.history.drift)
+            metrics.alarm.labels(id).set(entry.stream.history.watch.raised_at is not None)
             metrics.faults.labels(id).set(len(entry.stream.faults))
     return metrics.text()
 

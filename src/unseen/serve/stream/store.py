@@ -5,7 +5,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from unseen.errors import ServiceError, StateError, UnseenError
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
 from unseen.serve.stream.config import StreamConfig, read_config
+from unseen.serve.stream.disk import check_quota, expected_bytes, folder_bytes
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.history import RECENT, THUMBNAILS, RecentItems
 from unseen.serve.stream.memory import check_names, state_bytes
@@ -75,6 +76,7 @@ class StreamStore(ABC):
         self.threads = ServiceThreads(settings.compute)
         self.entries = {path.name: _entry(path) for path in folder.stream_folders()}
         self.stopping = False
+        self.on_commit: Callable[[float], object] = lambda seconds: None  # told how long the disk took
         self.ready, self._retried, self._summed = False, 0.0, 0.0
 
     @abstractmethod
@@ -129,6 +131,7 @@ class StreamStore(ABC):
             raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first", "streams")
         wanted = replace(wanted, detector=detectors.find(wanted.detector).name)
         self._check_memory(labels, wanted)
+        self.check_disk(wanted.owner, expected_bytes(labels, state_bytes(wanted, labels), self.settings.durability))
         wanted.check(labels)
         config = self.folder.add_stream(labels, wanted)
         entry = self.entries[config.id] = StreamEntry(config)
@@ -152,6 +155,12 @@ class StreamStore(ABC):
                     "choose smaller settings or delete a stream",
                     "memory",
                 )
+
+    def check_disk(self, owner: str, more: int) -> None:
+        """Refuse what would take an owner over its share of the disk, by what its streams may come to or have."""
+        owned = [entry for entry in list(self.entries.values()) if entry.config.owner == owner and entry.stream]
+        taken = sum(max(entry.opened.expected_disk, folder_bytes(entry.opened.folder)) for entry in owned)
+        check_quota(taken, more, self.settings.limits)
 
     def delete(self, entry: StreamEntry) -> None:
         """Remove a stream and everything it learned."""
@@ -230,6 +239,7 @@ class LocalStreams(StreamStore):
         config, settings = entry.config, self.settings
         stream = Stream(self.folder.streams / config.id, config, settings.durability)
         stream.rest()
+        stream.on_commit = lambda seconds: self.on_commit(seconds)
         executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
         observe, score = (partial(with_texts, work, stream.labels.names) for work in (stream.observe, stream.score))
         entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)

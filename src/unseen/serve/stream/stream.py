@@ -4,7 +4,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,6 +19,7 @@ from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, first_of_each_key, raw_bytes, split_by_batch
 from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.disk import expected_bytes
 from unseen.serve.stream.fresh import fresh_session
 from unseen.serve.stream.history import History
 from unseen.serve.stream.journal import (
@@ -52,6 +53,7 @@ class Stream:
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
         self.snapshot_queued = False
+        self.on_commit: Callable[[float], object] = lambda seconds: None
         self.used = 0.0  # when something was last written
         self.replay_seconds = 0.0  # that a restart would take for what no snapshot covers
         self._lock = threading.Lock()
@@ -134,6 +136,11 @@ class Stream:
         """Return the bytes of the state; while a block is learned there are two."""
         return session_bytes(self.readers)
 
+    @property
+    def expected_disk(self) -> int:
+        """Return the bytes on disk that the stream may come to, without snapshots taken by hand."""
+        return expected_bytes(self.labels, self.memory, self.durability)
+
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
         state, start = flatten(self.readers.snapshot.detector), flatten(self.fresh().snapshot.detector)
@@ -199,12 +206,13 @@ class Stream:
         return isinstance(self.journal, SqliteJournal) and self.journal.is_open
 
     def _append(self, entry: JournalEntry, receipts: Sequence[Receipt] = ()) -> None:
-        self._fresh = False  # until the write is confirmed, what is on disk is not known
+        self._fresh, started = False, time.perf_counter()  # until it is confirmed, what is on disk is not known
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
             raise no_room(error) from error
         self._retention, self._fresh, self.used = None, True, time.monotonic()
+        self.on_commit(time.perf_counter() - started)
 
     def _refresh(self) -> None:
         """After a failed write, go back to what is on disk, whatever that is."""
