@@ -14,6 +14,7 @@ from torch import Tensor
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule, added
 from unseen.detectors.pooled.evidence import (
+    EXAMPLE_TERMS,
     TERMS,
     Evidence,
     EvidenceTerm,
@@ -58,6 +59,7 @@ class PooledEvidence(Detector[PooledState]):
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
+    example_terms: ClassVar[tuple[EvidenceTerm, ...]] = EXAMPLE_TERMS
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
@@ -120,13 +122,18 @@ class PooledEvidence(Detector[PooledState]):
         """Return the mean of all names."""
         return text_mean(self.labels)
 
+    @property
+    def used_terms(self) -> tuple[EvidenceTerm, ...]:
+        """Return the terms of the evidence: with examples, anchors that fit images need less contrast."""
+        return self.terms if self.labels.examples is None else self.example_terms
+
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
-        return evidence(text, self.label_statistics, self.terms)
+        return evidence(text, self.label_statistics, self.used_terms)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
-        return baseline(moments, self.label_statistics, self.terms)
+        return baseline(moments, self.label_statistics, self.used_terms)
 
     def _running_baseline(self, state: PooledState, own: Evidence) -> tuple[LogitMoments, Float[Tensor, " T"]]:
         """Return the moments after a block and the baseline of each of its samples."""

@@ -17,9 +17,10 @@ from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_l
 from unseen.detectors.pooled.names import TOP, NameShapes, NameSums, name_shapes
 from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import map_state
-from unseen.labels import LabelSpace
+from unseen.labels import Examples, LabelSpace
 
 INTERVAL = 256  # most samples between two updates
+EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
 
 
@@ -77,8 +78,8 @@ class Sums(NamedTuple):
 
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
-        """Return the sums before the first sample."""
-        names = NameSums.empty(labels.id_anchors), NameSums.empty(labels.ood_anchors)
+        """Return the sums before the first sample: those of the examples, where there are some."""
+        names = seeded(NameSums.empty(labels.id_anchors), labels.examples), NameSums.empty(labels.ood_anchors)
         votes = torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
@@ -95,6 +96,14 @@ class Sums(NamedTuple):
             self.sides.updated(weight, samples.z.double(), samples.margin),
             predictions,
         )
+
+
+def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
+    """Return sums of names to which labelled examples have been added."""
+    if examples is None:
+        return sums
+    weight = sums.total.new_full((len(examples), 1), EXAMPLE_WEIGHT)
+    return sums.updated(examples.label.unsqueeze(1), weight, examples.z.to(sums.total))
 
 
 class Fitted(NamedTuple):
