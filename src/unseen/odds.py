@@ -52,9 +52,9 @@ def logits(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -
 CACHE = 1 << 17  # elements of a float32 matrix that stay in a core's cache between two passes
 
 
-def in_cache(matrix: Float[Tensor, "T C"]) -> Iterator[slice]:
-    """Yield ranges of rows small enough that several passes over them cost one trip to memory."""
-    size = max(1, len(matrix) if matrix.is_cuda else CACHE // max(1, matrix.shape[-1]))
+def in_cache(matrix: Float[Tensor, "T C"], *, width: int | None = None) -> Iterator[slice]:
+    """Yield ranges of rows small enough that several passes over them, or over `width` numbers each, cost one trip."""
+    size = max(1, len(matrix) if matrix.is_cuda else CACHE // max(1, width or matrix.shape[-1]))
     for start in range(0, len(matrix), size):
         yield slice(start, start + size)
 

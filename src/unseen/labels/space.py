@@ -66,6 +66,11 @@ class LabelSpace:
         return self.id_anchors.shape[1]
 
     @cached_property
+    def text_mean(self) -> Float[Tensor, " d"]:
+        """Return the mean vector of all names, known and negative."""
+        return (self.id_anchors.sum(0) + self.ood_anchors.sum(0)) / (len(self.names) + len(self.negatives))
+
+    @cached_property
     def fingerprint(self) -> str:
         """Return a hash of everything that can move a score: names, vectors, prompt, encoder, manifest."""
         digest = hashlib.sha256(self._header().encode())

@@ -26,12 +26,12 @@ from unseen.detectors.pooled.evidence import (
 )
 from unseen.detectors.pooled.names import NameLogits, NearestNames, energy_gain, name_logits, top_names
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleRows, text_mean
+from unseen.detectors.pooled.state import Claims, Fitted, Learning, PooledState, SampleRows, until_update
 from unseen.detectors.state import map_state
-from unseen.odds import energy
 from unseen.text import TextLogits, text_logits
 
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
+BLOCKS = 8  # blocks of text logits between two copies of the sums
 FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
 NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 
@@ -41,8 +41,13 @@ class SampleBlock(NamedTuple):
 
     z: Float[Tensor, "T d"]
     text: TextLogits
+    energy: Float[Tensor, " T"]  # logsumexp of the logits of all names
     own: Float[Tensor, " T"]  # frozen evidence
     base: Float[Tensor, " T"]  # its baseline
+
+    def rows(self, rows: slice) -> SampleBlock:
+        """Return some of the samples."""
+        return map_state(lambda part: part[rows], self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,24 +86,36 @@ class PooledEvidence(Detector[PooledState]):
         counted = state.seen < BASELINE_SAMPLES
         count = (state.seen + 1).clamp(max=BASELINE_SAMPLES)
         moments = map_state(lambda total, one: (total + one * counted) / count, state.moments, own.moments)
-        reading, _ = self._judge(state, SampleBlock(z, text, own.value, self.baseline(moments)))
+        reading, _ = self._judge(state, SampleBlock(z, text, own.energy, own.value, self.baseline(moments)))
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         """Score each sample with what was learned up to the last update, in arrival order."""
         if not len(z):
             return self.read(state, z), state
+        readings, learning = [], Learning(state, self.labels)
+        for part in z.split(self.block_for(z) // BLOCKS):
+            block, moments = self._frozen(learning, part)
+            learning.state = learning.state._replace(moments=moments)
+            start = 0
+            while start < len(part):
+                rows = slice(start, start + until_update(learning.seen))
+                reading, samples = self._judge(learning.state, block.rows(rows))
+                learning.take(samples)
+                readings.append(reading)
+                start = rows.stop
+        return Reading.joined(readings), learning.finish()
+
+    def block_for(self, z: Tensor) -> int:
+        """Return how many samples are learned between two copies of the sums."""
+        return BLOCKS * super().block_for(z)
+
+    def _frozen(self, learning: Learning, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, LogitMoments]:
+        """Return what the frozen text says of samples, and the moments after them."""
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
-        moments, base = self._running_baseline(state, own)
-        readings, start = [], 0
-        while start < len(z):
-            rows = slice(start, start + state.until_update)
-            part = SampleBlock(z[rows], TextLogits(*(side[rows] for side in text)), own.value[rows], base[rows])
-            reading, samples = self._judge(state, part)
-            state, start = state.after(samples, self.labels), rows.stop
-            readings.append(reading)
-        return Reading.joined(readings), state._replace(moments=moments)
+        moments, base = self._running_baseline(learning, own)
+        return SampleBlock(z, text, own.energy, own.value, base), moments
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts; every sum is that of one observer who gave the same scores."""
@@ -117,11 +134,6 @@ class PooledEvidence(Detector[PooledState]):
         """Return what the evidence needs of the label space."""
         return LabelStatistics(len(self.labels.names), len(self.labels.negatives), gap_shrinkage(self.labels))
 
-    @cached_property
-    def text_mean(self) -> Float[Tensor, " d"]:
-        """Return the mean of all names."""
-        return text_mean(self.labels)
-
     @property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:
         """Return the terms of the evidence: with examples, anchors that fit images need less contrast."""
@@ -135,11 +147,15 @@ class PooledEvidence(Detector[PooledState]):
         """Return the frozen evidence of an image related to no name."""
         return baseline(moments, self.label_statistics, self.used_terms)
 
-    def _running_baseline(self, state: PooledState, own: Evidence) -> tuple[LogitMoments, Float[Tensor, " T"]]:
+    def _running_baseline(self, learning: Learning, own: Evidence) -> tuple[LogitMoments, Float[Tensor, " T"]]:
         """Return the moments after a block and the baseline of each of its samples."""
-        number = state.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
+        moments = learning.state.moments
+        if learning.seen >= BASELINE_SAMPLES:
+            base = self.baseline(map_state(lambda total: total / BASELINE_SAMPLES, moments))
+            return moments, base.expand(len(own.value))
+        number = learning.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
         counted = number <= BASELINE_SAMPLES
-        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), state.moments, own.moments)
+        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, own.moments)
         means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
         return map_state(lambda total: total[-1], totals), self.baseline(means)
 
@@ -159,7 +175,7 @@ class PooledEvidence(Detector[PooledState]):
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
         )
-        return reading, SampleRows(block.z, margin, predicted, *claims(block.text, nearest, weight))
+        return reading, SampleRows(block.z, margin, predicted, *claims(block.energy, nearest, weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
@@ -167,9 +183,10 @@ class PooledEvidence(Detector[PooledState]):
         """Return what image space adds to the logits of the nearest known and the nearest negative names."""
         sums, fitted = state.sums, state.fitted
         (known, known_logit), (negative, negative_logit) = nearest
+        anchors = self.labels.id_anchors, self.labels.ood_anchors
         return (
-            name_logits(z, self.tau * known_logit, known, sums.known, fitted.known, self.text_mean),
-            name_logits(z, self.tau * negative_logit, negative, sums.negative, fitted.negative, self.text_mean),
+            name_logits(z, self.tau * known_logit, known, anchors[0], sums.known, fitted.known),
+            name_logits(z, self.tau * negative_logit, negative, anchors[1], sums.negative, fitted.negative),
         )
 
     def _named(self, nearest: NearestNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
@@ -186,9 +203,9 @@ def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
     return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
 
 
-def claims(text: TextLogits, nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
+def claims(energy: Float[Tensor, " T"], nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
     """Return the softmax over all names, for the nearest of each side, times the weight of that side."""
-    total = torch.logaddexp(energy(text.known), energy(text.negative)).unsqueeze(1)
+    total = energy.unsqueeze(1)
     unknown, known = weight.unsqueeze(2).to(total.dtype)
     return (
         Claims(nearest.known.name, known * torch.exp(nearest.known.logit - total)),

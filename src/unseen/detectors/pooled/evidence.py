@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unseen.detectors.pooled.baseline import expected_maximum, typical_energy, unrelated_normal
 from unseen.labels import LabelSpace
-from unseen.odds import in_cache
-from unseen.text import TextLogits, neglabel
+from unseen.odds import energy, in_cache
+from unseen.text import TextLogits
 
 BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
 TINY = 1e-9  # floor of a variance: every name, or every image, is the same
@@ -40,7 +40,7 @@ class LabelStatistics(NamedTuple):
 class ImageStatistics(NamedTuple):
     """What the terms need of each image."""
 
-    text: TextLogits
+    log_odds: Float[Tensor, " T"]  # of the known names against the negatives, Eq. 3
     contrast: Float[Tensor, " T"]  # best - mean logit of the known names
     moments: LogitMoments
 
@@ -50,6 +50,7 @@ class Evidence(NamedTuple):
 
     value: Float[Tensor, " T"]
     moments: LogitMoments
+    energy: Float[Tensor, " T"]  # logsumexp over all names
 
 
 class EvidenceTerm(ABC):
@@ -72,7 +73,7 @@ class LogOdds(EvidenceTerm):
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
         """Return the log-odds of each image."""
-        return neglabel(image.text) - labels.gap_shrinkage * image.moments.gap
+        return image.log_odds - labels.gap_shrinkage * image.moments.gap
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
         """Return the difference of two random energies, and what is left of the gap."""
@@ -120,11 +121,12 @@ def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[Evidence
     (known_mean, known_var), (negative_mean, negative_var) = (mean_and_variance(part) for part in text)
     peak = text.known.amax(1)
     moments = LogitMoments(known_var.sqrt(), negative_var.sqrt(), known_mean - negative_mean)
-    image = ImageStatistics(text, peak - known_mean, moments)
+    known, negative = energy(text.known), energy(text.negative)
+    image = ImageStatistics(known - negative, peak - known_mean, moments)
     value = reduce(torch.add, (term.value(image, labels) for term in terms))
     mean, deviation = unrelated_normal(known_mean.double(), known_var.double(), peak.double(), labels.names)
     unrelated = LogitMoments(deviation, negative_var.double().sqrt(), mean - negative_mean.double())
-    return Evidence(value.double(), unrelated)
+    return Evidence(value.double(), unrelated, torch.logaddexp(known, negative))
 
 
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
