@@ -108,7 +108,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
-        parts, start, seen = [], 0, int(state.seen)
+        parts: list[Decisions] = []
+        start, seen = 0, int(state.seen)
         while start < len(margin) or not parts:
             interval = self._interval(seen)
             part = margin[start : start + interval - seen % interval]
