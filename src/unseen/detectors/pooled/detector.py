@@ -14,6 +14,7 @@ from torch import Tensor
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule, added
 from unseen.detectors.pooled.evidence import (
+    EXAMPLE_TERMS,
     TERMS,
     Evidence,
     EvidenceTerm,
@@ -64,6 +65,7 @@ class PooledEvidence(Detector[PooledState]):
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
+    example_terms: ClassVar[tuple[EvidenceTerm, ...]] = EXAMPLE_TERMS
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
@@ -135,13 +137,18 @@ class PooledEvidence(Detector[PooledState]):
         """Return what the evidence needs of the label space."""
         return LabelStatistics(len(self.labels.names), len(self.labels.negatives), gap_shrinkage(self.labels))
 
+    @property
+    def used_terms(self) -> tuple[EvidenceTerm, ...]:
+        """Return the terms of the evidence: with examples, anchors that fit images need less contrast."""
+        return self.terms if self.labels.examples is None else self.example_terms
+
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
-        return evidence(text, self.label_statistics, self.terms)
+        return evidence(text, self.label_statistics, self.used_terms)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
-        return baseline(moments, self.label_statistics, self.terms)
+        return baseline(moments, self.label_statistics, self.used_terms)
 
     def _running_baseline(self, learning: Learning, own: Evidence) -> Float[Tensor, " T"]:
         """Return the baseline of each sample of a block, and let the block teach it."""

@@ -130,6 +130,7 @@ class Surprise(EvidenceTerm):
 
 
 TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
+EXAMPLE_TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(0.25), Surprise(0.125))  # where examples moved anchors
 
 
 def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Evidence:

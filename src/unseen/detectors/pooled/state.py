@@ -17,9 +17,10 @@ from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_l
 from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums
 from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import map_state
-from unseen.labels import LabelSpace
+from unseen.labels import Examples, LabelSpace
 
 INTERVAL = 256  # most samples between two updates
+EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
 FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
 FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
@@ -85,8 +86,8 @@ class Sums(NamedTuple):
 
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
-        """Return the sums before the first sample."""
-        names = NameSums.empty(labels.id_anchors), NameSums.empty(labels.ood_anchors)
+        """Return the sums before the first sample: those of the examples, where there are some."""
+        names = seeded(NameSums.empty(labels.id_anchors), labels.examples), NameSums.empty(labels.ood_anchors)
         votes = torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
@@ -104,6 +105,14 @@ class Sums(NamedTuple):
         if seen < FIRST_DIRECTION:
             return self
         return self._replace(predictions=self.predictions.updated(weight, samples.predicted, seen))
+
+
+def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
+    """Return sums of names to which labelled examples have been added."""
+    if examples is None:
+        return sums
+    weight = sums.total.new_full((len(examples), 1), EXAMPLE_WEIGHT)
+    return sums.updated(examples.label.unsqueeze(1), weight, examples.z.to(sums.total))
 
 
 class Fitted(NamedTuple):
