@@ -15,6 +15,7 @@ from unseen.cli import label_space, options, output, terminal
 from unseen.cli.calibrate import KnownImages
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
+from unseen.discover.edits import space_path
 from unseen.encoders import Encoder, load_encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
@@ -74,7 +75,7 @@ def detect(
     session = chosen.session(used, state)
     images = _known_images(calibrate, known, used, model, wanted)
     if state and not state.exists():
-        used.save(label_space.space_path(state))
+        used.save(space_path(state))
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
@@ -134,7 +135,7 @@ class DetectRun(StreamRun):
 
     def judge_batch(self, batch: Batch, z: Any) -> None:
         """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
-        verdicts = self.judge(z) if batch else None
+        verdicts = self.judge(z, [image.path for image in batch]) if batch else None
         inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
         judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
         self.skipped += len(batch.skipped)
