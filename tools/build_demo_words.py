@@ -18,8 +18,9 @@ IMAGENET = Path(suites.__file__).with_name("imagenet_classes.txt")
 EVERYDAY = """
 airplane automobile ball bicycle boat book bottle bread bridge building bus cake camera car chair clock clothing coat
 computer cup digit door dress drum face fish flag flower food fruit glove guitar hand handbag handwriting hat house
-jacket kettle key knife lamp leaf letter map mountain newspaper number painting pen plate ring road rock shelf ship shirt
-shoe sign skirt sky sofa spoon stairs statue table telephone tool toy train tree trousers truck vehicle wall wheel window
+jacket kettle key knife lamp leaf letter map mountain newspaper number painting pen plate ring road rock shelf ship
+shirt shoe sign skirt sky sofa spoon stairs statue table telephone tool toy train tree trousers truck vehicle wall
+wheel window
 """
 
 

@@ -1,3 +1,4 @@
+import json
 from zlib import crc32
 
 import numpy as np
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 from helpers import suite_files
 from helpers.tiny_models import save_clip
 from unseen import bench, detectors, suites
+from unseen.bench import methods
 from unseen.cli.bench import bench as command
 from unseen.errors import DataError, SettingError
 from unseen.images import Image
+from unseen.report import tables
 from unseen.suites import loading
 from unseen.suites.images import read_classes
 from unseen.suites.views import VIEWS, random_crop
@@ -174,6 +177,23 @@ def test_each_method_reads_its_own_label_space_and_the_row_says_so(root, colours
     assert texts["neglabel space=tanl"] == texts["tanl"] == "own: The nice {}., 4 negatives by tanl"
 
 
+def test_the_cross_table_has_every_score_over_every_label_space(root, colours, monkeypatch):
+    assert len(set(methods.expanded(["mcm", "cross"]))) == 1 + len(methods.SCORES) * len(methods.SPACES)
+    monkeypatch.setattr(methods, "SCORES", ("neglabel", "clipscope"))
+    monkeypatch.setattr(methods, "SPACES", ("neglabel", "csp"))
+    (root / "words.txt").write_text("".join(f"{colour} {i}\n" for colour in ("grey", "white") for i in range(10)))
+    arguments = ("--data", root, "--detectors", "cross", "--seeds", 1, "--workers", 1)
+    result = run(root / "toy.toml", *arguments)
+    assert "score, by whose negatives" in result.stdout
+    assert "neglabel space=csp" in result.stdout
+    rows = list(map(json.loads, run(root / "toy.toml", *arguments, "--json").stdout.splitlines()))
+    heads, lines = tables.cross_table(rows)
+    assert (heads[1:], [line[0] for line in lines]) == (("neglabel", "csp"), ["neglabel", "clipscope"])
+    mine = [one for row in rows if row["detector"] == "neglabel space=csp" for one in row["by_set"].values()]
+    assert lines[0][2].startswith(f"{100 * sum(one['margin_auroc'] for one in mine) / len(mine):.1f} / ")
+    assert tables.cross_table([]) is None
+
+
 def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):
     suite = suites.load_images(str(root / "toy.toml"), root)
     run = bench.list_runs(suite, names=("gl-mcm",), orders=("shuffled",), seeds=1)[0]
@@ -286,7 +306,7 @@ def test_every_suite_of_the_paper_can_report_on_an_empty_disk(name, tmp_path):
     sets = {*table["unknown"], "average", "near", "far"}
     assert all(set(figures) <= sets for figures in table["paper"].values())
     for figures in table["paper"].values():
-        assert all(len(pair) == 2 for pair in figures.values())
+        assert all(len(pair) in (2, 4) for pair in figures.values())  # with deviations over seeds or without
 
 
 def test_sets_with_images_of_known_classes_are_marked():

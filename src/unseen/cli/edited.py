@@ -17,7 +17,7 @@ def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path) -> No
         _negatives(record.get("negatives_removed", ())),
         ""
         if record.get("carried", True)
-        else "this detector cannot carry its state: it learned anew from the kept images",
+        else "the detector cannot carry its state: it learned anew from the kept images",
         "" if record["verb"] == "undo" else "take it back: unseen undo",
     ]
     print(" · ".join(filter(None, parts)))

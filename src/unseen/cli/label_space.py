@@ -50,8 +50,8 @@ def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> No
     """Refuse names or an encoder that a saved label space was not made with."""
     if names and tuple(names) != space.names:
         raise LabelError(
-            f"expected the names of the label space, got others: {changed_names(space.names, names)}; leave out --label "
-            "and --labels to go on, change the names of a state with unseen promote and unseen retire, or start another"
+            f"expected the names of the label space, got others: {changed_names(space.names, names)}; leave out "
+            "--label and --labels to go on, change names with unseen promote and unseen retire, or start another state"
         )
     made_by = space.manifest.get("encoder_fingerprint", encoder.fingerprint)
     if made_by != encoder.fingerprint:

@@ -7,6 +7,7 @@ import typer
 
 from unseen import LabelSpace, Session
 from unseen.cli import label_space
+from unseen.discover.edits import check_state
 
 State = Annotated[Path, typer.Option(help="State file of `unseen detect` or `score`.")]
 Space = Annotated[Path | None, typer.Option(help="Label space of the state, if it is not beside it.")]
@@ -14,10 +15,7 @@ Space = Annotated[Path | None, typer.Option(help="Label space of the state, if i
 
 def open_session(state: Path, space: Path | None) -> Session:
     """Return the session that a state was saved by."""
-    if not state.exists():
-        raise StateError(
-            f"expected a state, got no file at {state}; make one with: unseen detect PHOTOS --state {state}"
-        )
+    check_state(state)
     labels = label_space.saved_space(space, state, has_names=True)
     assert labels is not None  # the state exists
     return Session.load(state, labels)

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 from unseen.errors import LabelError
 from unseen.labels.corpus import canonical_spelling
+from unseen.labels.examples import Examples
 from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace
 
@@ -98,7 +99,16 @@ def without_name(space: LabelSpace, name: str) -> LabelSpace:
         id_anchors=space.id_anchors[rest],
         negatives=(*space.negatives, space.names[place]),
         ood_anchors=torch.cat([space.ood_anchors, space.id_anchors[place : place + 1]]),
+        examples=_examples_without(space.examples, place),
     )
+
+
+def _examples_without(examples: Examples | None, place: int) -> Examples | None:
+    """Return the examples of the other names, by their new places."""
+    if examples is None or not bool((examples.label != place).any()):
+        return None
+    kept = examples[examples.label != place]
+    return replace(kept, label=kept.label - (kept.label > place).long())
 
 
 def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:

@@ -30,6 +30,7 @@ class Limits:
     negatives: int = 100_000
     memory: int = 8 << 30  # bytes of the states of all streams
     memory_each: int = 2 << 30  # of one owner's
+    jobs: int = 8  # of one owner that run at once
     listeners: int = 32  # event streams open on one stream
 
 

@@ -104,7 +104,7 @@ class Suite:
 
     @property
     def paper(self) -> Mapping[str, Any]:
-        """Return printed figures: method -> set -> [AUROC, FPR95]."""
+        """Return printed figures: method -> set -> [AUROC, FPR95], then their deviations over seeds where printed."""
         return self.table.get("paper", {})
 
     @property

@@ -28,6 +28,9 @@ WITHOUT: dict[str, Any] = {
 }
 
 
+OPENING_SECONDS = 2.0  # that a stop waits for streams that are being opened
+
+
 def create_app(service: Service) -> FastAPI:
     """Return the application around a service."""
 
@@ -38,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
         yield
         store.stopping = True
         service.events.close()
-        await opening
+        await asyncio.wait([opening], timeout=OPENING_SECONDS)  # a long replay starts again next time
         await service.close()
 
     app = FastAPI(

@@ -81,6 +81,7 @@ def check_values(body: bytes, limits: Limits) -> None:
             413,
             f"expected at most {limits.json_values:,} values in JSON, got more; "
             f"send smaller batches, or rows of float32 as {RAW}",
+            "values",
         )
 
 
@@ -129,7 +130,9 @@ async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody
     else:
         raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
     if not 0 < len(samples) <= limits.batch:
-        raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches")
+        raise ServiceError(
+            413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches", "batch"
+        )
     if len(samples.keys) not in (0, len(samples)):
         raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
     return samples

@@ -110,7 +110,7 @@ class AdmissionMiddleware(HTTPMiddleware):
     def __init__(self, app: ASGIApp, limits: Limits, owner_of: Callable[[Request], str]) -> None:
         super().__init__(app)
         self.owner_of, self.reserved = owner_of, limits.reserved
-        self.requests = Shares(total=limits.connections, each=limits.requests, what="requests")
+        self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it at once."""
@@ -133,7 +133,7 @@ class BodyLimitMiddleware(HTTPMiddleware):
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         super().__init__(app)
         self.limits = limits
-        self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests")
+        self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests", code="bytes")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request with a limited body, whose bytes count until it is answered."""
@@ -183,7 +183,7 @@ def claimed_size(scope: Scope) -> int:
 def check_size(size: int, limits: Limits) -> None:
     """Refuse a body of too many bytes."""
     if size > limits.body:
-        raise ServiceError(413, f"expected at most {limits.body:,} bytes, got more; send smaller batches")
+        raise ServiceError(413, f"expected at most {limits.body:,} bytes, got more; send smaller batches", "body")
 
 
 def is_same_origin(request: Request) -> bool:
@@ -199,4 +199,6 @@ def is_same_origin(request: Request) -> bool:
 
 
 def _cross_site() -> ServiceError:
-    return ServiceError(403, "expected a call from this machine, got one on behalf of another; use an API key")
+    return ServiceError(
+        403, "expected a call from this machine, got one on behalf of another; use an API key", "origin"
+    )

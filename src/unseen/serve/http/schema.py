@@ -22,6 +22,47 @@ IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
 }
 
 
+CODE_OF_STATUS = {
+    400: "request",
+    401: "key",
+    403: "scope",
+    404: "not_found",
+    405: "method",
+    408: "slow",
+    409: "conflict",
+    413: "size",
+    415: "media_type",
+    422: "invalid",
+    429: "share",
+    500: "defect",
+    503: "busy",
+    505: "http_version",
+    507: "disk",
+}
+CODE_OF_KIND = {
+    "FeatureError": "features",
+    "LabelError": "labels",
+    "SettingError": "settings",
+    "StateError": "state",
+    "ImageError": "image",
+    "EncoderError": "encoder",
+    "MissingExtra": "extra",
+}
+LIMITS = ("batch", "body", "values", "names", "memory", "quota", "streams", "snapshots")  # what is too much to take
+SHARES = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")  # what is too much at once
+STATES = ("opening", "waiting", "damaged", "refused")  # of a stream that is not ready
+CODES = (
+    *CODE_OF_STATUS.values(),
+    *CODE_OF_KIND.values(),
+    *LIMITS,
+    *SHARES,
+    *STATES,
+    "origin",
+    "key_reused",
+    "parameters",
+)
+
+
 class RequestBody(BaseModel):
     """A request body; unknown fields are refused."""
 
@@ -159,16 +200,37 @@ class StreamInfo(StreamSummary):
     snapshots: list[SnapshotInfo]
 
 
+class JobInfo(BaseModel):
+    """Work that may outlast a request; `stream` is what it made, `error` why it failed."""
+
+    job: str
+    status: Literal["running", "done", "failed", "cancelled"]
+    stage: str = Field(description="What is being done.")
+    done: int = Field(description="Units of the stage, of `total`; 0 of 0 where they are not counted.")
+    total: int
+    started: str
+    stream: str | None
+    error: "Error | None"
+
+
+class JobList(BaseModel):
+    """Jobs, oldest first."""
+
+    jobs: list[JobInfo]
+
+
 class StreamList(BaseModel):
-    """The streams a key may see."""
+    """The streams a key may see, by id; `next` is where the next page starts, None on the last."""
 
     streams: list[StreamSummary]
+    next: str | None
 
 
 class Error(BaseModel):
-    """What is wrong: expected, got, remedy."""
+    """What is wrong: expected, got, remedy. `code` is for machines and does not change from version to version."""
 
     error: str
+    code: Literal[CODES]  # type: ignore[valid-type]
     message: str
 
 

@@ -6,20 +6,19 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.http import views
 from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret, is_loopback
 from unseen.serve.http.bodies import idempotency_key, read_samples
-from unseen.serve.http.events import EventHub
+from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import LocalStreams, StreamEntry, StreamStore
 from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
 from unseen.serve.work.fair_pool import RateLimiter
+from unseen.serve.work.jobs import Jobs
 
 T = TypeVar("T")
 
@@ -32,7 +31,8 @@ class Service:
         self.store = store or LocalStreams(DataFolder(settings.data), settings)
         self.keys = ApiKeys(settings.data / "keys.json")
         self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
-        self.metrics, self.encoder = Metrics(), ImageEncoder(settings.encoder, self.limits)
+        self.metrics, self.jobs = Metrics(), Jobs(self.limits.jobs)
+        self.encoder = ImageEncoder(settings.encoder, self.limits)
 
     def needs_key(self) -> bool:
         """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
@@ -91,9 +91,11 @@ class Service:
         if not answer.repeated:
             views.count_verdicts(self.metrics, entry, answer)
             entry.thumbnails.add(answer.first, batch.thumbnails)
+            entry.keys.add(answer.first, batch.keys)
             if self.events.has_listeners(entry.config.id):
                 event = views.dump_json({**verdicts, "pictured": True}) if batch.thumbnails else text
-                self.events.publish(entry.config.id, answer.first, event)
+                last = answer.first + len(answer.verdicts) - 1
+                self.events.publish(entry.config.id, VerdictEvent(answer.first, last, event))
             self.store.snapshot_if_due(stream)
         return text
 
@@ -103,17 +105,9 @@ class Service:
         assert entry.score is not None
         return views.dump_json(views.verdict_list(await entry.score(batch), names, batch.keys))
 
-    async def wanted_space(self, owner: str, wanted: StreamBody) -> LabelSpace:
-        """Return the label space a body asks for: offered by the operator, or built from names."""
-        name = wanted.space
-        if (wanted.names is None) == (name is None):
-            raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
-        if name is not None:
-            return await self.run_chore(owner, lambda: self.store.folder.space(name))
-        return await self.encoder.space(owner, wanted.names or [], wanted.negatives)
-
     async def close(self) -> None:
         """Answer what waits, leave every stream with a fresh snapshot, and end all threads."""
+        self.jobs.close()
         await self.store.idle()
         await asyncio.to_thread(self.encoder.close)
         await asyncio.to_thread(self.store.close)

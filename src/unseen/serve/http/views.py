@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,18 @@ from starlette.responses import Response
 
 from unseen import LabelSpace
 from unseen.labels.nearest import nearest_negatives
+from unseen.serve.http.errors import error_content
+from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.stream.batch import BatchVerdicts
+from unseen.serve.stream.history import RecentVerdicts
 from unseen.serve.stream.snapshots import SnapshotFolder
 from unseen.serve.stream.store import StreamEntry
+from unseen.serve.work.jobs import DONE, Job
 from unseen.verdicts import finite, records
 
 LATEST = 60  # verdicts a page shows when it is opened
+EVENT = 256  # verdicts in one event of those that came before
 
 
 def verdict_list(answer: BatchVerdicts, names: Sequence[str], keys: Sequence[str | None] = ()) -> dict[str, Any]:
@@ -89,15 +95,40 @@ def snapshot_list(snapshots: SnapshotFolder) -> list[dict[str, Any]]:
 def stream_history(entry: StreamEntry) -> dict[str, Any]:
     """Return curves, recent margins and the latest verdicts, with which of them have a thumbnail."""
     stream = entry.opened
-    history, last = stream.history, stream.history.recent[-LATEST:]
-    first = stream.at.seq - len(last)
-    latest = verdict_list(BatchVerdicts(first, last), stream.labels.names)["verdicts"]
+    history, recent = stream.history, stream.history.recent
+    latest = recent_records(entry, recent.after(recent.first + len(recent.verdicts) - LATEST - 1))
     return {
         "points": [point._asdict() | {"threshold": finite(point.threshold)} for point in history.points],
         "margins": history.margins,
         "drift": history.drift,
         "latest": [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest],
     }
+
+
+def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str, Any]]:
+    """Return verdicts that are kept, with what their callers called the samples."""
+    keys = [entry.keys.get(recent.first + place) for place in range(len(recent.verdicts))]
+    shown = verdict_list(BatchVerdicts(recent.first, recent.verdicts), entry.opened.labels.names, keys)
+    return list(shown["verdicts"])
+
+
+def past_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
+    """Return the verdicts of the samples after one, as far as they are kept."""
+    rows = recent_records(entry, entry.opened.history.recent.after(after))
+    parts = [rows[start : start + EVENT] for start in range(0, len(rows), EVENT)]
+    return [
+        VerdictEvent(part[0]["seq"], part[-1]["seq"], dump_json({"verdicts": part, "repeated": False}))
+        for part in parts
+    ]
+
+
+def job_info(job: Job) -> dict[str, Any]:
+    """Return how far a job is, and what it made or why it failed."""
+    made = job.result if job.status == DONE else None
+    started = datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds")
+    shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
+    error = error_content(job.error)[1] if job.error else None
+    return {**shown, "started": started, "stream": made.config.id if made else None, "error": error}
 
 
 def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:

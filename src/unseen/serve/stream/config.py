@@ -30,6 +30,7 @@ class StreamConfig:
     threshold_settings: dict[str, Any] = field(default_factory=dict)
     created: str = ""
     format: int = FORMAT
+    request: str = ""  # hashes of the idempotency key and the body that asked for the stream
 
     @property
     def refusal(self) -> str:

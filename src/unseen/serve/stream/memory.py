@@ -44,7 +44,7 @@ def check_names(labels: LabelSpace, limits: Limits) -> None:
     """Refuse a label space of too many names, however it came."""
     for what, names, most in (("names", labels.names, limits.names), ("negatives", labels.negatives, limits.negatives)):
         if len(names) > most:
-            raise ServiceError(413, f"expected at most {most:,} {what}, got {len(names):,}; leave some out")
+            raise ServiceError(413, f"expected at most {most:,} {what}, got {len(names):,}; leave some out", "names")
 
 
 def _measured(config: StreamConfig, known: int, negative: int, dim: int, dtype: torch.dtype) -> int:

@@ -41,7 +41,9 @@ class SnapshotFolder:
     def new(self, kind: str, entry: int) -> SavedSnapshot:
         """Return where a new snapshot belongs; refuse one by hand too many."""
         if kind == KEPT and len(self.all(KEPT)) >= self._most_kept:
-            raise ServiceError(409, f"expected at most {self._most_kept} snapshots, got one more; delete one first")
+            raise ServiceError(
+                409, f"expected at most {self._most_kept} snapshots, got one more; delete one first", "snapshots"
+            )
         return self.slot(kind, entry)
 
     def all(self, *kinds: str) -> list[SavedSnapshot]:

@@ -18,7 +18,7 @@ from unseen.serve.settings import EVERYONE, Settings
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.history import Thumbnails
+from unseen.serve.stream.history import RECENT, THUMBNAILS, RecentItems
 from unseen.serve.stream.memory import check_names, state_bytes
 from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
@@ -44,7 +44,8 @@ class StreamEntry:
     stream: Stream | None = None
     observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
-    thumbnails: Thumbnails = field(default_factory=Thumbnails)
+    thumbnails: RecentItems[bytes] = field(default_factory=lambda: RecentItems(THUMBNAILS))
+    keys: RecentItems[str | None] = field(default_factory=lambda: RecentItems(RECENT))  # what callers call samples
     counters: list[Count] | None = None
 
     @property
@@ -53,7 +54,9 @@ class StreamEntry:
         if self.stream is None:
             why = self.reason or "still being opened; try again in a moment"
             status = 507 if self.status == WAITING else 503
-            raise ServiceError(status, f"expected a stream that is ready, got one that is {self.status}: {why}")
+            raise ServiceError(
+                status, f"expected a stream that is ready, got one that is {self.status}: {why}", self.status
+            )
         return self.stream
 
     async def idle(self) -> None:
@@ -121,7 +124,7 @@ class StreamStore(ABC):
         limits, most = self.settings.limits, self.settings.limits.streams
         check_names(labels, limits)
         if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
-            raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first")
+            raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first", "streams")
         self._check_memory(labels, wanted)
         wanted.check(labels)
         config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
@@ -144,6 +147,7 @@ class StreamStore(ABC):
                     413,
                     f"expected {what} to take at most {most:,} bytes, got {before:,} and {size:,} for a new one; "
                     "choose smaller settings or delete a stream",
+                    "memory",
                 )
 
     def delete(self, entry: StreamEntry) -> None:

@@ -163,7 +163,9 @@ class Stream:
             return None
         if found.digest != batch.digest:
             return ServiceError(
-                422, "expected the features this idempotency key came with first, got others; use a new key"
+                422,
+                "expected the features this idempotency key came with first, got others; use a new key",
+                "key_reused",
             )
         return BatchVerdicts(found.first, np.frombuffer(found.answer, VERDICT_DTYPE), repeated=True)
 

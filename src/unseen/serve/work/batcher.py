@@ -43,7 +43,9 @@ class MicroBatcher(Generic[P, A]):
     async def __call__(self, request: P) -> A:
         """Return the answer to one request; refuse it when too many samples wait already."""
         if self._requests and self.waiting + len(request) > self._queue:
-            raise ServiceError(429, f"expected at most {self._queue} samples waiting, got more; try again in a moment")
+            raise ServiceError(
+                429, f"expected at most {self._queue} samples waiting, got more; try again in a moment", "queue"
+            )
         answer = asyncio.get_running_loop().create_future()
         self._requests.append((request, answer))
         self.waiting += len(request)
@@ -76,6 +78,9 @@ class MicroBatcher(Generic[P, A]):
         self._enough = None
 
     def _next_block(self) -> list[tuple[P, asyncio.Future[A]]]:
+        self._leave_out_gone()
+        if not self._requests:
+            return []
         block = [self._requests.popleft()]
         size = len(block[0][0])
         while self._requests and size + len(self._requests[0][0]) <= self._block:
@@ -84,7 +89,16 @@ class MicroBatcher(Generic[P, A]):
         self.waiting -= size
         return block
 
+    def _leave_out_gone(self) -> None:
+        """Drop the requests of callers that have gone: when the service stops, it waits for nobody."""
+        gone = [pair for pair in self._requests if pair[1].done()]
+        if gone:
+            self.waiting -= sum(len(request) for request, _ in gone)
+            self._requests = deque(pair for pair in self._requests if not pair[1].done())
+
     async def _answer(self, block: list[tuple[P, asyncio.Future[A]]]) -> None:
+        if not block:
+            return
         answers: Sequence[A | Exception]
         started = time.perf_counter()
         try:

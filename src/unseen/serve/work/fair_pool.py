@@ -112,6 +112,8 @@ class RateLimiter:
     """A bucket per owner that fills at `rate` a second and holds two seconds' worth."""
 
     rate: float
+    what: str = "samples"
+    code: str = "rate"
     clock: Callable[[], float] = time.monotonic  # a jump of the wall clock changes nothing
     _level: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -124,7 +126,9 @@ class RateLimiter:
         level = min(most, level + (now - then) * self.rate)
         if level < min(amount, most):
             wait = (min(amount, most) - level) / self.rate
-            raise ServiceError(429, f"expected at most {self.rate:g} samples a second, got more; wait {wait:.1f} s")
+            raise ServiceError(
+                429, f"expected at most {self.rate:g} {self.what} a second, got more; wait {wait:.1f} s", self.code
+            )
         self._level[owner] = level - amount, now
 
 
