@@ -45,7 +45,10 @@ def bench(
     ] = None,
     detectors: Annotated[
         str,
-        typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
+        typer.Option(
+            help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart. "
+            "cross: every score over the negatives that each method mines."
+        ),
     ] = ",".join(harness.DETECTORS),
     seeds: Annotated[int, typer.Option(help="How many random orders.", min=1)] = 3,
     orders: Annotated[
@@ -219,6 +222,11 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     for judged in tables.verdict_tables(rows)[:1]:
         grid = Grid(*judged.heads, title=judged.title, title_justify="left")
         for texts in judged.lines:
+            grid.add_row(*texts)
+        terminal.out.print(grid)
+    if crossed := tables.cross_table(rows):
+        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", title_justify="left")
+        for texts in crossed[1]:
             grid.add_row(*texts)
         terminal.out.print(grid)
     for table in tables.tables(rows, suite):

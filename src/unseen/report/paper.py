@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -21,6 +22,10 @@ INTRODUCTION = (
 )
 
 
+METRICS = ("AUROC", "FPR95")
+CODE = re.compile("`([^`]+)`")
+
+
 @dataclass(frozen=True)
 class Grid:
     """A small table of text."""
@@ -28,6 +33,12 @@ class Grid:
     title: str
     heads: Sequence[str]
     lines: Sequence[Sequence[str]]
+    sets: Sequence[str] = ()  # after the first column each has two: AUROC and FPR95
+
+    @classmethod
+    def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
+        """Return a table with AUROC and FPR95 of each set after its first column."""
+        return cls(title, [first, *(f"{name} {metric}" for name in sets for metric in METRICS)], lines, tuple(sets))
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures
 def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
     """Yield the printed lines that do not stand beside one of ours."""
     beside = {suite.name: {row["detector"] for row in rows} for suite, rows in ran}
-    for name, lines in printed(exhibit.suites, exhibit.printed_methods).items():
+    for name, lines in printed(exhibit).items():
         rest = {method: row for method, row in lines.items() if method not in beside.get(name, ())}
         if rest:
             yield _printed_grid(name, rest)
@@ -86,7 +97,7 @@ def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Ite
                 mine = [row for row in rows if row["varied"] == [setting]]
                 yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
     else:
-        yield from tables.tables(rows, suite)
+        yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
     learning = [row for row in rows if row["over_time"] and not row["varied"]]
     mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
     if name == "Table 11" and figures and mixed:
@@ -134,10 +145,8 @@ SEEDS = """
 """
 PRINTED = {
     "Table 12": PRINTED_COST,
-    "Table 13": Grid(
-        "printed: each seed",
-        ["seed", *(f"{name} {metric}" for name in FOUR_SETS for metric in ("AUROC", "FPR95"))],
-        [line.split() for line in SEEDS.strip().splitlines()],
+    "Table 13": Grid.of_sets(
+        "printed: each seed", "seed", FOUR_SETS, [line.split() for line in SEEDS.strip().splitlines()]
     ),
 }
 
@@ -153,7 +162,7 @@ def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
         spread = [mean_and_deviation(column) for column in zip(*values.values(), strict=True)]
         lines = [[str(seed), *(f"{value:.2f}" for value in one)] for seed, one in values.items()]
         lines += [["mean", *(f"{mean:.2f}" for mean, _ in spread)], ["std", *(f"{std:.2f}" for _, std in spread)]]
-        yield Grid(f"{suite.name}: {method}, each seed", ["seed", *_pairs((*suite.sets, "average"))], lines)
+        yield Grid.of_sets(f"{suite.name}: {method}, each seed", "seed", (*suite.sets, "average"), lines)
 
 
 def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
@@ -166,7 +175,7 @@ def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
             for name in suite.sets
         ]
         lines.append([f"{value:g}", *(f"{number:.2f}" for number in _with_average(pairs))])
-    return Grid(f"{suite.name}: {setting}", [setting, *_pairs((*suite.sets, "average"))], lines)
+    return Grid.of_sets(f"{suite.name}: {setting}", setting, (*suite.sets, "average"), lines)
 
 
 def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:
@@ -182,16 +191,12 @@ def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
     return [100 * value for pair in (*pairs, average) for value in pair]
 
 
-def _pairs(names: Sequence[str]) -> list[str]:
-    return [f"{name} {metric}" for name in names for metric in ("AUROC", "FPR95")]
-
-
 def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
     sets = list(dict.fromkeys(one for row in figures.values() for one in row))
     lines = [
         [method, *(text for one in sets for text in _printed_cell(row.get(one)))] for method, row in figures.items()
     ]
-    return Grid(f"printed: {name}", ["method", *_pairs(sets)], lines)
+    return Grid.of_sets(f"printed: {name}", "method", sets, lines)
 
 
 def _printed_cell(figures: Sequence[float] | None) -> list[str]:
@@ -246,7 +251,7 @@ def html(sections: Sequence[ExhibitSection]) -> str:
 
 def _html_section(one: ExhibitSection) -> str:
     parts = "".join(_html_part(part) for part in one.parts)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in one.notes)
+    notes = "".join("<li>" + CODE.sub(r"<code>\1</code>", escape(note)) + "</li>" for note in one.notes)
     return (
         f'<h2 id="{_anchor(one)}">{escape(one.title)}</h2><p>State: {escape(one.found.state)}.</p>{parts}'
         f"<h3>Why they differ, and what is missing</h3><ul>{notes}</ul>"
@@ -258,7 +263,7 @@ def _html_part(part: Table | Grid | Figure) -> str:
         return page.table_html(part, ())
     if isinstance(part, Figure):
         return f"<figure><h3>{escape(part.title)}</h3>{part.svg}</figure>"
-    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines)}</section>"
+    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines, sets=part.sets)}</section>"
 
 
 def _anchor(one: ExhibitSection) -> str:
@@ -289,6 +294,14 @@ def _latex_part(part: Table | Grid | Figure) -> str:
     if isinstance(part, Figure):
         shown = rf"\includegraphics[width=\textwidth]{{figure-{part.name}.pdf}}"
         return rf"\IfFileExists{{figure-{part.name}.pdf}}{{{shown}}}{{figure-{tex(part.name)}.svg}}"
-    rows = [" & ".join(map(tex, line)) + r" \\" for line in (part.heads, *part.lines)]
-    grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
+    heads, rows = _latex_heads(part), [" & ".join(map(tex, line)) + r" \\" for line in part.lines]
+    grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", *heads, r"\midrule", *rows]
     return "\n".join([r"\resizebox{\textwidth}{!}{%", *grid, r"\bottomrule", r"\end{tabular}}"])
+
+
+def _latex_heads(grid: Grid) -> list[str]:
+    """Return one line of heads, or two where sets have two columns each."""
+    if not grid.sets:
+        return [" & ".join(map(tex, grid.heads)) + r" \\"]
+    over = ["", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in grid.sets)]
+    return [" & ".join(line) + r" \\" for line in (over, [tex(grid.heads[0]), *METRICS * len(grid.sets)])]

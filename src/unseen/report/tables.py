@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen.bench import KINDS, Row, markdown_table, mean_and_deviation
+from unseen.bench.methods import SPACE
 from unseen.bench.results import COLUMNS
 from unseen.bench.runs import ANY_ORDER
 from unseen.suites import Suite
@@ -147,6 +148,27 @@ def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
             title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
             found.append(VerdictTable(kind, title, ("method", *VERDICT_COLUMNS.values()), lines))
     return found
+
+
+def cross_table(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]] | None:
+    """Return scores by label spaces, AUROC / FPR95 of the margin over sets and seeds, where a run names its space."""
+    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        score, _, space = row["detector"].partition(f" {SPACE}=")
+        if space and not row["varied"]:
+            cells[score, space] += row["by_set"].values()
+    if not cells:
+        return None
+    scores, spaces = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
+    lines = [(score, *(_mean_cell(cells[score, space]) for space in spaces)) for score in scores]
+    return ("score, by whose negatives", *spaces), lines
+
+
+def _mean_cell(by_set: Sequence[Row]) -> str:
+    if not by_set:
+        return "—"
+    auroc, fpr = (_mean(_defined(one[name]) for one in by_set) for name in ("margin_auroc", "margin_fpr95_id"))
+    return f"{_number(100 * auroc)} / {_number(100 * fpr)}"
 
 
 def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:
