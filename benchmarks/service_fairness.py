@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -108,14 +108,14 @@ def _p99(host: str, requests: list[bytes], seconds: float) -> float:
     return float(percentiles(load.times)["p99_ms"])
 
 
-def _ask(host: str, requests: list[bytes], callers: int, stop: object, count: object) -> None:
+def _ask(host: str, requests: list[bytes], callers: int, stop: Any, count: Any) -> None:
     while not stop.is_set():
         load = Load(host, requests, callers)
         load.run(0.5)
         count.value += len(load.times)
 
 
-def _serve(pipe: object, data: Path, compute: int) -> None:
+def _serve(pipe: Any, data: Path, compute: int) -> None:
     settings = Settings(data, encoder=None, compute=compute)
     run(settings, port=0, demo=False, announce=lambda text: pipe.send(text.split()[2]))
 

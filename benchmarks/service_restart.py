@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -70,7 +71,7 @@ def _fill(folder: Path, detector: str, streams: int, samples: int, compute: int)
     os._exit(0)
 
 
-def _open(pipe: object, folder: Path, compute: int) -> None:
+def _open(pipe: Any, folder: Path, compute: int) -> None:
     started, spent = time.perf_counter(), time.process_time()
     service = Service(_settings(folder, compute))
     service.store.open_all()

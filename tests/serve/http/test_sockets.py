@@ -119,6 +119,6 @@ def check_limit(server, file, key: str) -> None:
     """Check that an owner has as many connections as it may have."""
     with Client(server.url, key) as client:
         mine = client.create(file, detector="mcm")
-        with connect(url(server, mine), additional_headers={"authorization": f"Bearer {key}"}):
-            with pytest.raises(ServiceError, match="at most 1 sockets"):
-                list(mine.flow([Z[:1]]))
+        held = connect(url(server, mine), additional_headers={"authorization": f"Bearer {key}"})
+        with held, pytest.raises(ServiceError, match="at most 1 sockets"):
+            list(mine.flow([Z[:1]]))
