@@ -33,6 +33,8 @@ COMMANDS = (
     "learn",
     "gap",
     "serve",
+    "backup",
+    "restore",
     "export",
 )  # unseen.cli.NAME holds the function NAME
 EXTENDED = {
