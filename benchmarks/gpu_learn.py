@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from unseen.bench import Row, command
 from unseen.bench.command import Arguments
-from unseen.learn import REGISTRY, Batch, LearnOptions, PromptTower, Training
+from unseen.learn import REGISTRY, LabelledBatch, LearnOptions, PromptTower, Training
 
 GOAL = 180.0  # seconds of an epoch
 PATCHES, WIDTH = 196, 512
@@ -105,7 +105,7 @@ def measure(method: str, tower: PromptTower, arguments: Arguments) -> Row:
     }
 
 
-def examples(count: int, names: int, needs: str, device: str, generator: torch.Generator) -> Batch:
+def examples(count: int, names: int, needs: str, device: str, generator: torch.Generator) -> LabelledBatch:
     """Return random features in the shapes that a method needs."""
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -114,7 +114,7 @@ def examples(count: int, names: int, needs: str, device: str, generator: torch.G
     z, label = drawn(count).to(device), torch.randint(names, (count,), generator=generator).to(device)
     patches = drawn(count, PATCHES).half() if needs == "patches" else None
     crops = drawn(count, 8).half() if needs == "crops" else None
-    return Batch(z, label, patches, crops, crops)
+    return LabelledBatch(z, label, patches, crops, crops)
 
 
 def _step(run: Training, device: str) -> float:

@@ -19,7 +19,7 @@ from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
-from unseen.learn import REGISTRY, Batch, LearnOptions, LSNScore, PromptTower, Training, encode_batch, learn
+from unseen.learn import REGISTRY, LabelledBatch, LearnOptions, LSNScore, PromptTower, Training, encode_batch, learn
 from unseen.learn.losses import mean_pairwise_cosine, name_loss, negative_loss, outlier_loss, patch_entropy
 from unseen.learn.space import chosen_crops, random_crops
 
@@ -41,7 +41,7 @@ def space(encoder: HubEncoder) -> LabelSpace:
     return LabelSpace(NAMES, negatives, encoder.texts(NAMES), encoder.texts(negatives), encoder=encoder.name)
 
 
-def batch(encoder: HubEncoder, needs: str = "") -> Batch:
+def batch(encoder: HubEncoder, needs: str = "") -> LabelledBatch:
     return encode_batch(pictures(12), LABEL, encoder, needs)
 
 

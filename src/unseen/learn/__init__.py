@@ -3,7 +3,7 @@
 The rows of the paper that learn: CoOp, LoCoOp, LSN, NegPrompt, LAPT and ID-like. Only contexts get gradients.
 """
 
-from unseen.learn.methods import REGISTRY, Batch, PromptLearner
+from unseen.learn.methods import REGISTRY, LabelledBatch, PromptLearner
 from unseen.learn.scores import LSNScore
 from unseen.learn.space import LearnOptions, encode_batch, learn
 from unseen.learn.tower import PromptTower

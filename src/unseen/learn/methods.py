@@ -21,7 +21,7 @@ from unseen.learn.tower import PromptTokens, PromptTower
 Contexts = dict[str, Tensor]
 
 
-class Batch(NamedTuple):
+class LabelledBatch(NamedTuple):
     """Features of examples; patches and crops where a method needs them."""
 
     z: Float[Tensor, "B d"]
@@ -63,7 +63,7 @@ class PromptLearner(ABC):
         return LearnedRows(found, found.new_empty(0, found.shape[1]))
 
     @abstractmethod
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         """Return the loss of a batch; `done` is the share of the epochs that have passed."""
 
     def negatives(self, names: Sequence[str]) -> list[str]:
@@ -76,7 +76,7 @@ class CoOp(PromptLearner):
 
     name: ClassVar[str] = "coop"
 
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         return name_loss(batch.z, rows.known, batch.label)
 
 
@@ -88,7 +88,7 @@ class LoCoOp(PromptLearner):
     weight: ClassVar[float] = 0.25
     top: ClassVar[int] = 200  # of ImageNet's 1,000 names
 
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         assert batch.patches is not None
         top = min(self.top, max(1, len(rows.known) // 5))  # the same share of fewer names
         entropy = patch_entropy(batch.patches.to(batch.z), rows.known, batch.label, top=top)
@@ -121,7 +121,7 @@ class LSN(_WithNegatives):
     name: ClassVar[str] = "lsn"
     per_name: ClassVar[int] = 3
 
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         apart = mean_pairwise_cosine(rows.negative)
         return name_loss(batch.z, rows.known, batch.label) + negative_loss(batch.z, rows.negative, batch.label) + apart
 
@@ -134,7 +134,7 @@ class NegPrompt(_WithNegatives):
     from_positives: ClassVar[float] = 1e-4
     from_each_other: ClassVar[float] = 1e-5
 
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         if done < 0.5:
             return name_loss(batch.z, rows.known, batch.label) + 0 * rows.negative.sum()
         known = rows.known.detach()
@@ -161,7 +161,7 @@ class LAPT(PromptLearner):
         others = tower.features(negative, contexts["shared"]) if negative else found[:0]
         return LearnedRows(found, others)
 
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         return name_loss(batch.z, torch.cat([rows.known, rows.negative]), batch.label)
 
 
@@ -188,7 +188,7 @@ class IDLike(PromptLearner):
         own = tower.features(blank, contexts["outlier"])
         return LearnedRows(tower.features(known, contexts["shared"]), own)
 
-    def loss(self, rows: LearnedRows, batch: Batch, done: float) -> Float[Tensor, ""]:
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         assert batch.near is not None
         assert batch.far is not None
         near, far = (crops.to(batch.z).flatten(0, 1) for crops in (batch.near, batch.far))

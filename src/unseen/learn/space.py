@@ -14,7 +14,7 @@ from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, check_choice
 from unseen.images import Image
 from unseen.labels import LabelSpace
-from unseen.learn.methods import REGISTRY, Batch, LearnedRows, PromptLearner
+from unseen.learn.methods import REGISTRY, LabelledBatch, LearnedRows, PromptLearner
 from unseen.learn.tower import PromptTower
 from unseen.learn.training import Epoch, Training, divide
 
@@ -45,7 +45,7 @@ class LearnOptions:
 
 def learn(
     space: LabelSpace,
-    images: Batch,
+    images: LabelledBatch,
     encoder: HubEncoder,
     options: LearnOptions,
     *,
@@ -110,13 +110,13 @@ def _kept(label: Sequence[int], share: float) -> list[bool]:
 
 def encode_batch(
     pictures: Sequence[Image], label: Sequence[int], encoder: HubEncoder, needs: str, *, seed: int = 0, size: int = 32
-) -> Batch:
+) -> LabelledBatch:
     """Return the features of labelled images that a method needs; patches and crops in half precision, on the host."""
     if not pictures:
         raise DataError("expected labelled images to learn from, got none; put photos into a folder per class")
     parts = [pictures[start : start + size] for start in range(0, len(pictures), size)]
     z = torch.cat([encoder.images(part) for part in parts]).to(encoder.device)
-    found = Batch(z, torch.tensor(label, device=z.device))
+    found = LabelledBatch(z, torch.tensor(label, device=z.device))
     if needs == "patches":
         return found._replace(patches=torch.cat([encoder.patches(part).half().cpu() for part in parts]))
     if needs == "crops":  # `learn` chooses among them
@@ -126,7 +126,7 @@ def encode_batch(
     return found
 
 
-def chosen_crops(batch: Batch, anchors: Float[Tensor, "K d"]) -> Batch:
+def chosen_crops(batch: LabelledBatch, anchors: Float[Tensor, "K d"]) -> LabelledBatch:
     """Return the batch with the crops nearest to the text of their name as `near` and the farthest as `far`."""
     assert batch.near is not None
     crops = batch.near

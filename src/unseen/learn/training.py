@@ -15,7 +15,7 @@ from torch.optim import SGD
 
 from unseen.errors import StateError
 from unseen.learn.losses import name_loss
-from unseen.learn.methods import Batch, Contexts, LearnedRows, PromptLearner
+from unseen.learn.methods import Contexts, LabelledBatch, LearnedRows, PromptLearner
 from unseen.learn.tower import PromptTokens, PromptTower
 from unseen.storage.files import load_tensors, save_tensors
 
@@ -38,8 +38,8 @@ class Training:
     method: PromptLearner
     tower: PromptTower
     known: PromptTokens
-    images: Batch
-    held_out: Batch | None = None
+    images: LabelledBatch
+    held_out: LabelledBatch | None = None
     negative: PromptTokens | None = None
     seed: int = 0
     patience: int = 5  # epochs without a gain of the examples held out
@@ -154,14 +154,14 @@ class Training:
                 self.optimiser.state[one]["momentum_buffer"] = tensors[f"momentum.{name}"].to(one.device)
 
 
-def at(batch: Batch, rows: Tensor) -> Batch:
+def at(batch: LabelledBatch, rows: Tensor) -> LabelledBatch:
     """Return some of the examples, where the features are."""
     chosen: Any = (None if part is None else part[rows.to(part.device)].to(batch.z.device) for part in batch)
-    return Batch(*chosen)
+    return LabelledBatch(*chosen)
 
 
-def divide(batch: Batch, kept: Sequence[bool]) -> tuple[Batch, Batch | None]:
+def divide(batch: LabelledBatch, kept: Sequence[bool]) -> tuple[LabelledBatch, LabelledBatch | None]:
     """Return the examples at which `kept` is true, and the others, None where there are none."""
     mask = torch.tensor(kept)  # parts stay where they are: patches on the host
     parts: list[Any] = [[None if part is None else part[rows] for part in batch] for rows in (mask, ~mask)]
-    return Batch(*parts[0]), None if bool(mask.all()) else Batch(*parts[1])
+    return LabelledBatch(*parts[0]), None if bool(mask.all()) else LabelledBatch(*parts[1])
