@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, ThresholdRule, check_recall
+from unseen.threshold.clear import ClearImages
 from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
@@ -46,6 +47,7 @@ class MarginHistory(NamedTuple):
     seen: Int[Tensor, ""]
     counts: Float[Tensor, " N"]  # of margins at the nodes of the mixtures, each times its place in the stream
     recent: Float[Tensor, " N"]  # the same, of the latest few hundred: for the share of known images
+    clear: ClearImages
     ring: Float[Tensor, " W"]  # the latest margins, where their units are not known; else empty
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
@@ -57,7 +59,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     """Set the threshold from the stream so that it accepts a share `recall` of the known images.
 
     Where the detector derives its baseline, margins mean the same in every stream, and `mixture.fit_mixture` of all of
-    them gives the threshold from the first sample on; a sample counts in proportion to its place in the stream, because
+    them, and of the images that are clearly known, gives the threshold from the first sample on; a sample counts in proportion to its place in the stream, because
     margins improve while a detector learns. Elsewhere the units of a margin are unknown: the threshold is 0 until
     `warmup` margins have been seen, then the mixtures are fitted to the latest `window` margins, brought to the mean
     and deviation of a typical stream. That promises no recall: calibrate.
@@ -88,7 +90,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
         ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
         fit = fit_mixture(empty, empty, self.recall)
         threshold = fit.threshold if self.derives_baseline else zero
-        return MarginHistory(zero.long(), empty, empty, ring, Units.nats(), threshold, fit.probability)
+        clear = ClearImages.none()
+        return MarginHistory(zero.long(), empty, empty, clear, ring, Units.nats(), threshold, fit.probability)
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -106,30 +109,42 @@ class Adaptive(ThresholdRule[MarginHistory]):
             return torch.sigmoid(margin)
         return interpolate(state.probability, state.units.apply(margin)).to(margin)
 
-    def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
+    def learn(
+        self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+    ) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
+        clarity = torch.full_like(margin, torch.nan) if clarity is None else clarity
         parts, start = [self.read(state, margin[:0])], 0
         while start < len(margin):
             interval = self._interval(int(state.seen))
             stop = min(len(margin), start + interval - int(state.seen) % interval)
             parts.append(self.read(state, margin[start:stop]))
-            state = self._remembered(state, margin[start:stop].detach().cpu().double())
+            latest = (column[start:stop].detach().cpu().double() for column in (margin, clarity))
+            state = self._remembered(state, *latest)
             state = state if int(state.seen) % interval else self._updated(state)
             start = stop
         return Decisions.joined(parts), state
 
-    def _remembered(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
+    def _remembered(
+        self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"]
+    ) -> MarginHistory:
         seen = state.seen + len(margin)
         if not self.derives_baseline:
             slots = torch.arange(int(state.seen), int(seen)) % self.window
             return state._replace(seen=seen, ring=state.ring.index_copy(0, slots, margin))
         place = torch.arange(1, len(margin) + 1, dtype=torch.float64)
         recent = state.recent * math.exp(-len(margin) / RECENT) + counts(margin, ((place - len(margin)) / RECENT).exp())
-        return state._replace(seen=seen, counts=state.counts + counts(margin, state.seen + place), recent=recent)
+        place += state.seen
+        return state._replace(
+            seen=seen,
+            counts=state.counts + counts(margin, place),
+            recent=recent,
+            clear=state.clear.after(margin, clarity, place),
+        )
 
     def _updated(self, state: MarginHistory) -> MarginHistory:
         if self.derives_baseline:
-            fit = fit_mixture(state.counts / state.seen, state.recent, self.recall)
+            fit = fit_mixture(state.counts / state.seen, state.recent, self.recall, state.clear)
             return state._replace(threshold=fit.threshold, probability=fit.probability)
         if int(state.seen) < self.warmup:
             return state

@@ -22,8 +22,9 @@ from unseen.detectors.pooled.evidence import (
     baseline,
     evidence,
     gap_shrinkage,
+    typical_peak,
 )
-from unseen.detectors.pooled.names import NameLogits, NearestNames, energy_gain, name_logits, top_names
+from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits, top_names
 from unseen.detectors.pooled.sides import side_weights
 from unseen.detectors.pooled.state import Claims, Fitted, Learning, PooledState, SampleRows, until_update
 from unseen.detectors.state import map_state
@@ -32,7 +33,8 @@ from unseen.text import TextLogits, text_logits
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 BLOCKS = 8  # blocks of text logits between two copies of the sums
 FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
-NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
+CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
+NAMING_SAMPLES = 8.0  # images after which the look of a name counts half when an image is named
 
 
 class SampleBlock(NamedTuple):
@@ -40,9 +42,9 @@ class SampleBlock(NamedTuple):
 
     z: Float[Tensor, "T d"]
     text: TextLogits
-    energy: Float[Tensor, " T"]  # logsumexp of the logits of all names
     own: Float[Tensor, " T"]  # frozen evidence
     base: Float[Tensor, " T"]  # its baseline
+    clarity: Float[Tensor, " T"]
 
     def rows(self, rows: slice) -> SampleBlock:
         """Return some of the samples."""
@@ -84,7 +86,7 @@ class PooledEvidence(Detector[PooledState]):
         counted = state.seen < BASELINE_SAMPLES
         count = (state.seen + 1).clamp(max=BASELINE_SAMPLES)
         moments = map_state(lambda total, one: (total + one * counted) / count, state.moments, own.moments)
-        reading, _ = self._judge(state, SampleBlock(z, text, own.energy, own.value, self.baseline(moments)))
+        reading, _ = self._judge(state, SampleBlock(z, text, own.value, self.baseline(moments), own.clarity))
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
@@ -113,7 +115,7 @@ class PooledEvidence(Detector[PooledState]):
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
         moments, base = self._running_baseline(learning, own)
-        return SampleBlock(z, text, own.energy, own.value, base), moments
+        return SampleBlock(z, text, own.value, base, own.clarity), moments
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts; every sum is that of one observer who gave the same scores."""
@@ -130,7 +132,8 @@ class PooledEvidence(Detector[PooledState]):
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
-        return LabelStatistics(len(self.labels.names), len(self.labels.negatives), gap_shrinkage(self.labels))
+        sizes = len(self.labels.names), len(self.labels.negatives)
+        return LabelStatistics(*sizes, gap_shrinkage(self.labels), typical_peak(self.labels))
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
@@ -167,8 +170,10 @@ class PooledEvidence(Detector[PooledState]):
             self._named(nearest, known, state.sums.votes),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
+            block.clarity,
         )
-        return reading, SampleRows(block.z, margin, predicted, *claims(block.energy, nearest, weight))
+        corrected = corrected_logits(nearest.known, known), corrected_logits(nearest.negative, negative)
+        return reading, SampleRows(block.z, margin, predicted, *claims(nearest, corrected, weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
@@ -196,11 +201,16 @@ def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
     return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
 
 
-def claims(energy: Float[Tensor, " T"], nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
-    """Return the softmax over all names, for the nearest of each side, times the weight of that side."""
-    total = energy.unsqueeze(1)
-    unknown, known = weight.unsqueeze(2).to(total.dtype)
-    return (
-        Claims(nearest.known.name, known * torch.exp(nearest.known.logit - total)),
-        Claims(nearest.negative.name, unknown * torch.exp(nearest.negative.logit - total)),
-    )
+def corrected_logits(top: TopNames, image: NameLogits) -> Float[Tensor, "T N"]:
+    """Return the logits that claims are made with: the look of a name counts half, so that its errors do not last."""
+    return top.logit + CLAIMED_BY_LOOK * image.learned
+
+
+def claims(
+    nearest: NearestNames, logits: tuple[Float[Tensor, "T N"], Float[Tensor, "T M"]], weight: Float[Tensor, "2 T"]
+) -> tuple[Claims, Claims]:
+    """Return the softmax over the nearest names of both sides, times the weight of the side."""
+    share = torch.cat(logits, dim=1).softmax(1)
+    known, negative = share.split([side.shape[1] for side in logits], dim=1)
+    unknown_weight, known_weight = weight.unsqueeze(2).to(share.dtype)
+    return Claims(nearest.known.name, known_weight * known), Claims(nearest.negative.name, unknown_weight * negative)
