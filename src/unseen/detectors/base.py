@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     @classmethod
     def joined(cls, parts: list[Reading]) -> Reading:
         """Return consecutive readings as one."""
-        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return parts[0] if len(parts) == 1 else cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def cpu(self) -> Reading:
         """Return the reading in host memory."""
@@ -164,7 +164,7 @@ def unit(z: Tensor, *, like: Tensor) -> Tensor:
         raise FeatureError(f"expected features on {like.device} like the label space, got {z.device}; use .to()")
     z = z.detach().to(like.dtype)
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    if not bool(((norm - 1).abs() <= UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
+    if not bool((norm - 1).abs_().le(UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
         raise FeatureError(_not_unit(z, norm))
     return z / norm
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from unseen.errors import LabelError
 from unseen.labels.corpus import Corpus
+from unseen.labels.examples import Examples
 from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
+from unseen.labels.moving import with_examples
 from unseen.labels.names import check_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
 from unseen.labels.space import LabelSpace
@@ -32,19 +34,22 @@ def build(
     corpus: Corpus | None = None,
     excluded: Iterable[str] | None = None,
     cache: Path | None = None,
+    examples: Examples | None = None,
     progress: Progress = no_progress,
 ) -> LabelSpace:
     """Return `names` with at most `negatives` negatives mined from `corpus`, deterministically.
 
     `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
     to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds;
-    `progress(done, total)` is called while words are encoded.
+    `progress(done, total)` is called while words are encoded. `examples` of the names move their anchors, as far as
+    examples left out agree (`labels.with_examples`).
     """
     names = check_names("names", names, at_least_one=True)
     spec = MiningSpec.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
     anchors = spec.prompt.encode(names, encoder).cpu()
     words = encode_corpus(spec.corpus, encoder, spec.corpus_prompts, names=names, cache=cache, progress=progress)
-    return spec.label_space(names, anchors, words, encoder)
+    space = spec.label_space(names, anchors, words, encoder)
+    return with_examples(space, examples) if examples is not None else space
 
 
 @dataclass(frozen=True)

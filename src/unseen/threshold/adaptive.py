@@ -114,33 +114,32 @@ class Adaptive(ThresholdRule[MarginHistory]):
     ) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
         clarity = torch.full_like(margin, torch.nan) if clarity is None else clarity
-        parts, start = [self.read(state, margin[:0])], 0
-        while start < len(margin):
-            interval = self._interval(int(state.seen))
-            stop = min(len(margin), start + interval - int(state.seen) % interval)
-            parts.append(self.read(state, margin[start:stop]))
-            latest = (column[start:stop].detach().cpu().double() for column in (margin, clarity))
-            state = self._remembered(state, *latest)
-            state = state if int(state.seen) % interval else self._updated(state)
-            start = stop
+        parts: list[Decisions] = []
+        start, seen = 0, int(state.seen)
+        while start < len(margin) or not parts:
+            interval = self._interval(seen)
+            rows = slice(start, start + interval - seen % interval)
+            parts.append(self.read(state, part := margin[rows]))
+            start, seen = start + len(part), seen + len(part)
+            if len(part):
+                latest = (column[rows].detach().cpu().double() for column in (margin, clarity))
+                state = self._remembered(state, *latest, seen)
+                state = state if seen % interval else self._updated(state)
         return Decisions.joined(parts), state
 
     def _remembered(
-        self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"]
+        self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], seen: int
     ) -> MarginHistory:
-        seen = state.seen + len(margin)
+        """Return the state after margins, with which `seen` samples have been seen."""
+        count = torch.full_like(state.seen, seen)
         if not self.derives_baseline:
-            slots = torch.arange(int(state.seen), int(seen)) % self.window
-            return state._replace(seen=seen, ring=state.ring.index_copy(0, slots, margin))
-        place = torch.arange(1, len(margin) + 1, dtype=torch.float64)
-        recent = state.recent * math.exp(-len(margin) / RECENT) + counts(margin, ((place - len(margin)) / RECENT).exp())
-        place += state.seen
-        return state._replace(
-            seen=seen,
-            counts=state.counts + counts(margin, place),
-            recent=recent,
-            clear=state.clear.after(margin, clarity, place),
-        )
+            slots = torch.arange(seen - len(margin), seen) % self.window
+            return state._replace(seen=count, ring=state.ring.index_copy(0, slots, margin))
+        number = torch.arange(seen - len(margin) + 1, seen + 1, dtype=torch.float64)
+        gained = counts(margin, torch.stack([number, ((number - seen) / RECENT).exp()]))
+        recent = state.recent * math.exp(-len(margin) / RECENT) + gained[1]
+        clear = state.clear.after(margin, clarity, number)
+        return state._replace(seen=count, counts=state.counts + gained[0], recent=recent, clear=clear)
 
     def _updated(self, state: MarginHistory) -> MarginHistory:
         if self.derives_baseline:

@@ -137,26 +137,27 @@ def quantiles(recall: float) -> Float[Tensor, " H"]:
 
 def place(margins: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
     """Return the node left of each margin, and how far the margin lies towards the next, from 0 to 1."""
-    position = ((margins.double().clamp(LOWEST, HIGHEST) - LOWEST) / STEP).clamp(max=NODES - 1 - 1e-9)
+    position = (margins.double() / STEP - LOWEST / STEP).clamp(0, NODES - 1 - 1e-9)
     left = position.long()
     return left, position - left
 
 
-def counts(margins: Float[Tensor, " n"], weight: Float[Tensor, " n"] | None = None) -> Float[Tensor, " N"]:
+def counts(margins: Float[Tensor, " n"], weight: Float[Tensor, "*w n"] | None = None) -> Float[Tensor, "*w N"]:
     """Return the weight of the margins at each node, each divided linearly between its two neighbours.
 
     Divided, not rounded to one of them, so that a rounding error moves the threshold by as little.
     """
     left, part = place(margins)
     weight = torch.ones_like(part) if weight is None else weight
-    nodes = torch.zeros(NODES, dtype=torch.float64)
-    return nodes.index_add_(0, left, weight * (1 - part)).index_add_(0, left + 1, weight * part)
+    nodes = torch.zeros(*weight.shape[:-1], NODES, dtype=torch.float64)
+    right = weight * part
+    return nodes.index_add_(-1, left, weight - right).index_add_(-1, left + 1, right)
 
 
 def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Return the value of a table over the nodes at each margin."""
     left, part = place(margins)
-    return table[left] * (1 - part) + table[left + 1] * part
+    return torch.lerp(table[left], table[left + 1], part)
 
 
 def posterior(at_nodes: Float[Tensor, " N"], clear: ClearImages) -> Float[Tensor, "H S"]:

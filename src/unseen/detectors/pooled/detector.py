@@ -14,6 +14,7 @@ from torch import Tensor
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule, added
 from unseen.detectors.pooled.evidence import (
+    EXAMPLE_TERMS,
     TERMS,
     Evidence,
     EvidenceTerm,
@@ -32,7 +33,6 @@ from unseen.text import TextLogits, text_logits
 
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 BLOCKS = 8  # blocks of text logits between two copies of the sums
-FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
 CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
 NAMING_SAMPLES = 8.0  # images after which the look of a name counts half when an image is named
 
@@ -41,13 +41,15 @@ class SampleBlock(NamedTuple):
     """Features of consecutive samples and what the frozen text says of them."""
 
     z: Float[Tensor, "T d"]
-    text: TextLogits
+    nearest: NearestNames
     own: Float[Tensor, " T"]  # frozen evidence
     base: Float[Tensor, " T"]  # its baseline
     clarity: Float[Tensor, " T"]
 
     def rows(self, rows: slice) -> SampleBlock:
         """Return some of the samples."""
+        if rows.start == 0 and rows.stop >= len(self.z):
+            return self
         return map_state(lambda part: part[rows], self)
 
 
@@ -65,6 +67,7 @@ class PooledEvidence(Detector[PooledState]):
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
+    example_terms: ClassVar[tuple[EvidenceTerm, ...]] = EXAMPLE_TERMS
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
@@ -81,12 +84,14 @@ class PooledEvidence(Detector[PooledState]):
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
-        text = text_logits(self.labels, z, tau=self.tau)
-        own = self.evidence(text)
-        counted = state.seen < BASELINE_SAMPLES
-        count = (state.seen + 1).clamp(max=BASELINE_SAMPLES)
-        moments = map_state(lambda total, one: (total + one * counted) / count, state.moments, own.moments)
-        reading, _ = self._judge(state, SampleBlock(z, text, own.value, self.baseline(moments), own.clarity))
+        block, own = self._frozen(z)
+        seen = int(state.seen)
+        if seen < BASELINE_SAMPLES:
+            moments = map_state(lambda total, one: (total + one) / (seen + 1), state.moments, own.moments)
+            block = block._replace(base=self.baseline(moments))
+        else:
+            block = block._replace(base=state.baseline.expand(len(z)))
+        reading, _ = self._judge(state, block)
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
@@ -95,9 +100,8 @@ class PooledEvidence(Detector[PooledState]):
             return self.read(state, z), state
         readings, learning = [], Learning(state, self.labels)
         for part in z.split(self.block_for(z) // BLOCKS):
-            block, moments = self._frozen(learning, part)
-            learning.state = learning.state._replace(moments=moments)
-            start = 0
+            block, own = self._frozen(part)
+            block, start = block._replace(base=self._running_baseline(learning, own)), 0
             while start < len(part):
                 rows = slice(start, start + until_update(learning.seen))
                 reading, samples = self._judge(learning.state, block.rows(rows))
@@ -110,12 +114,12 @@ class PooledEvidence(Detector[PooledState]):
         """Return how many samples are learned between two copies of the sums."""
         return BLOCKS * super().block_for(z)
 
-    def _frozen(self, learning: Learning, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, LogitMoments]:
-        """Return what the frozen text says of samples, and the moments after them."""
+    def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
+        """Return what the frozen text says of samples, before they have a baseline."""
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
-        moments, base = self._running_baseline(learning, own)
-        return SampleBlock(z, text, own.value, base, own.clarity), moments
+        nearest = NearestNames(*(top_names(side) for side in text))
+        return SampleBlock(z, nearest, own.value, own.value, own.clarity), own
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts; every sum is that of one observer who gave the same scores."""
@@ -127,7 +131,8 @@ class PooledEvidence(Detector[PooledState]):
         moments = map_state(
             lambda one, *others: share * added(one, others), first.moments, *(part.moments for part in rest)
         )
-        return PooledState(seen, moments, sums, Fitted.of(sums, int(seen), self.labels), first.pending)
+        base = self.baseline(map_state(lambda total: total / seen.clamp(1, BASELINE_SAMPLES), moments))
+        return PooledState(seen, moments, base, sums, Fitted.of(sums, int(seen), self.labels), first.pending)
 
     @cached_property
     def label_statistics(self) -> LabelStatistics:
@@ -135,39 +140,45 @@ class PooledEvidence(Detector[PooledState]):
         sizes = len(self.labels.names), len(self.labels.negatives)
         return LabelStatistics(*sizes, gap_shrinkage(self.labels), typical_peak(self.labels))
 
+    @property
+    def used_terms(self) -> tuple[EvidenceTerm, ...]:
+        """Return the terms of the evidence: with examples, anchors that fit images need less contrast."""
+        return self.terms if self.labels.examples is None else self.example_terms
+
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
-        return evidence(text, self.label_statistics, self.terms)
+        return evidence(text, self.label_statistics, self.used_terms)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
-        return baseline(moments, self.label_statistics, self.terms)
+        return baseline(moments, self.label_statistics, self.used_terms)
 
-    def _running_baseline(self, learning: Learning, own: Evidence) -> tuple[LogitMoments, Float[Tensor, " T"]]:
-        """Return the moments after a block and the baseline of each of its samples."""
-        moments = learning.state.moments
+    def _running_baseline(self, learning: Learning, own: Evidence) -> Float[Tensor, " T"]:
+        """Return the baseline of each sample of a block, and let the block teach it."""
         if learning.seen >= BASELINE_SAMPLES:
-            base = self.baseline(map_state(lambda total: total / BASELINE_SAMPLES, moments))
-            return moments, base.expand(len(own.value))
+            return learning.state.baseline.expand(len(own.value))
+        moments = learning.state.moments
         number = learning.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
         counted = number <= BASELINE_SAMPLES
         totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, own.moments)
         means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
-        return map_state(lambda total: total[-1], totals), self.baseline(means)
+        base, moments = self.baseline(means), map_state(lambda total: total[-1], totals)
+        learning.state = learning.state._replace(moments=moments, baseline=base[-1])
+        return base
 
     def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
         """Return readings of samples that come before the next update, and what they will teach."""
-        nearest = NearestNames(*(top_names(side) for side in block.text))
+        nearest = block.nearest
         known, negative = self._name_logits(state, block.z, nearest)
         gain = energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)
-        gain = gain.double() - self.popularity * popularity(state.sums.votes)[nearest.known.name[:, 0]]
+        gain = gain.double() - self.popularity * state.fitted.popularity[nearest.known.name[:, 0]]
         predicted = state.fitted.direction.predict(block.z)
         score = block.own + gain + state.fitted.likelihood.log_ratio(predicted)
         margin = block.own + gain - block.base
         weight = side_weights(margin)
         reading = Reading(
             score.to(block.z.dtype),
-            self._named(nearest, known, state.sums.votes),
+            self._named(nearest.known, known, state.fitted.votes),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
             block.clarity,
@@ -187,18 +198,13 @@ class PooledEvidence(Detector[PooledState]):
             name_logits(z, self.tau * negative_logit, negative, anchors[1], sums.negative, fitted.negative),
         )
 
-    def _named(self, nearest: NearestNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
+    def _named(self, nearest: TopNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
         """Return the best known name: text, the look of names that have claimed many images, and few votes."""
-        name, logit = nearest.known
+        name, logit = nearest
         learned = image.images / (image.images + NAMING_SAMPLES) * (image.learned - image.start)
-        held_back = self.naming_popularity * torch.log1p(votes / FEW_VOTES)
-        best = (logit + image.start + learned - held_back.to(logit.dtype)[name]).argmax(1, keepdim=True)
+        held_back = self.naming_popularity * votes[name].to(logit.dtype)
+        best = (logit + image.start + learned - held_back).argmax(1, keepdim=True)
         return name.gather(1, best).squeeze(1)
-
-
-def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """Return the log of how much more often each name was the nearest than the names are on average."""
-    return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
 
 
 def corrected_logits(top: TopNames, image: NameLogits) -> Float[Tensor, "T N"]:

@@ -31,6 +31,13 @@ class LogitMoments(NamedTuple):
     gap: Float[Tensor, "*T"]  # mean logit of the known names - mean logit of the negatives
 
 
+class RowMoments(NamedTuple):
+    """Mean and variance of the logits of each image to the names of one side."""
+
+    mean: Float[Tensor, " T"]
+    variance: Float[Tensor, " T"]
+
+
 class LabelStatistics(NamedTuple):
     """What the terms need of a label space."""
 
@@ -52,8 +59,23 @@ class Evidence(NamedTuple):
     """The frozen evidence of each image, and the moments from which its baseline follows."""
 
     value: Float[Tensor, " T"]
-    moments: LogitMoments
-    clarity: Float[Tensor, " T"]  # z-score of the best known name among the negatives, less that of a right name
+    peak: Float[Tensor, " T"]  # best logit of the known names
+    known: RowMoments
+    negative: RowMoments
+    labels: LabelStatistics
+
+    @property
+    def moments(self) -> LogitMoments:
+        """Return the moments of an image related to no name, as far as each image shows them."""
+        known, negative = (RowMoments(*(part.double() for part in side)) for side in (self.known, self.negative))
+        mean, deviation = unrelated_normal(*known, self.peak.double(), self.labels.names)
+        return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
+
+    @property
+    def clarity(self) -> Float[Tensor, " T"]:
+        """Return the z-score of the best known name among the negatives, less that of the right name of an image."""
+        deviation = self.negative.variance.clamp(min=TINY).sqrt()
+        return (self.peak - self.negative.mean) / deviation - self.labels.typical_peak
 
 
 class EvidenceTerm(ABC):
@@ -116,20 +138,17 @@ class Surprise(EvidenceTerm):
 
 
 TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
+EXAMPLE_TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(0.25), Surprise(0.125))  # where examples moved anchors
 
 
 def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Evidence:
     """Return f, the sum of the terms of each image, in float64."""
-    (known_mean, known_var), (negative_mean, negative_var) = (mean_and_variance(part) for part in text)
-    peak = text.known.amax(1)
-    moments = LogitMoments(known_var.sqrt(), negative_var.sqrt(), known_mean - negative_mean)
-    log_odds = energy(text.known) - energy(text.negative)
-    image = ImageStatistics(log_odds, peak - known_mean, moments)
+    known, negative = (mean_and_variance(part) for part in text)
+    peak, log_odds = text.known.amax(1), energy(text.known) - energy(text.negative)
+    moments = LogitMoments(known.variance.sqrt(), negative.variance.sqrt(), known.mean - negative.mean)
+    image = ImageStatistics(log_odds, peak - known.mean, moments)
     value = reduce(torch.add, (term.value(image, labels) for term in terms))
-    mean, deviation = unrelated_normal(known_mean.double(), known_var.double(), peak.double(), labels.names)
-    unrelated = LogitMoments(deviation, negative_var.double().sqrt(), mean - negative_mean.double())
-    clarity = (peak - negative_mean) / negative_var.clamp(min=TINY).sqrt() - labels.typical_peak
-    return Evidence(value.double(), unrelated, clarity)
+    return Evidence(value.double(), peak, known, negative, labels)
 
 
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
@@ -149,13 +168,15 @@ def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:
     return contrast.square() / variance.clamp(min=TINY) / 2
 
 
-def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+def mean_and_variance(logits: Float[Tensor, "T C"]) -> RowMoments:
     """Return both for each row, as many rows at a time as fit in the cache."""
-    mean, variance = (logits.new_empty(len(logits)) for _ in range(2))
-    for rows in in_cache(logits):
-        mean[rows] = logits[rows].mean(1)
-        variance[rows] = (logits[rows] - mean[rows].unsqueeze(1)).square_().mean(1)
-    return mean, variance
+    parts = [_moments_of(logits[rows]) for rows in in_cache(logits)] or [_moments_of(logits)]
+    return parts[0] if len(parts) == 1 else RowMoments(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _moments_of(logits: Float[Tensor, "T C"]) -> RowMoments:
+    mean = logits.mean(1, keepdim=True)
+    return RowMoments(mean.squeeze(1), (logits - mean).square_().mean(1))
 
 
 def typical_peak(labels: LabelSpace) -> float:

@@ -72,7 +72,7 @@ class NameLogits(NamedTuple):
 def top_names(logits: Float[Tensor, "T C"], *, top: int = TOP) -> TopNames:
     """Return the `top` largest logits of each row, by the largest of each group of columns first: exact, and faster."""
     count = logits.shape[1]
-    if count <= GROUP * top:
+    if count <= GROUP * top or (len(logits) == 1 and not logits.is_cuda):
         logit, index = logits.topk(min(top, count), dim=1)
         return TopNames(index, logit)
     groups = count // GROUP  # a group is every `groups`-th column: the largest of each are then found in whole vectors
@@ -101,16 +101,23 @@ def name_means(
 ) -> NameMeans:
     """Return where names, or those in `rows`, lie; a name starts at `origin`, moved towards its text."""
     count = len(anchors) if rows is None else len(rows)
+    if rows is not None and count <= FEW_ROWS:
+        return _name_means(anchors, sums, origin, rows)
     means = NameMeans(anchors.new_empty(count, anchors.shape[1]), anchors.new_empty(count), anchors.new_empty(count))
     for part in in_cache(means.mean):
         chosen = part if rows is None else rows[part]
-        start = torch.add(origin, taken(anchors, chosen), alpha=TEXT_SHARE)
-        mean = torch.add(taken(sums.total, chosen), start, alpha=START_SAMPLES)
-        mean /= (START_SAMPLES + taken(sums.images, chosen)).unsqueeze(1)
-        means.mean[part] = mean
-        torch.sum(mean.square_(), 1, out=means.length[part])
-        torch.sum(start.square_(), 1, out=means.start_length[part])
+        for whole, found in zip(means, _name_means(anchors, sums, origin, chosen), strict=True):
+            whole[part] = found
     return means
+
+
+def _name_means(
+    anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"], rows: slice | Int[Tensor, " R"]
+) -> NameMeans:
+    start = torch.add(origin, taken(anchors, rows), alpha=TEXT_SHARE)
+    mean = torch.add(taken(sums.total, rows), start, alpha=START_SAMPLES)
+    mean /= (START_SAMPLES + taken(sums.images, rows)).unsqueeze(1)
+    return NameMeans(mean, mean.square().sum(1), start.square_().sum(1))
 
 
 def chosen_rows(name: Int[Tensor, "T N"], count: int) -> tuple[Int[Tensor, " R"] | None, Int[Tensor, "T N"]]:

@@ -17,10 +17,12 @@ from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_l
 from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums
 from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import map_state
-from unseen.labels import LabelSpace
+from unseen.labels import Examples, LabelSpace
 
 INTERVAL = 256  # most samples between two updates
+EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
+FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
 FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
 
 
@@ -69,12 +71,8 @@ class Pending(NamedTuple):
     def with_more(self, more: SampleRows, size: int) -> Pending:
         """Return the first `size` pending samples and `more` behind them."""
 
-        def written(kept: Tensor, new: Tensor) -> Tensor:
-            copied = kept.clone()
-            copied[size : size + len(new)] = new
-            return copied
-
-        return self._replace(samples=map_state(written, self.samples, more))
+        rows = torch.arange(size, size + len(more.z), device=more.z.device)
+        return self._replace(samples=map_state(lambda kept, new: kept.index_copy(0, rows, new), self.samples, more))
 
 
 class Sums(NamedTuple):
@@ -88,8 +86,8 @@ class Sums(NamedTuple):
 
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
-        """Return the sums before the first sample."""
-        names = NameSums.empty(labels.id_anchors), NameSums.empty(labels.ood_anchors)
+        """Return the sums before the first sample: those of the examples, where there are some."""
+        names = seeded(NameSums.empty(labels.id_anchors), labels.examples), NameSums.empty(labels.ood_anchors)
         votes = torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
@@ -109,6 +107,14 @@ class Sums(NamedTuple):
         return self._replace(predictions=self.predictions.updated(weight, samples.predicted, seen))
 
 
+def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
+    """Return sums of names to which labelled examples have been added."""
+    if examples is None:
+        return sums
+    weight = sums.total.new_full((len(examples), 1), EXAMPLE_WEIGHT)
+    return sums.updated(examples.label.unsqueeze(1), weight, examples.z.to(sums.total))
+
+
 class Fitted(NamedTuple):
     """What scores are made with, computed from the sums at the last update."""
 
@@ -116,16 +122,24 @@ class Fitted(NamedTuple):
     negative: Float[Tensor, " d"]
     direction: Direction
     likelihood: Likelihood
+    popularity: Float[Tensor, " K"]  # log of how much more often each name was the nearest than names are on average
+    votes: Float[Tensor, " K"]  # log(1 + votes / FEW_VOTES)
 
     @classmethod
     def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
         """Return what follows from the sums."""
         anchors = labels.id_anchors
         negative, known = sums.sides.means.to(anchors.dtype) - TEXT_SHARE * labels.text_mean
+        votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
         if seen < FIRST_DIRECTION:
-            return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes))
+            return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)
         direction = fit_direction(sums.sides, kind=anchors.dtype if seen < MANY else torch.float64)
-        return cls(known, negative, direction, fit_likelihood(sums.predictions, direction.images, seen))
+        return cls(known, negative, direction, fit_likelihood(sums.predictions, direction.images, seen), *votes)
+
+
+def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    """Return the log of how much more often each name was the nearest than the names are on average."""
+    return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
 
 
 class PooledState(NamedTuple):
@@ -133,6 +147,7 @@ class PooledState(NamedTuple):
 
     seen: Int[Tensor, ""]
     moments: LogitMoments  # sums over the samples that set the baseline
+    baseline: Float[Tensor, ""]  # of samples from then on
     sums: Sums
     fitted: Fitted
     pending: Pending
@@ -142,7 +157,9 @@ class PooledState(NamedTuple):
         """Return the state before the first sample."""
         zero, sums = torch.zeros((), dtype=torch.float64), Sums.empty(labels)
         sums = map_state(lambda part: part.to(labels.id_anchors.device), sums)
-        fresh = cls(zero.long(), LogitMoments(zero, zero, zero), sums, Fitted.of(sums, 0, labels), Pending.none(labels))
+        fresh = cls(
+            zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels), Pending.none(labels)
+        )
         return map_state(lambda part: part.to(labels.id_anchors.device), fresh)
 
     @property
