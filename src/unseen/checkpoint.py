@@ -72,7 +72,7 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Return the states of a file; where an older one has fewer parts of a threshold, the others are as at the start."""
+    """Return the states of a file; parts of a threshold that an older one lacks are as at the start."""
     if "threshold" not in found.states:
         return found.states
     return found.states | {"threshold": flat(fresh["threshold"]) | found.states["threshold"]}

@@ -59,10 +59,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
     """Set the threshold from the stream so that it accepts a share `recall` of the known images.
 
     Where the detector derives its baseline, margins mean the same in every stream, and `mixture.fit_mixture` of all of
-    them, and of the images that are clearly known, gives the threshold from the first sample on; a sample counts in proportion to its place in the stream, because
-    margins improve while a detector learns. Elsewhere the units of a margin are unknown: the threshold is 0 until
-    `warmup` margins have been seen, then the mixtures are fitted to the latest `window` margins, brought to the mean
-    and deviation of a typical stream. That promises no recall: calibrate.
+    them, and of the images that are clearly known, gives the threshold from the first sample on; a sample counts in
+    proportion to its place in the stream, because margins improve while a detector learns. Elsewhere the units of a
+    margin are unknown: the threshold is 0 until `warmup` margins have been seen, then the mixtures are fitted to the
+    latest `window` margins, brought to the mean and deviation of a typical stream. That promises no recall: calibrate.
 
     Updates happen at sample counts from the start of the stream, at least every `every` samples, so the threshold does
     not depend on how the stream is split into calls. Decisions about the first `warmup` samples are marked as warming.
@@ -113,7 +113,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
     ) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
-        clarity = torch.full_like(margin, torch.nan) if clarity is None else clarity
+        clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity
         parts: list[Decisions] = []
         start, seen = 0, int(state.seen)
         while start < len(margin) or not parts:
@@ -122,8 +122,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
             parts.append(self.read(state, part := margin[rows]))
             start, seen = start + len(part), seen + len(part)
             if len(part):
-                latest = (column[rows].detach().cpu().double() for column in (margin, clarity))
-                state = self._remembered(state, *latest, seen)
+                state = self._remembered(state, _on_host(part), _on_host(clarity[rows]), seen)
                 state = state if seen % interval else self._updated(state)
         return Decisions.joined(parts), state
 
@@ -157,3 +156,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def _interval(self, seen: int) -> int:
         """Return how many samples lie between two updates: fewer at the start, where the units are known."""
         return min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.derives_baseline else self.every
+
+
+def _on_host(column: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return column.detach().cpu().double()

@@ -23,8 +23,8 @@ EFFECTIVE_IMAGES = 64.0  # limit of the weight of the share of clear images: CLE
 class ClearImages(NamedTuple):
     """Sums over the clear images; an image is weighted by its place in the stream."""
 
-    count: Float[Tensor, ""]  # of clear images
-    told: Float[Tensor, ""]  # images whose clarity is told
+    clear: Float[Tensor, ""]  # number of clear images
+    told: Float[Tensor, ""]  # number of images whose clarity is told
     weight: Float[Tensor, ""]  # of the clear images
     total_weight: Float[Tensor, ""]  # of all images whose clarity is told
     at_zero: Float[Tensor, ""]  # weighted sum of the margins that clear images would have at a clarity of 0
@@ -37,17 +37,17 @@ class ClearImages(NamedTuple):
     def after(
         self, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"]
     ) -> ClearImages:
-        """Return the sums after some images; those with a clarity of NaN do not count."""
-        told, clear = ~clarity.isnan(), clarity > CLEAR
-        at_zero = weight * (margin - MARGIN_PER_CLARITY * clarity)
-        gained = clear.sum(), told.sum(), weight[clear].sum(), weight[told].sum(), at_zero[clear].sum()
+        """Return the sums after some images; those with a clarity of minus infinity do not count."""
+        told, clear = clarity.isfinite(), clarity > CLEAR
+        at_zero = (weight * (margin - MARGIN_PER_CLARITY * clarity))[clear].sum()
+        gained = clear.sum(), told.sum(), weight[clear].sum(), weight[told].sum(), at_zero
         return ClearImages(*(total + more for total, more in zip(self, gained, strict=True)))
 
     def log_likelihood_of_mean(self, mean: Float[Tensor, " H"]) -> Float[Tensor, " H"]:
         """Return the log-likelihood of each mean margin of the known images, up to a constant."""
-        if not self.count:
+        if not self.clear:
             return torch.zeros_like(mean)
-        variance = MEAN_DEVIATION**2 + MARGIN_DEVIATION**2 / self.count
+        variance = MEAN_DEVIATION**2 + MARGIN_DEVIATION**2 / self.clear
         return -(mean - self.at_zero / self.weight).square() / (2 * variance)
 
     def log_likelihood_of_share(self, share: Float[Tensor, " S"]) -> Float[Tensor, " S"]:

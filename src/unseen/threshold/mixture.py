@@ -21,7 +21,7 @@ NODES = round((HIGHEST - LOWEST) / STEP) + 1
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
-SKEWED_BELOW, SKEW_WIDTH = 10.0, 2.0  # mean margin of known images under which they likely have a tail to the right
+SKEWED_BELOW, SKEW_WIDTH = 9.0, 2.0  # mean margin of known images under which they likely have a tail to the right
 LEAST_PROBABILITY = 0.02  # an image that is known with less than this is called unknown, whatever recall is wanted
 SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
 EULER = 0.5772156649015329  # mean of a standard Gumbel
@@ -98,12 +98,17 @@ def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 def hypotheses() -> Hypotheses:
     """Return the grid of hypotheses."""
     priors = (UNKNOWN_MEAN, UNKNOWN_DEVIATION, KNOWN_MEAN, KNOWN_DEVIATION)
-    values = [*(torch.tensor(prior.values, dtype=torch.float64) for prior in priors), torch.tensor([-1.0, 1.0]).double()]
-    *parameters, sign = (part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij"))
+    values = [
+        *(torch.tensor(prior.values, dtype=torch.float64) for prior in priors),
+        torch.tensor([-1.0, 1.0]).double(),
+    ]
+    unknown_mean, unknown_deviation, known_mean, known_deviation, sign = (
+        part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij")
+    )
     weights = [*(prior.log_weights for prior in priors), torch.zeros(2, dtype=torch.float64)]
     log_prior = torch.stack([part.reshape(-1) for part in torch.meshgrid(*weights, indexing="ij")]).sum(0)
-    skew = torch.nn.functional.logsigmoid(sign * (SKEWED_BELOW - parameters[2]) / SKEW_WIDTH)
-    return Hypotheses(*parameters, sign > 0, log_prior + skew)
+    skew = torch.nn.functional.logsigmoid(sign * (SKEWED_BELOW - known_mean) / SKEW_WIDTH)
+    return Hypotheses(unknown_mean, unknown_deviation, known_mean, known_deviation, sign > 0, log_prior + skew)
 
 
 @cache

@@ -77,3 +77,9 @@ def test_gap_shrinkage_of_a_single_name_is_zero():
 
 def names(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{i}" for i in range(count))
+
+
+def test_clarity_is_the_z_score_of_the_best_name_less_that_of_a_right_name():
+    known, negative = text = logits(scale=3.0)
+    found = evidence(text, LabelStatistics(4, 9, 0.5, 2.0)).clarity
+    torch.testing.assert_close(found, (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0) - 2)

@@ -182,9 +182,9 @@ def _moments_of(logits: Float[Tensor, "T C"]) -> RowMoments:
 def typical_peak(labels: LabelSpace) -> float:
     """Return the z-score that the right name of a known image has among the negatives, on average, from the text only.
 
-    It grows with the z-score of a name itself among the negatives. Image quality hardly changes it: a poor image is less
-    like its name, and in the same measure less like any other. The two constants are a fit to 13 label spaces, in which
-    the average lay within 0.25 of it, except with 4 and 10 names (0.4 and 0.5 below).
+    It grows with the z-score of a name itself among the negatives. Image quality hardly changes it: a poor image is
+    less like its name, and in the same measure less like any other. The two constants are a fit to 13 label spaces, in
+    which the average lay within 0.25 of it, except with 4 and 10 names (0.4 and 0.5 below).
     """
     return PEAK_AT_ONE + PEAK_PER_LOG * math.log(labels.separation)
 
