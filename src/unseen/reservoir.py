@@ -7,9 +7,10 @@ are kept in half precision.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,6 +105,7 @@ class Reservoir:
     since: int = 0  # place in the stream before which nothing was kept: the state had no reservoir
     next_group: int = 1
     dismissed: tuple[int, ...] = ()  # numbers of groups that are not to be shown
+    journal: tuple[Mapping[str, Any], ...] = ()  # what people changed, as unseen.discover wrote it
     recent: tuple[Arrivals, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -155,14 +157,17 @@ class Reservoir:
         """Return everything as tensors, as a state file holds it."""
         numbers = torch.tensor([self.unknown, self.since, self.next_group])
         settled = self.settled()
-        return settled.kept.tensors() | {"numbers": numbers, "dismissed": torch.tensor(self.dismissed).long()}
+        text = np.frombuffer(json.dumps(self.journal).encode(), dtype=np.uint8).copy()
+        more = {"numbers": numbers, "dismissed": torch.tensor(self.dismissed).long(), "journal": torch.from_numpy(text)}
+        return settled.kept.tensors() | more
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Reservoir:
         """Return the reservoir that `tensors` describes."""
         unknown, since, next_group = tensors["numbers"].tolist()
         dismissed = tuple(tensors["dismissed"].tolist())
-        return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed)
+        journal = tuple(json.loads(tensors["journal"].numpy().tobytes()))
+        return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed, journal)
 
 
 def joined(parts: Sequence[KeptImages]) -> KeptImages:

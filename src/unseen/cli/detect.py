@@ -16,6 +16,7 @@ from unseen.cli.calibrate import KnownImages
 from unseen.cli.examples import ExampleImages, names_of
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
+from unseen.discover.edits import space_path
 from unseen.encoders import Encoder, load_encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
@@ -82,7 +83,7 @@ def detect(
     images = taught.for_threshold if taught else None
     images = images or _known_images(calibrate, known, used, model, wanted)
     if state and not state.exists():
-        used.save(label_space.space_path(state))
+        used.save(space_path(state))
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
@@ -148,7 +149,7 @@ class DetectRun(StreamRun):
         """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
         if (taught := self.session.detector.labels.examples) is not None and len(batch):
             self.repeated += int(taught.repeated(z).sum())
-        verdicts = self.judge(z) if batch else None
+        verdicts = self.judge(z, [image.path for image in batch]) if batch else None
         inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
         judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
         self.skipped += len(batch.skipped)

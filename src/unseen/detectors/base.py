@@ -75,6 +75,7 @@ class Detector(ABC, Generic[S]):
     derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
     parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
     merges: ClassVar[bool] = False  # states learned side by side can become one
+    carries: ClassVar[bool] = False  # a state can move to another label space
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on, and settings outside their ranges."""
@@ -140,6 +141,22 @@ class Detector(ABC, Generic[S]):
 
     def _merged(self, start: S, ends: Sequence[S], rule: MergeRule) -> S:
         return start
+
+    def carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
+        """Return a state of `before`, the same detector over another label space, as one of this detector's.
+
+        What was learned of a word goes where the word has gone; a new word starts from its text. `z` are images of the
+        stream, from which means that depend on the names are corrected.
+        """
+        if not self.carries:
+            raise SettingError(
+                f"expected a detector whose state can move to other names, got {self.name!r}; "
+                "choose pooled, online or one that never learns"
+            )
+        return self._carried(state, before, self._checked(z))
+
+    def _carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
+        return state
 
     @property
     def settings(self) -> dict[str, object]:

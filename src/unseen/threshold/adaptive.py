@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -16,6 +17,7 @@ from unseen.threshold.clear import ClearImages
 from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
+TOGETHER = 8  # updates that are fitted in one pass over the hypotheses
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
 
 
@@ -52,6 +54,14 @@ class MarginHistory(NamedTuple):
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
     probability: Float[Tensor, " N"]  # that an image is known, at each node
+
+
+class Step(NamedTuple):
+    """Margins between two updates, and the history after them."""
+
+    margin: Float[Tensor, " n"]
+    history: MarginHistory
+    is_due: bool  # whether an update follows
 
 
 @dataclass(frozen=True)
@@ -113,18 +123,28 @@ class Adaptive(ThresholdRule[MarginHistory]):
         self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
     ) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
+        if not len(margin):
+            return self.read(state, margin), state
         clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity
-        parts: list[Decisions] = []
+        steps = list(self._steps(state, margin, clarity))
+        updates = iter(self._updates([step.history for step in steps if step.is_due]))
+        parts = []
+        for step in steps:
+            parts.append(self.read(state, step.margin))
+            history = step.history._replace(units=state.units, threshold=state.threshold, probability=state.probability)
+            state = next(updates) if step.is_due else history
+        return Decisions.joined(parts), state
+
+    def _steps(self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]) -> Iterator[Step]:
+        """Yield the margins between updates: what is remembered of them does not depend on any threshold."""
         start, seen = 0, int(state.seen)
-        while start < len(margin) or not parts:
+        on_host, clarity = (column.detach().cpu().double() for column in (margin, clarity))
+        while start < len(margin):
             interval = self._interval(seen)
             rows = slice(start, start + interval - seen % interval)
-            parts.append(self.read(state, part := margin[rows]))
-            start, seen = start + len(part), seen + len(part)
-            if len(part):
-                state = self._remembered(state, _on_host(part), _on_host(clarity[rows]), seen)
-                state = state if seen % interval else self._updated(state)
-        return Decisions.joined(parts), state
+            start, seen = rows.stop, seen + len(margin[rows])
+            state = self._remembered(state, on_host[rows], clarity[rows], seen)
+            yield Step(margin[rows], state, seen % interval == 0)
 
     def _remembered(
         self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], seen: int
@@ -140,10 +160,20 @@ class Adaptive(ThresholdRule[MarginHistory]):
         clear = state.clear.after(margin, clarity, number)
         return state._replace(seen=count, counts=state.counts + gained[0], recent=recent, clear=clear)
 
+    def _updates(self, histories: list[MarginHistory]) -> Iterator[MarginHistory]:
+        """Yield each history with the threshold and the probabilities that follow from it."""
+        if not self.derives_baseline:
+            yield from map(self._updated, histories)
+            return
+        for start in range(0, len(histories), TOGETHER):
+            some = histories[start : start + TOGETHER]
+            at_nodes = torch.stack([one.counts / one.seen for one in some])
+            clear = ClearImages.stacked([one.clear for one in some])
+            fit = fit_mixture(at_nodes, torch.stack([one.recent for one in some]), self.recall, clear)
+            for one, threshold, probability in zip(some, *fit, strict=True):
+                yield one._replace(threshold=threshold, probability=probability)
+
     def _updated(self, state: MarginHistory) -> MarginHistory:
-        if self.derives_baseline:
-            fit = fit_mixture(state.counts / state.seen, state.recent, self.recall, state.clear)
-            return state._replace(threshold=fit.threshold, probability=fit.probability)
         if int(state.seen) < self.warmup:
             return state
         margins = state.ring[: int(state.seen)]
@@ -156,7 +186,3 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def _interval(self, seen: int) -> int:
         """Return how many samples lie between two updates: fewer at the start, where the units are known."""
         return min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.derives_baseline else self.every
-
-
-def _on_host(column: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return column.detach().cpu().double()

@@ -6,6 +6,7 @@ comparable over images of any quality, and few unknown images are clear. docs/me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,18 +22,23 @@ EFFECTIVE_IMAGES = 64.0  # limit of the weight of the share of clear images: CLE
 
 
 class ClearImages(NamedTuple):
-    """Sums over the clear images; an image is weighted by its place in the stream."""
+    """Sums over the clear images; an image is weighted by its place in the stream. U: several streams, or times."""
 
-    clear: Float[Tensor, ""]  # number of clear images
-    told: Float[Tensor, ""]  # number of images whose clarity is told
-    weight: Float[Tensor, ""]  # of the clear images
-    total_weight: Float[Tensor, ""]  # of all images whose clarity is told
-    at_zero: Float[Tensor, ""]  # weighted sum of the margins that clear images would have at a clarity of 0
+    clear: Float[Tensor, "*U"]  # number of clear images
+    told: Float[Tensor, "*U"]  # number of images whose clarity is told
+    weight: Float[Tensor, "*U"]  # of the clear images
+    total_weight: Float[Tensor, "*U"]  # of all images whose clarity is told
+    at_zero: Float[Tensor, "*U"]  # weighted sum of the margins that clear images would have at a clarity of 0
 
     @classmethod
     def none(cls) -> ClearImages:
         """Return the sums before the first image."""
         return cls(*(torch.zeros((), dtype=torch.float64) for _ in range(5)))
+
+    @classmethod
+    def stacked(cls, some: Sequence[ClearImages]) -> ClearImages:
+        """Return several sums as one, with a dimension in front."""
+        return cls(*(torch.stack(parts) for parts in zip(*some, strict=True)))
 
     def after(
         self, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"]
@@ -43,18 +49,15 @@ class ClearImages(NamedTuple):
         gained = clear.sum(), told.sum(), weight[clear].sum(), weight[told].sum(), at_zero
         return ClearImages(*(total + more for total, more in zip(self, gained, strict=True)))
 
-    def log_likelihood_of_mean(self, mean: Float[Tensor, " H"]) -> Float[Tensor, " H"]:
+    def log_likelihood_of_mean(self, mean: Float[Tensor, " H"]) -> Float[Tensor, "*U H"]:
         """Return the log-likelihood of each mean margin of the known images, up to a constant."""
-        if not self.clear:
-            return torch.zeros_like(mean)
-        variance = MEAN_DEVIATION**2 + MARGIN_DEVIATION**2 / self.clear
-        return -(mean - self.at_zero / self.weight).square() / (2 * variance)
+        precision = self.clear / (MEAN_DEVIATION**2 * self.clear + MARGIN_DEVIATION**2)  # 0 without clear images
+        found = self.at_zero / self.weight.clamp(min=1)
+        return -(mean - found.unsqueeze(-1)).square() * precision.unsqueeze(-1) / 2
 
-    def log_likelihood_of_share(self, share: Float[Tensor, " S"]) -> Float[Tensor, " S"]:
+    def log_likelihood_of_share(self, share: Float[Tensor, " S"]) -> Float[Tensor, "*U S"]:
         """Return the log-likelihood of each share of known images in the stream."""
-        if not self.told:
-            return torch.zeros_like(share)
         clear = share * CLEAR_KNOWN + (1 - share) * CLEAR_UNKNOWN
         images = EFFECTIVE_IMAGES * self.told / (EFFECTIVE_IMAGES + self.told)
-        found = self.weight / self.total_weight
-        return images * (found * clear.log() + (1 - found) * (1 - clear).log())
+        found = (self.weight / self.total_weight.clamp(min=1)).unsqueeze(-1)
+        return images.unsqueeze(-1) * (found * clear.log() + (1 - found) * (1 - clear).log())

@@ -84,8 +84,8 @@ class Cells(NamedTuple):
 class MixtureFit(NamedTuple):
     """What follows from margins: a threshold and, at each node, the probability that an image there is known."""
 
-    threshold: Float[Tensor, ""]
-    probability: Float[Tensor, " N"]
+    threshold: Float[Tensor, "*U"]
+    probability: Float[Tensor, "*U N"]
 
 
 def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -121,11 +121,11 @@ def cells() -> Cells:
 
 
 @cache
-def log_density() -> Float[Tensor, "N HS"]:
+def log_density() -> Float[Tensor, "N SH"]:
     """Return the log probability of every cell under every hypothesis and share of known images."""
     known, unknown = cells()
     mixed = [(share * known + (1 - share) * unknown + OUTLIER / NODES).log().float() for share in KNOWN_SHARES]
-    return torch.stack(mixed, dim=2).flatten(1)
+    return torch.cat(mixed, dim=1)
 
 
 @cache
@@ -165,50 +165,56 @@ def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Flo
     return torch.lerp(table[left], table[left + 1], part)
 
 
-def posterior(at_nodes: Float[Tensor, " N"], clear: ClearImages) -> Float[Tensor, "H S"]:
+def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
-    weighted = (at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum()))).float()
-    fit = (weighted @ log_density()).reshape(-1, len(KNOWN_SHARES)).double()
+    weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
+    fit = (weighted.float() @ log_density()).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
     grid, shares = hypotheses(), torch.tensor(KNOWN_SHARES, dtype=torch.float64)
-    of_hypothesis = grid.log_prior + clear.log_likelihood_of_mean(grid.known_mean)
-    fit += of_hypothesis.unsqueeze(1) + clear.log_likelihood_of_share(shares)
-    return fit.flatten().softmax(0).reshape(fit.shape)
+    fit += (grid.log_prior + clear.log_likelihood_of_mean(grid.known_mean)).unsqueeze(-2)
+    fit += clear.log_likelihood_of_share(shares).unsqueeze(-1)
+    return fit.flatten(-2).softmax(-1).view_as(fit)
 
 
-def known_share(recent: Float[Tensor, " N"], known: Float[Tensor, " N"], unknown: Float[Tensor, " N"]) -> float:
+def known_share(
+    recent: Float[Tensor, "*U N"], known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"]
+) -> Float[Tensor, "*U 1"]:
     """Return the share of known images among recent margins, given where both kinds lie (expectation maximisation)."""
-    share = 0.5
+    share = recent.new_full((*recent.shape[:-1], 1), 0.5)
+    count = recent.sum(-1, keepdim=True) + 2 * SHARE_SAMPLES
     for _ in range(SHARE_ROUNDS):
-        likely = (recent * probability_of(share, known, unknown)).sum()
-        share = float((likely + SHARE_SAMPLES) / (recent.sum() + 2 * SHARE_SAMPLES))
+        likely = (recent * probability_of(share, known, unknown)).sum(-1, keepdim=True)
+        share = (likely + SHARE_SAMPLES) / count
     return share
 
 
-def probability_of(share: float, known: Float[Tensor, " N"], unknown: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+def probability_of(
+    share: Float[Tensor, "*U 1"], known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"]
+) -> Float[Tensor, "*U N"]:
     """Return the probability that an image at each node is known; a higher margin is never less known.
 
     Both tails say little: below the peak of the known images the probability only falls, above it only rises.
     """
-    odds = share * known, (1 - share) * unknown + OUTLIER / NODES * (1 - share)
-    plain, peak = odds[0] / sum(odds), int(known.argmax())
-    falling = plain[: peak + 1].flip(0).cummin(0).values.flip(0)
-    return torch.cat([falling[:-1], plain[peak:].cummax(0).values])
+    odds = share * known
+    plain = odds / (odds + (1 - share) * (unknown + OUTLIER / NODES))
+    beyond = torch.arange(NODES) - known.argmax(-1, keepdim=True)  # nodes beyond the peak
+    falling = plain.masked_fill(beyond > 0, torch.inf).flip(-1).cummin(-1).values.flip(-1)
+    rising = plain.masked_fill(beyond < 0, -torch.inf).cummax(-1).values
+    return torch.where(beyond < 0, falling, rising)
 
 
 def fit_mixture(
-    at_nodes: Float[Tensor, " N"], recent: Float[Tensor, " N"], recall: float, clear: ClearImages | None = None
+    at_nodes: Float[Tensor, "*U N"], recent: Float[Tensor, "*U N"], recall: float, clear: ClearImages | None = None
 ) -> MixtureFit:
     """Return threshold and probabilities after margins counted at the nodes, recent ones, and clear images among them.
 
     The threshold is the margin that a share `recall` of the known images should reach, the mean over all hypotheses,
     but not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
-    The shapes follow the whole history, the share of known images the recent part of it.
+    The shapes follow the whole history, the share of known images the recent part of it. Several counts in rows are
+    fitted in one pass over the hypotheses, which costs little more than one of them.
     """
-    weight = posterior(at_nodes, clear or ClearImages.none()).sum(1)
-    known, unknown = (side @ weight for side in cells())
+    weight = posterior(at_nodes, clear or ClearImages.none()).sum(-2)
+    known, unknown = (weight @ side.T for side in cells())
     probability = probability_of(known_share(recent, known, unknown), known, unknown)
     threshold = weight @ quantiles(recall)
-    if not bool(at_nodes.any()):
-        return MixtureFit(threshold, probability)
-    likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum()
-    return MixtureFit(torch.maximum(threshold, likely.to(threshold.dtype)), probability)
+    likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(threshold.dtype)
+    return MixtureFit(torch.where(at_nodes.any(-1), torch.maximum(threshold, likely), threshold), probability)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule, added
+from unseen.detectors.pooled.carry import carried_sums
 from unseen.detectors.pooled.evidence import (
     EXAMPLE_TERMS,
     TERMS,
@@ -71,6 +72,7 @@ class PooledEvidence(Detector[PooledState]):
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
+    carries: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,6 +122,22 @@ class PooledEvidence(Detector[PooledState]):
         own = self.evidence(text)
         nearest = NearestNames(*(top_names(side) for side in text))
         return SampleBlock(z, nearest, own.value, own.value, own.clarity), own
+
+    def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
+        """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
+
+        The mean moments of `z` are taken under both label spaces; their difference is added to those of the samples
+        that set the baseline.
+        """
+        done = state.updated(before.labels)
+        sums = carried_sums(done.sums, before.labels, self.labels)
+        moments, counted = done.moments, done.seen.clamp(max=BASELINE_SAMPLES)
+        if len(z):
+            old, new = (one.evidence(text_logits(one.labels, z, tau=self.tau)).moments for one in (before, self))  # type: ignore[attr-defined]
+            moments = map_state(lambda total, a, b: total + counted * (b.mean() - a.mean()), moments, old, new)
+        base = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
+        fitted = Fitted.of(sums, int(done.seen), self.labels)
+        return PooledState(done.seen, moments, base, sums, fitted, PooledState.start(self.labels).pending)
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts; every sum is that of one observer who gave the same scores."""
