@@ -32,6 +32,8 @@ COMMANDS = (
     "mine",
     "gap",
     "serve",
+    "backup",
+    "restore",
     "export",
 )  # unseen.cli.NAME holds the function NAME
 EXTENDED = {

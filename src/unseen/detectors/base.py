@@ -55,8 +55,11 @@ class Reading(NamedTuple):
         return parts[0] if len(parts) == 1 else cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def cpu(self) -> Reading:
-        """Return the reading in host memory."""
-        return Reading(*(part.cpu() for part in self))
+        """Return the reading in host memory; from a GPU in one transfer."""
+        if not self.score.is_cuda:
+            return self
+        columns = torch.stack([part.double() for part in self]).cpu()
+        return Reading(*(column.to(part.dtype) for column, part in zip(columns, self, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -26,9 +27,11 @@ from unseen.detectors.pooled.evidence import (
     gap_shrinkage,
     typical_peak,
 )
+from unseen.detectors.pooled.learning import Learning
 from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits, top_names
+from unseen.detectors.pooled.replay import Replay
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, Learning, PooledState, SampleRows, until_update
+from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleBlock, SampleRows
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 
@@ -36,22 +39,6 @@ BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that 
 BLOCKS = 8  # blocks of text logits between two copies of the sums
 CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
 NAMING_SAMPLES = 8.0  # images after which the look of a name counts half when an image is named
-
-
-class SampleBlock(NamedTuple):
-    """Features of consecutive samples and what the frozen text says of them."""
-
-    z: Float[Tensor, "T d"]
-    nearest: NearestNames
-    own: Float[Tensor, " T"]  # frozen evidence
-    base: Float[Tensor, " T"]  # its baseline
-    clarity: Float[Tensor, " T"]
-
-    def rows(self, rows: slice) -> SampleBlock:
-        """Return some of the samples."""
-        if rows.start == 0 and rows.stop >= len(self.z):
-            return self
-        return map_state(lambda part: part[rows], self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +88,29 @@ class PooledEvidence(Detector[PooledState]):
         if not len(z):
             return self.read(state, z), state
         readings, learning = [], Learning(state, self.labels)
-        for part in z.split(self.block_for(z) // BLOCKS):
-            block, own = self._frozen(part)
-            block, start = block._replace(base=self._running_baseline(learning, own)), 0
-            while start < len(part):
-                rows = slice(start, start + until_update(learning.seen))
-                reading, samples = self._judge(learning.state, block.rows(rows))
-                learning.take(samples)
-                readings.append(reading)
-                start = rows.stop
-        return Reading.joined(readings), learning.finish()
+        with self._replaying(z) as replay:
+            for part in z.split(self.block_for(z) // BLOCKS):
+                block, own = self._frozen(part)
+                block, start = block._replace(base=self._running_baseline(learning, own)), 0
+                while start < len(part):
+                    rows = slice(start, start + learning.until_update)
+                    readings.append(learning.judged(block.rows(rows), self._judge, replay))
+                    start = rows.stop
+            return Reading.joined(readings), learning.finish()
+
+    @contextmanager
+    def _replaying(self, z: Tensor) -> Iterator[Replay | None]:
+        """Yield the recorded graphs where z is on a GPU and no other thread uses them, else None."""
+        replay = self._replay if z.is_cuda and self._replay.lock.acquire(blocking=False) else None
+        try:
+            yield replay
+        finally:
+            if replay:
+                replay.lock.release()
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return Replay(self._judge, self.labels)
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""

@@ -67,7 +67,7 @@ class Direction(NamedTuple):
     def none(cls, like: Float[Tensor, "2 d"]) -> Direction:
         """Return the direction of a stream that has shown nothing."""
         zero = torch.zeros_like(like[0])
-        return cls(zero, zero, zero.new_tensor(sum(START_MARGIN) / 2), zero.new_tensor(0.0))
+        return cls(zero, zero, zero.new_full((), sum(START_MARGIN) / 2), zero.new_zeros(()))
 
     def predict(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return u, the margin that images which look like this one have."""
@@ -88,7 +88,8 @@ def fit_direction(sums: SideSums, *, kind: torch.dtype = torch.float64) -> Direc
     count = sums.weight.clamp(min=1e-9)
     effective = 4 / (1 / count).sum()
     means, margins = sums.image / count.unsqueeze(1), sums.margin / count
-    centre, start = means.mean(0), sums.margin.new_tensor(START_MARGIN)
+    centre, (unknown, known) = means.mean(0), START_MARGIN
+    start = torch.stack([count.new_full((), unknown), count.new_full((), known)])
     level = ((sums.margin + START_SAMPLES * start) / (count + START_SAMPLES)).mean()
     scatter = (sums.gram.flatten(1).T @ (0.5 / count)).view_as(sums.gram[0]).addr_(centre, centre, alpha=-1)
     pull = (sums.cross / count.unsqueeze(1)).mean(0) - centre * margins.mean()
