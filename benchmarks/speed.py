@@ -10,6 +10,7 @@ is measured while the tests of the scan fail.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=60_000, help="five in six from known classes, as in ImageNet")
     parser.add_argument("--slow", type=int, default=200, help="samples for the one-at-a-time cases")
     parser.add_argument("--million", action="store_true", help="also a stream of 10^6 samples (minutes)")
+    parser.add_argument("--busy", action="store_true", help="processor time of what users run, with --threads 1")
     parser.add_argument("--users", action="store_true", help="only what users run")
     parser.set_defaults(threads=torch.get_num_threads())
     arguments = command.parse(parser)
@@ -49,7 +51,7 @@ def main() -> None:
 
 
 def measure(arguments: Arguments) -> Iterator[Row]:
-    yield from user_rows(PART, arguments.dim)
+    yield from user_rows(PART, arguments.dim, clock=time.process_time if arguments.busy else time.perf_counter)
     if not arguments.users:
         yield from scan_rows(arguments)
 
@@ -133,7 +135,10 @@ def blocks_of(taught: Tensor) -> list[slice]:
 
 def table(rows: list[Row]) -> Iterator[str]:
     users = [row for row in rows if "seconds_per_sample" in row]
-    yield from (*user_table(users), "")
+    yield from user_table(users)
+    if len(users) == len(rows):
+        return
+    yield ""
     heads = ("case", "samples", "µs per sample", "times the naive loop", "of the floor")
     yield from markdown_table(heads, (cells(row) for row in rows if row not in users))
 

@@ -19,7 +19,7 @@ BATCH, SINGLES, ROUNDS = 512, 256, 3
 HEADS = ("what", "names + negatives", "µs per sample", "times the floor", "floor: MFLOP and MB per sample")
 
 
-def user_rows(samples: int, dim: int) -> Iterator[Row]:
+def user_rows(samples: int, dim: int, *, clock: Callable[[], float]) -> Iterator[Row]:
     """Yield times in alternation with those of their floors, so that other work on the machine slows both."""
     for known, negatives in SIZES:
         labels = label_space(known, negatives, dim)
@@ -34,7 +34,7 @@ def user_rows(samples: int, dim: int) -> Iterator[Row]:
             "pooled, one call": (lambda d=detector, z=z: d.observe(d.start(), z), samples),
             "floor, batches": (products_of_batches(labels, z), samples),
         }
-        seconds = alternating_seconds({case: work for case, (work, _) in works.items()}, rounds=1 + ROUNDS)
+        seconds = alternating_seconds({case: work for case, (work, _) in works.items()}, rounds=1 + ROUNDS, clock=clock)
         each = {case: sorted(seconds[case][1:])[ROUNDS // 2] / count for case, (_, count) in works.items()}
         for case in works:
             floor = "floor, one by one" if "one by one" in case else "floor, batches"
