@@ -168,11 +168,18 @@ def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Flo
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
     weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
-    fit = (weighted.float() @ log_density()).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
+    used = used_nodes(at_nodes)
+    fit = (weighted[..., used].float() @ log_density()[used]).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
     grid, shares = hypotheses(), torch.tensor(KNOWN_SHARES, dtype=torch.float64)
     fit += (grid.log_prior + clear.log_likelihood_of_mean(grid.known_mean)).unsqueeze(-2)
     fit += clear.log_likelihood_of_share(shares).unsqueeze(-1)
     return fit.flatten(-2).softmax(-1).view_as(fit)
+
+
+def used_nodes(at_nodes: Float[Tensor, "*U N"]) -> slice:
+    """Return the range of nodes with a margin: only these rows of the hypotheses are read."""
+    found = at_nodes.reshape(-1, NODES).any(0).nonzero().flatten().tolist() or [0]
+    return slice(found[0], found[-1] + 1)
 
 
 def known_share(
