@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unseen.detectors.state import map_state
 
-BOUNDARY, SLOPE = 3.0, 0.5  # a margin of 3 nats is as likely known as unknown; odds change by e every 2 nats
+BOUNDARY, SLOPE = 1.0, 0.5  # a margin of 1 nat is as likely known as unknown; odds change by e every 2 nats
 RIDGE = 2.0  # prior precision of the direction, in samples
 ROUNDS = 2  # of refinement of a solution by a factor in float32
 START_SAMPLES = 8.0  # images that the start of a mean is worth

@@ -48,9 +48,9 @@ class SampleBlock(NamedTuple):
 
     z: Float[Tensor, "T d"]
     nearest: NearestNames
-    energy: Float[Tensor, " T"]  # logsumexp of the logits of all names
     own: Float[Tensor, " T"]  # frozen evidence
     base: Float[Tensor, " T"]  # its baseline
+    clarity: Float[Tensor, " T"]
 
     def rows(self, rows: slice) -> SampleBlock:
         """Return some of the samples."""
