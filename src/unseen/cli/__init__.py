@@ -30,6 +30,7 @@ COMMANDS = (
     "undo",
     "encode",
     "mine",
+    "learn",
     "gap",
     "serve",
     "backup",
