@@ -23,6 +23,7 @@ INTERVAL = 256  # most samples between two updates
 EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
 FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
+FEW = 4096  # samples up to which conjugate gradients take less time than a factor
 FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
 
 
@@ -149,7 +150,9 @@ class Fitted(NamedTuple):
         votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
         if seen < FIRST_DIRECTION:
             return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)
-        direction = fit_direction(sums.sides, kind=anchors.dtype if seen < MANY else torch.float64)
+        kind = anchors.dtype if seen < MANY else torch.float64
+        few = seen < FEW and not anchors.is_cuda and kind != torch.float64
+        direction = fit_direction(sums.sides, kind=kind, few=few)
         likelihood = fit_likelihood(sums.predictions, direction.images, seen if count is None else count)
         return cls(known, negative, direction, likelihood, *votes)
 
