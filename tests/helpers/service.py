@@ -71,9 +71,12 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         stuck: bool = False,
+        logs: Path | None = None,
         **durability: Any,
     ) -> None:
-        settings = Settings(data, host, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
+        settings = Settings(
+            data, host, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability), logs=logs
+        )
         ours, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=True)
         self.process.start()

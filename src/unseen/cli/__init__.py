@@ -31,8 +31,11 @@ COMMANDS = (
     "review",
     "encode",
     "mine",
+    "learn",
     "gap",
     "serve",
+    "backup",
+    "restore",
     "export",
 )  # unseen.cli.NAME holds the function NAME
 EXTENDED = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from json import dumps, loads
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,14 @@ class Remote:
         answer = self.client.ask("POST", f"{self._path}/score", again=True, files=_named(images, keys))
         return list(answer.json()["verdicts"])
 
+    def flow(self, batches: Iterable[Features], *, window: int = 128) -> Iterator[list[dict[str, Any]]]:
+        """Observe batches over one connection, and yield the verdicts of each, in order.
+
+        `window` batches are on their way at once: they are learned together, much faster than one request each. A
+        connection that breaks is made again; what was not answered is sent again and learned once.
+        """
+        return Flow(self.client, f"{self._path}/observe", window).verdicts(map(_bytes, batches))
+
     def info(self) -> dict[str, Any]:
         """Return counts, threshold, drift and snapshots."""
         return dict(self.client.call("GET", self._path))
@@ -198,6 +207,61 @@ class Remote:
                 time.sleep(0.1 * 2**failed)
 
 
+class Flow:
+    """A WebSocket on which messages are sent ahead of their answers."""
+
+    def __init__(self, client: Client, path: str, window: int) -> None:
+        self.client, self.window, self.session = client, window, uuid.uuid4().hex
+        self._url = str(client.http.base_url.join(path)).replace("http", "ws", 1)
+        self._sent: deque[bytes] = deque()  # not answered yet
+        self._answered = 0
+
+    def verdicts(self, messages: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the verdicts of each message in order."""
+        from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+        failed = 0
+        while True:
+            try:
+                for verdicts in self._over_one_connection(messages):
+                    failed = 0
+                    yield verdicts
+                return
+            except InvalidStatus as error:
+                raise _refusal(error.response.status_code, error.response.body) from error
+            except (ConnectionClosed, OSError):
+                failed += 1
+                if failed > self.client.retries:
+                    raise
+                time.sleep(0.1 * 2**failed)
+
+    def _over_one_connection(self, messages: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
+        from websockets.sync.client import connect
+
+        key = self.client.http.headers.get("authorization")
+        query = f"?session={self.session}&first={self._answered}"
+        with connect(self._url + query, additional_headers={"authorization": key} if key else {}) as socket:
+            for message in self._sent:
+                socket.send(message)
+            while self._fill(socket, messages):
+                answer = loads(socket.recv())
+                self._sent.popleft()
+                self._answered += 1
+                if "error" in answer:
+                    raise ServiceError(422, answer["message"], answer["code"])
+                yield answer["verdicts"]
+
+    def _fill(self, socket: Any, messages: Iterator[bytes]) -> bool:
+        """Send messages while the window has room; return whether answers are waited for."""
+        while len(self._sent) < self.window:
+            message = next(messages, None)
+            if message is None:
+                break
+            self._sent.append(message)
+            socket.send(message)
+        return bool(self._sent)
+
+
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield kind and content of server-sent events."""
     kind = ""
@@ -220,8 +284,13 @@ def _bytes(features: Features) -> bytes:
 
 
 def _error(response: httpx.Response) -> ServiceError:
+    return _refusal(response.status_code, response.content)
+
+
+def _refusal(status: int, body: bytes | bytearray | None) -> ServiceError:
+    """Return the service's error in the words of its answer."""
     try:
-        content = response.json()
-        return ServiceError(response.status_code, str(content["message"]), str(content.get("code", "")))
+        content = loads(body or b"")
+        return ServiceError(status, str(content["message"]), str(content.get("code", "")))
     except (ValueError, KeyError, TypeError):
-        return ServiceError(response.status_code, response.text[:200])
+        return ServiceError(status, (body or b"").decode(errors="replace")[:200])

@@ -1,6 +1,7 @@
 """Run the service in this process until a signal ends it."""
 
 import gc
+import logging
 import os
 import resource
 import socket
@@ -18,6 +19,7 @@ from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import refuse_open_address
 from unseen.serve.http.protocol import LimitedProtocol
 from unseen.serve.http.service import Service
+from unseen.serve.http.sockets import MESSAGE
 from unseen.serve.settings import Settings
 
 BACKLOG = 1024  # connections that the system keeps until they are taken
@@ -35,6 +37,7 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     app = create_app(service)
     if demo:
         demonstration.attach(app)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for every bad request would fill the log
     listener = listening_socket(settings.host, port)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     announce(f"unseen serves http://{host}:{listener.getsockname()[1]} from {settings.data}")
@@ -44,6 +47,9 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         access_log=False,
         proxy_headers=False,
         http=partial(LimitedProtocol, limits=settings.limits),  # type: ignore[arg-type]
+        ws="websockets-sansio",
+        ws_max_size=MESSAGE,
+        ws_per_message_deflate=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
         server_header=False,
@@ -75,7 +81,7 @@ class Server(uvicorn.Server):
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files as it may: every stream holds three, every connection one."""
+    """Let the process open as many files as it may: a stream in use holds three, a connection one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

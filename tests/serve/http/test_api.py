@@ -16,7 +16,10 @@ from helpers.streams import space, stream
 from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
+from unseen.labels import Examples, with_examples
 from unseen.serve.client import Client
+from unseen.serve.http.binary import ARROW, SAFETENSORS
+from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
 from unseen.verdicts import FIELDS
@@ -90,8 +93,11 @@ def test_a_verdict_has_the_fields_of_every_other_output_and_its_number(server, r
 def test_openapi_describes_bodies_answers_errors_and_the_bearer_key(server):
     document = server.client.http.get("/openapi.json").json()
     observe = document["paths"]["/v1/streams/{id}/observe"]["post"]
-    kinds = ["application/json", "application/octet-stream", "multipart/form-data"]
-    assert list(observe["requestBody"]["content"]) == kinds
+    kinds = {"application/json", RAW, FORM, SAFETENSORS, ARROW, "image/*"}
+    assert set(observe["requestBody"]["content"]) == kinds
+    assert {"key", "rate", "features", "disk"} <= set(
+        document["components"]["schemas"]["Error"]["properties"]["code"]["enum"]
+    )
     assert observe["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/VerdictList")
     assert observe["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
     assert {one["name"] for one in observe["parameters"]} == {"id", "Idempotency-Key"}
@@ -228,6 +234,16 @@ def test_metrics_health_openapi_and_page_answer(server, remote):
         assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert len(get(f"/v1/streams/{remote.id}/labels").json()["names"]) == 6
     assert len(get(f"/v1/streams/{remote.id}/history").json()["margins"]) == 10
+
+
+def test_an_uploaded_label_space_brings_its_examples(server, tmp_path):
+    taught = with_examples(LABELS, Examples(LABELS.id_anchors.repeat(2, 1), torch.arange(len(LABELS.names)).repeat(2)))
+    taught.save(tmp_path / "space.safetensors")
+    remote, local = server.client.create(tmp_path / "space.safetensors"), Session(taught)
+    z = stream(taught, 5)
+    got = [record["margin"] for record in remote.observe(z)]
+    assert got == pytest.approx(local.observe(z).margin.tolist(), abs=1e-4)
+    remote.delete()
 
 
 def test_a_label_space_in_the_data_folder_is_used_by_name(server, data):

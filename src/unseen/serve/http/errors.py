@@ -31,7 +31,7 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
 def error_response(error: UnseenError) -> Response:
     """Return an error raised on purpose with its own sentence."""
     status, content = error_content(error)
-    response = JSONResponse(content, status)
+    response = JSONResponse(content, status, {"x-error-code": content["code"]})
     if status in (429, 503, 507):
         response.headers["retry-after"] = "1"
     if status == 401:

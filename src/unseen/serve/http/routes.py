@@ -10,27 +10,39 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.websockets import WebSocket
 
 import unseen
 from unseen.errors import ServiceError
 from unseen.serve.http import bodies, creation, schema, views
 from unseen.serve.http import events as events_module
 from unseen.serve.http.auth import LOCAL, ApiKey, bearer_secret
+from unseen.serve.http.binary import ARROW, SAFETENSORS
 from unseen.serve.http.bodies import RAW
 from unseen.serve.http.service import Service
-from unseen.serve.http.views import dump_json, json_response
+from unseen.serve.http.sockets import observe_socket
+from unseen.serve.http.views import json_response
+from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import THUMBNAILS
-from unseen.serve.stream.snapshots import AUTO, KEPT
+from unseen.serve.stream.snapshots import AUTO, KEPT, SavedSnapshot
 from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
+from unseen.serve.stream.watch import UnknownWatch
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
-SAMPLES = schema.request_body(schema.Samples, raw="Rows of little-endian float32.", form={"images": True})
+BINARY = {
+    RAW: "Rows of little-endian float32: the fast way.",
+    SAFETENSORS: "A safetensors file with one tensor `features` of shape [n, d].",
+    ARROW: "An Arrow stream without compression: a column `features` of lists of floats and, perhaps, one `key`.",
+    "image/*": "One image file; `?key=` is what it is called.",
+}
+SAMPLES = schema.request_body(schema.Samples, raw=BINARY, form={"images": True})
 SAMPLES |= {"security": [{"HTTPBearer": []}]}
 PAGE = 1000  # streams in one answer
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
 CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False}) | IDEMPOTENT
 CREATED: dict[int | str, dict[str, Any]] = {202: {"model": schema.JobInfo, "description": "A job that goes on."}}
+ALARM = schema.request_body(schema.AlarmBody)
 RESTORE = schema.request_body(schema.RestoreBody, raw="A state in safetensors.")
 
 
@@ -102,6 +114,12 @@ async def score(request: Request, id: str) -> Response:
     service: Service = request.app.state.service
     entry = service.find(bearer_secret(request), id, "read")
     return json_response(await service.score(entry, await service.read_batch(request, entry)))
+
+
+@router.websocket("/v1/streams/{id}/observe")
+async def observe_messages(socket: WebSocket, id: str) -> None:
+    """Observe over one connection: each message is samples, each answer their verdicts."""
+    await observe_socket(socket.app.state.service, socket, id)
 
 
 @router.get("/healthz")
@@ -198,6 +216,14 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
     return await described(service, entry)
 
 
+@router.post("/v1/streams/{id}/alarm", response_model=schema.AlarmInfo, openapi_extra=ALARM)
+async def restart_alarm(service: Shared, entry: AdminEntry, request: Request) -> Any:
+    """Take note of an alarm on the unknown rate: the test starts again, with an allowed rate or one learned anew."""
+    body = await bodies.read_json(request, schema.AlarmBody, service.limits)
+    watch = entry.opened.history.watch = UnknownWatch(body.allowed)
+    return watch.shown()
+
+
 @router.get("/v1/streams/{id}/events")
 async def events(service: Shared, entry: ReadEntry, request: Request) -> Response:
     """Send the verdicts of every observed sample from now on, as server-sent events.
@@ -209,7 +235,7 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     secret = bearer_secret(request)
     after = events_module.last_event(request.headers.get("last-event-id"))
     past = partial(views.past_events, entry)
-    messages = service.events.listen(entry.config.id, lambda: service.may_read(secret, entry), after, past)
+    messages = service.events.listen(entry.config.id, lambda: service.may(secret, entry, "read"), after, past)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
@@ -246,7 +272,7 @@ async def list_snapshots(entry: ReadEntry) -> Any:
 @router.post("/v1/streams/{id}/snapshots", status_code=201)
 async def take_snapshot(service: Shared, entry: AdminEntry) -> dict[str, int]:
     """Take a snapshot and return its number."""
-    taken = await service.run_chore(entry.config.owner, partial(entry.opened.snapshot, KEPT))
+    taken = await service.run_chore(entry.config.owner, partial(keep_snapshot, service, entry))
     return {"snapshot": taken.entry}
 
 
@@ -288,6 +314,12 @@ async def described(service: Service, entry: StreamEntry, status: int = 200) -> 
     """Return everything about a stream."""
     shown = await service.run_chore(entry.config.owner, partial(views.stream_info, entry))
     return json_response(dump_json(shown), status)
+
+
+def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:
+    """Take a snapshot by hand, if there is room in its owner's share of the disk."""
+    service.store.check_disk(entry.config.owner, entry.opened.memory)
+    return entry.opened.snapshot(KEPT)
 
 
 def restore_upload(stream: Stream, data: bytes) -> None:

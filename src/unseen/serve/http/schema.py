@@ -58,6 +58,7 @@ CODES = (
     *SHARES,
     *STATES,
     "origin",
+    "key_expired",
     "key_reused",
     "parameters",
 )
@@ -182,6 +183,21 @@ class SnapshotList(BaseModel):
     snapshots: list[SnapshotInfo]
 
 
+class AlarmInfo(BaseModel):
+    """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
+
+    allowed: float | None = Field(description="The unknown rate that is no cause for alarm; null while it is learned.")
+    between: float = Field(description="Samples that pass before a false alarm, on average at least.")
+    evidence: float = Field(description="Evidence for a higher rate, as a share of what raises the alarm.")
+    raised_at: int | None = Field(description="The sample that raised the alarm.")
+
+
+class AlarmBody(RequestBody):
+    """An alarm to start again: with an allowed rate, or with one that is learned anew."""
+
+    allowed: float | None = Field(None, gt=0, lt=1)
+
+
 class StreamInfo(StreamSummary):
     """Everything about an open stream."""
 
@@ -193,8 +209,11 @@ class StreamInfo(StreamSummary):
     moved: dict[str, float] = Field(description="Mean distance of each bank's rows from the frozen text.")
     drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
     drifting: bool
+    alarm: AlarmInfo
     journal_bytes: int
     memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
+    disk_bytes: int = Field(description="Bytes on disk now.")
+    disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
     replayed: int
     faults: list[str]
     snapshots: list[SnapshotInfo]
@@ -234,15 +253,18 @@ class Error(BaseModel):
     message: str
 
 
-def request_body(model: type[RequestBody], *, raw: str = "", form: dict[str, bool] | None = None) -> dict[str, Any]:
+def request_body(
+    model: type[RequestBody], *, raw: str | dict[str, str] = "", form: dict[str, bool] | None = None
+) -> dict[str, Any]:
     """Return the OpenAPI description of a body of several media types, which a route dispatches on itself.
 
-    A JSON model, raw bytes described by `raw`, or a form whose fields are files (True) or texts.
+    A JSON model, raw bytes described by `raw` (of one kind, or by media type), or a form whose fields are files (True)
+    or texts.
     """
     content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
-    if raw:
-        binary = {"type": "string", "format": "binary", "description": raw}
-        content["application/octet-stream"] = {"schema": binary}
+    for media, meaning in ({"application/octet-stream": raw} if isinstance(raw, str) else raw).items():
+        if meaning:
+            content[media] = {"schema": {"type": "string", "format": "binary", "description": meaning}}
     if form:
         kinds = {True: {"type": "string", "format": "binary"}, False: {"type": "string"}}
         fields = {name: kinds[is_file] for name, is_file in form.items()}

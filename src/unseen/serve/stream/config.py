@@ -44,6 +44,11 @@ class StreamConfig:
             )
         return ""
 
+    @property
+    def recipe(self) -> str:
+        """Return what decides how the stream computes, as text: equal for streams that compute alike."""
+        return json.dumps([self.detector, self.settings, self.threshold, self.threshold_settings], sort_keys=True)
+
     def spec(self, labels: LabelSpace) -> SessionSpec:
         """Return how the stream's session is built."""
         return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings, keep=KEPT)

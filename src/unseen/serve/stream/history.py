@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from unseen.serve.stream.watch import UnknownWatch
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 RECENT = 2048  # samples in the histogram
@@ -45,6 +46,7 @@ class History:
 
     def __init__(self) -> None:
         self.points: list[Point] = []
+        self.watch = UnknownWatch()
         self._stride = STRIDE
         self.recent = RecentVerdicts(0, np.empty(0, VERDICT_DTYPE))  # replaced whole: others read it meanwhile
         self._since_point = np.empty(0, VERDICT_DTYPE)
@@ -54,6 +56,7 @@ class History:
         kept = np.concatenate([self.recent.verdicts, verdicts])[-RECENT:]
         self.recent = RecentVerdicts(first + len(verdicts) - len(kept), kept)
         self._since_point = np.concatenate([self._since_point, verdicts])
+        self.watch.add(first, verdicts)
         if len(self._since_point) < self._stride:
             return
         part, self._since_point = self._since_point, self._since_point[:0]

@@ -8,6 +8,7 @@ from unseen.errors import ServiceError
 from unseen.serve.stream.journal import Position, Retention
 
 AUTO, KEPT, RESTORED, DAMAGED = "auto", "kept", "restored", "damaged"
+MOST_DAMAGED = 4  # set aside; the oldest make room
 AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
 
 
@@ -65,6 +66,8 @@ class SnapshotFolder:
     def set_aside(self, saved: SavedSnapshot) -> None:
         """Rename a snapshot that cannot be read, so that it is neither used nor lost."""
         saved.path.rename(self.slot(DAMAGED, saved.entry).path)
+        for old in self.all(DAMAGED)[:-MOST_DAMAGED]:
+            old.path.unlink()
 
     def rotate(self, at: Position, *, retain: int, receipts: int) -> Retention | None:
         """Delete what newer snapshots replace; return what the journal may drop after this."""

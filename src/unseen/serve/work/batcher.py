@@ -35,6 +35,7 @@ class MicroBatcher(Generic[P, A]):
     ) -> None:
         self._work, self._pool, self._block, self._queue = work, pool, block, queue
         self._requests: deque[tuple[P, asyncio.Future[A]]] = deque()
+        self._oldest = 0.0  # when the first request that waits came
         self._task: asyncio.Task[None] | None = None
         self.waiting = 0  # samples that wait for the next block
         self._last_requests, self._last_seconds = 0, 0.0  # of the last block
@@ -47,6 +48,8 @@ class MicroBatcher(Generic[P, A]):
                 429, f"expected at most {self._queue} samples waiting, got more; try again in a moment", "queue"
             )
         answer = asyncio.get_running_loop().create_future()
+        if not self._requests:
+            self._oldest = time.monotonic()
         self._requests.append((request, answer))
         self.waiting += len(request)
         if self._task is None:
@@ -54,6 +57,11 @@ class MicroBatcher(Generic[P, A]):
         elif self._enough and not self._enough.done() and self._is_enough():
             self._enough.set_result(None)
         return await answer
+
+    @property
+    def age(self) -> float:
+        """Return for how many seconds, at most, a request has waited for the next block."""
+        return time.monotonic() - self._oldest if self._requests else 0.0
 
     async def idle(self) -> None:
         """Wait until every request is answered."""

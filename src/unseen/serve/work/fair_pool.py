@@ -138,11 +138,13 @@ class ServiceThreads:
     def __init__(self, compute: int) -> None:
         self.writers = FairThreadPool(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
         self.chores = FairThreadPool(1, "chores", compute=compute, nice=2)  # slow and seldom: create, inspect, download
+        self.parsers = FairThreadPool(1, "parse", compute=compute)  # what is large in requests
         self.keeper = thread_pool(1, "keeper", compute=compute)  # opens streams and takes snapshots
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
         self.writers.close()
+        self.parsers.close()
         self.chores.close()
         self.keeper.shutdown()
 
