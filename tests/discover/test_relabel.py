@@ -96,7 +96,7 @@ def test_a_text_that_is_near_enough_to_its_images_stays_and_another_moves_toward
     member = kept.group == ships.number
     images = kept.features[member]
     near = normalize(images.mean(0), dim=0)
-    assert torch.equal(raised_anchor(grouping.session, member, near), near)
+    torch.testing.assert_close(raised_anchor(grouping.session, member, near), near)
     far = session.detector.labels.ood_anchors[0].float()
     moved = raised_anchor(grouping.session, member, far)
     assert float((images @ moved).mean()) > float((images @ far).mean())
