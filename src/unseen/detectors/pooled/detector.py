@@ -38,7 +38,7 @@ from unseen.text import TextLogits, text_logits
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 BLOCKS = 8  # blocks of text logits between two copies of the sums
 CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
-NAMING_SAMPLES = 8.0  # images after which the look of a name counts half when an image is named
+NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 
 
 @dataclass(frozen=True, eq=False)
