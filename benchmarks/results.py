@@ -2,14 +2,16 @@
 
     python benchmarks/results.py ../shared/clip-b16 [--out results] [--page docs/results.md]
 
-Rows are kept in --out, so that a second call computes only what is new. Every training-free method has ten seeds;
-only the suite with 10,000 negatives, where a sample costs ten times as much, and the upper bound on long streams have
-fewer. The tables say how many each line has.
+Rows are kept in --out as soon as they are computed: a call that was stopped goes on where it stopped, and a second call
+computes only what is new. Every training-free method has ten seeds; only the suite with 10,000 negatives, where a
+sample costs ten times as much, and the upper bound on long streams have fewer. The tables say how many each line has.
+The CIFAR suites need the offline text tower; without it they are left out, and the page says so.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +24,11 @@ from unseen.bench import (
     ORACLES,
     ResultFolder,
     Row,
+    Run,
     code_version,
     command,
     compare_runs,
+    core_count,
     default_detectors,
     list_runs,
     markdown_table,
@@ -33,6 +37,7 @@ from unseen.bench import (
     with_sweeps,
 )
 from unseen.bench.paper import FITTED
+from unseen.errors import EncoderError, MissingExtra
 from unseen.report import page, tables
 from unseen.report import verdicts as verdict_page
 
@@ -50,6 +55,10 @@ class Part:
     seeds: int
     orders: tuple[str, ...] = ("shuffled",)
     sweeps: tuple[str, ...] = ()
+
+    def runs(self, suite: suites.Suite) -> list[Run]:
+        runs = list_runs(suite, names=self.detectors, orders=self.orders, seeds=self.seeds)
+        return with_sweeps(runs, self.sweeps)
 
 
 PLAN = (
@@ -114,39 +123,72 @@ def main() -> None:
     parser.add_argument("--suites", nargs="+", default=list(dict.fromkeys(part.suite for part in PLAN)))
     parser.add_argument("--workers", type=int, help="processes; as many as cores if not given")
     arguments = command.parse(parser)
-    started = time.perf_counter()
-    sections = [verdict_section(arguments.folder, arguments.out)]
+    clock = Clock()
+    sections = [verdict_section(arguments.folder, arguments.out, arguments.workers or core_count(), clock)]
     for name in arguments.suites:
-        rows = run(name, arguments.folder, arguments.out, arguments.workers)
-        suite = suites.load(name, arguments.folder)
-        page.write(arguments.out / f"{name}.html", suite, rows, ResultFolder(arguments.out, name))
-        sections.append(section(suite, rows, ResultFolder(arguments.out, name)))
-    minutes = (time.perf_counter() - started) / 60
-    note = f"\nunseen {code_version()}, torch {torch.__version__}; what was new took {minutes:.0f} minutes.\n"
+        sections.append(suite_section(name, arguments.folder, arguments.out, arguments.workers, clock))
+    note = f"\nunseen {code_version()}, torch {torch.__version__}; what was new took {clock.minutes:.0f} minutes.\n"
     arguments.page.write_text(HEAD + note + "".join(sections))
+    clock.say(f"wrote {arguments.page}")
 
 
-def verdict_section(features: Path, out: Path) -> str:
+class Clock:
+    """Prints what is done, with the minutes since the start."""
+
+    def __init__(self) -> None:
+        self.started, self.said = time.perf_counter(), 0.0
+
+    @property
+    def minutes(self) -> float:
+        return (time.perf_counter() - self.started) / 60
+
+    def say(self, text: str) -> None:
+        self.said = self.minutes
+        print(f"{self.said:6.1f} min  {text}", flush=True)
+
+    def count(self, text: str, done: int, total: int) -> None:
+        """Print at the end, and every half a minute before it."""
+        if done == total or self.minutes - self.said > 0.5:
+            self.say(f"{text}: {done} of {total}")
+
+
+def suite_section(name: str, features: Path, out: Path, workers: int | None, clock: Clock) -> str:
+    """Return one suite's part of the page, and write its report beside the rows; say so where it cannot be read."""
+    try:
+        suite = suites.load(name, features)
+    except (EncoderError, MissingExtra) as error:
+        clock.say(f"{name} is left out: {error}")
+        return f"\n## {name}\n\nLeft out: {error}\n"
+    rows, results = list(run(suite, out, workers, clock)), ResultFolder(out, name)
+    page.write(out / f"{name}.html", suite, rows, results)
+    return section(suite, rows, results)
+
+
+def verdict_section(features: Path, out: Path, workers: int, clock: Clock) -> str:
     """Return the part of the page about verdicts, and write the whole table with reliability plots beside the rows."""
     asked = verdicts.arguments_parser().parse_args([str(features)])
-    rows = list(run_experiment(verdicts.cases(asked), out / "verdicts.jsonl"))
-    print(f"verdicts {len(rows)} rows", flush=True)
+    together = ("suite", "order", "seed", "sets")  # the stages of a stream are judged by the process that ran it
+    rows = list(
+        run_experiment(
+            verdicts.cases(asked),
+            out / "verdicts.jsonl",
+            progress=lambda done, total: clock.count("verdicts", done, total),
+            workers=workers,
+            together=together,
+        )
+    )
     goals = list(verdict_goals.lines(rows))
     verdict_page.write(out / "verdicts.html", list(verdicts.stream_table(rows)), goals, rows)
     table = "\n".join(verdicts.stream_table(rows, sets_in=VERDICT_ORDERS))
     return VERDICTS + "\n```\n" + "\n".join(goals) + f"\n```\n\n{table}\n"
 
 
-def run(name: str, features: Path, out: Path, workers: int | None) -> list[Row]:
-    """Return the rows of every part of the plan that concerns one suite."""
-    suite, rows = suites.load(name, features), {}
-    for part in PLAN:
-        if part.suite == name:
-            runs = list_runs(suite, names=part.detectors, orders=part.orders, seeds=part.seeds)
-            for one, row in run_all(suite, with_sweeps(runs, part.sweeps), ResultFolder(out, name), workers=workers):
-                rows[one] = row
-            print(name, ",".join(part.detectors), f"{len(rows)} rows", flush=True)
-    return list(rows.values())
+def run(suite: suites.Suite, out: Path, workers: int | None, clock: Clock) -> Iterator[Row]:
+    """Yield the rows of every part of the plan that concerns one suite, each once."""
+    runs = list(dict.fromkeys(run for part in PLAN if part.suite == suite.name for run in part.runs(suite)))
+    for done, (_, row) in enumerate(run_all(suite, runs, ResultFolder(out, suite.name), workers=workers), start=1):
+        clock.count(suite.name, done, len(runs))
+        yield row
 
 
 def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:

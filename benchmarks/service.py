@@ -2,6 +2,8 @@
 
     python benchmarks/service.py                     # a table
     python benchmarks/service.py --json              # one JSON object per line
+    python benchmarks/service.py --rows fairness     # a caller alone and beside neighbours: service_fairness.py
+    python benchmarks/service.py --rows restart      # from a kill to ready: service_restart.py
 
 Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
 one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
@@ -13,18 +15,11 @@ are those of a session that observes them in that order.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import re
-import selectors
-import socket
-import statistics
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -33,12 +28,15 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
+import service_fairness
+import service_restart
+from service_fairness import NEIGHBOURS
+from service_load import SPAWN, Load, cpu_seconds, observes, percentiles, service
 from unseen import LabelSpace, Session, detectors
 from unseen.bench import Row, command, markdown_table
 from unseen.bench.command import Arguments
 from unseen.bench.synthetic import label_space, stream
 
-SPAWN = multiprocessing.get_context("spawn")
 VERIFIED = 1024  # samples whose margins are computed again
 
 
@@ -56,8 +54,12 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--loads", nargs="+", choices=("batched", "single"), default=["batched", "single"])
+    parser.add_argument("--rows", choices=ROWS, default="throughput")
+    parser.add_argument("--neighbours", nargs="+", choices=NEIGHBOURS, default=list(NEIGHBOURS))
+    parser.add_argument("--rounds", type=int, default=3, help="of alone and beside, in turn")
     arguments = command.parse(parser)
-    command.show(measure_all(arguments), arguments, table)
+    measured, shown = ROWS[arguments.rows]
+    command.show(measured(arguments), arguments, shown)
 
 
 def measure_all(arguments: Arguments) -> Iterator[Row]:
@@ -84,7 +86,7 @@ def measure(
         sys.exit(f"the {server} server did not start")
     host, path = ours.recv()
     try:
-        warm, load = (Load(host, path, z, clients, batch) for _ in range(2))
+        warm, load = (Load(host, observes(host, path, z, batch), clients) for _ in range(2))
         warm.run(min(2.0, arguments.seconds))
         before = cpu_seconds(process.pid)
         elapsed = load.run(arguments.seconds)
@@ -100,35 +102,6 @@ def measure(
     row = {"server": server, "clients": clients, "batch": batch, "seconds": elapsed, "samples": samples}
     row |= {"per_second": samples / elapsed, **percentiles(load.times), "cpu_us": 1e6 * spent / samples}
     return row | {"errors": errors}
-
-
-def percentiles(times: list[float]) -> Row:
-    found = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-    return {"p50_ms": 1e3 * found[49], "p99_ms": 1e3 * found[98]}
-
-
-def cpu_seconds(pid: int | None) -> float:
-    """Return the seconds of CPU time a process has used, by Linux's count."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
-    from unseen.serve.client import Client
-    from unseen.serve.run import run
-    from unseen.serve.settings import Durability, Settings
-
-    def announce(text: str) -> None:
-        threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()
-
-    def create(url: str) -> None:
-        with Client(url, retries=20) as client:
-            client.ask("GET", "/readyz", again=True)
-            remote = client.create(space, detector=detector)
-        pipe.send((url.removeprefix("http://"), f"/v1/streams/{remote.id}/observe"))
-
-    settings = Settings(data, encoder=None, durability=Durability(volatile=kind == "volatile"), compute=threads)
-    run(settings, port=0, demo=False, announce=announce)
 
 
 def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
@@ -152,70 +125,6 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, t
     listener = listening_socket("127.0.0.1", 0)
     pipe.send((f"127.0.0.1:{listener.getsockname()[1]}", "/observe"))
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
-
-
-@dataclass
-class Caller:
-    """One connection that asks again as soon as it is answered."""
-
-    socket: socket.socket
-    number: int  # of the body it sends
-    started: float = 0.0
-    buffer: bytes = b""
-
-
-class Load:
-    """Callers in one thread that keep a server busy, and everything it answered."""
-
-    def __init__(self, host: str, path: str, z: torch.Tensor, clients: int, batch: int) -> None:
-        bodies = [part.numpy().tobytes() for part in z.split(batch) if len(part) == batch]
-        head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/octet-stream\r\ncontent-length: "
-        self.requests = [f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies]
-        self.address = (host.split(":")[0], int(host.split(":")[1]))
-        self.clients = clients
-        self.times: list[float] = []
-        self.answers: list[tuple[int, bytes]] = []  # which body, what was said of it
-        self.errors = 0
-
-    def run(self, seconds: float) -> float:
-        """Return for how long the callers called; the answers to the last requests count and are waited for."""
-        selector, started = selectors.DefaultSelector(), time.perf_counter()
-        for number in range(self.clients):
-            connection = socket.create_connection(self.address, timeout=60)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            caller = Caller(connection, number)
-            selector.register(connection, selectors.EVENT_READ, caller)
-            self._ask(caller)
-        while selector.get_map():
-            for key, _ in selector.select(60):
-                if self._heard(key.data):
-                    key.data.number += self.clients
-                    if time.perf_counter() - started < seconds:
-                        self._ask(key.data)
-                        continue
-                    selector.unregister(key.data.socket)
-                    key.data.socket.close()
-        return time.perf_counter() - started
-
-    def _ask(self, caller: Caller) -> None:
-        caller.started, caller.buffer = time.perf_counter(), b""
-        caller.socket.sendall(self.requests[caller.number % len(self.requests)])
-
-    def _heard(self, caller: Caller) -> bool:
-        came = caller.socket.recv(1 << 20)
-        if not came:
-            sys.exit("the server hung up")
-        caller.buffer += came
-        head, found, body = caller.buffer.partition(b"\r\n\r\n")
-        length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE) if found else None
-        if length is None or len(body) < int(length[1]):
-            return False
-        self.times.append(time.perf_counter() - caller.started)
-        if head.startswith(b"HTTP/1.1 200"):
-            self.answers.append((caller.number % len(self.requests), body))
-        else:
-            self.errors += 1
-        return True
 
 
 def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor, detector: str, batch: int) -> None:
@@ -251,6 +160,11 @@ def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
 
 
 SERVERS: dict[str, Callable[..., None]] = {"durable": service, "volatile": service, "naive": naive}
+ROWS = {
+    "throughput": (measure_all, table),
+    "fairness": (service_fairness.measure_all, service_fairness.table),
+    "restart": (service_restart.measure_all, service_restart.table),
+}
 
 if __name__ == "__main__":
     main()

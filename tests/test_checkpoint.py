@@ -55,7 +55,7 @@ def test_a_state_of_the_detector_default_of_version_0_1_is_refused(old_space):
 def test_a_state_of_a_later_version_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     save_tensors(path, {}, kind="state", header=json.dumps({"version": 99}))
-    with pytest.raises(StateError, match="expected a state of version 2 or before, got 99; upgrade unseen"):
+    with pytest.raises(StateError, match="expected a state of version 3 or before, got 99; upgrade unseen"):
         checkpoint.load(path)
 
 

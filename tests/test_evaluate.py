@@ -39,7 +39,7 @@ def other_truths(trial):
     )
 
 
-ON_VECTORS = sorted(name for name, kind in detectors.REGISTRY.items() if not kind.needs_patches)
+ON_VECTORS = sorted(name for name, kind in detectors.REGISTRY.items() if not kind.parts)
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)

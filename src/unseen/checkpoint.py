@@ -13,7 +13,8 @@ from unseen.errors import StateError
 from unseen.storage.files import load_tensors, save_tensors
 
 KIND = "state"
-VERSION = 2  # of the file; unseen 0.1 wrote no version
+VERSION = 3  # of the file; unseen 0.1 wrote no version, 2 had no reservoir
+OLD_WORDS = 1  # the last version whose states and settings have other names
 RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
 DEFAULT_EVERY = {64: 128}  # samples between two updates of a threshold: the default of 0.1, and today's
 
@@ -56,8 +57,8 @@ def load(source: str | Path | bytes) -> Checkpoint:
 
 
 def flat(state: Any) -> dict[str, Tensor]:
-    """Return a state's tensors by dotted name, each with memory of its own."""
-    return {name: tensor.clone() for name, tensor in flatten(state).items()}
+    """Return a state's tensors by dotted name, each with memory of its own; a dict of tensors is flat as it is."""
+    return {name: tensor.clone() for name, tensor in (state if isinstance(state, dict) else flatten(state)).items()}
 
 
 def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -72,7 +73,7 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Return the states of a file; where unseen 0.1 had fewer parts of a threshold, the others are as at the start."""
-    if found.version == VERSION:
+    if found.version > OLD_WORDS:
         return found.states
     return found.states | {"threshold": flat(fresh["threshold"]) | found.states["threshold"]}
 
@@ -88,7 +89,7 @@ def _current(found: Checkpoint) -> Checkpoint:
     version = found.identity.pop("version", 1)
     if version > VERSION:
         raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
-    if version == VERSION:
+    if version > OLD_WORDS:
         return found
     if found.identity.get("detector") == "default":
         raise StateError(

@@ -37,7 +37,7 @@ def example_stream(detector: Detector[Any], samples: int = 60, *, noise: float =
     labels = detector.labels
     anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
     generator = torch.Generator().manual_seed(seed)
-    shape = (samples, 1 + PATCHES) if detector.needs_patches else (samples,)
+    shape = (samples, 1 + PATCHES) if detector.parts else (samples,)
     side = torch.rand(shape, generator=generator) < 0.5
     known = torch.randint(len(labels.names), shape, generator=generator)
     other = torch.randint(len(anchors), shape, generator=generator)

@@ -83,12 +83,12 @@ def import_extra(module: str, extra: str) -> Any:
 
 
 class ServiceError(UnseenError):
-    """A request that the service refuses, with the HTTP status that says so."""
+    """A request that the service refuses, with the HTTP status that says so and a code for machines ("" for none)."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, code: str = "") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.code = status, code
 
-    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str]]:
+    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str]]:
         """Let it travel from a worker with its status."""
-        return ServiceError, (self.status, str(self))
+        return ServiceError, (self.status, str(self), self.code)

@@ -197,7 +197,7 @@ def _session(judged: Judged) -> Session:
 
 
 def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
-    anchors, whole = detector.labels.id_anchors, z[:, 0] if detector.needs_patches else z
+    anchors, whole = detector.labels.id_anchors, z[:, 0] if detector.parts else z
     return (unit(_to_device_of(detector, whole), like=anchors) @ anchors.T).argmax(1).cpu()
 
 

@@ -41,26 +41,28 @@ def logits(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -
     products uses all of them (4x on two cores).
     """
     scaled = z / tau
-    if len(z) != 1 or z.is_cuda or len(rows) < 64 * LANES:
+    if len(z) != 1 or z.is_cuda or len(rows) < 64 * LANES or torch.get_num_threads() == 1:
         return scaled @ rows.T
     whole = len(rows) - len(rows) % LANES
     lanes = rows[:whole].view(LANES, -1, rows.shape[1])
     most = torch.bmm(lanes, scaled.T.expand(LANES, -1, -1)).view(1, whole)
-    return torch.cat([most, scaled @ rows[whole:].T], dim=1)
+    return most if whole == len(rows) else torch.cat([most, scaled @ rows[whole:].T], dim=1)
 
 
 CACHE = 1 << 17  # elements of a float32 matrix that stay in a core's cache between two passes
 
 
-def in_cache(matrix: Float[Tensor, "T C"]) -> Iterator[slice]:
-    """Yield ranges of rows small enough that several passes over them cost one trip to memory."""
-    size = max(1, len(matrix) if matrix.is_cuda else CACHE // max(1, matrix.shape[-1]))
+def in_cache(matrix: Float[Tensor, "T C"], *, width: int | None = None) -> Iterator[slice]:
+    """Yield ranges of rows small enough that several passes over them, or over `width` numbers each, cost one trip."""
+    size = max(1, len(matrix) if matrix.is_cuda else CACHE // max(1, width or matrix.shape[-1]))
     for start in range(0, len(matrix), size):
         yield slice(start, start + size)
 
 
 def energy(logits: Float[Tensor, "T C"]) -> Float[Tensor, " T"]:
     """Return the logsumexp of each row: the log of its unnormalised mass."""
+    if len(logits) == 1:
+        return logits.logsumexp(-1)
     result = logits.new_empty(len(logits))
     for rows in in_cache(logits):
         torch.logsumexp(logits[rows], dim=-1, out=result[rows])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from unseen import checkpoint, detectors, threshold
 from unseen.detectors import Detector
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
+from unseen.reservoir import UNKNOWN, Reservoir
 from unseen.threshold import Adaptive, Calibrated, Calibration, ThresholdRule, calibration
 from unseen.threshold.calibrated import check_images
 from unseen.verdicts import Verdicts
@@ -41,7 +42,10 @@ class Snapshot(NamedTuple):
 class Session:
     """Hold the state of one stream. One thread may observe; any number may score meanwhile and see whole snapshots."""
 
-    def __init__(self, detector: Detector[Any] | LabelSpace, rule: ThresholdRule[Any] | None = None) -> None:
+    def __init__(
+        self, detector: Detector[Any] | LabelSpace, rule: ThresholdRule[Any] | None = None, *, keep: int = UNKNOWN
+    ) -> None:
+        """Start a stream; of its unknown images at most `keep` are kept for `unseen.discover`."""
         if isinstance(detector, LabelSpace):
             detector = detectors.make(detectors.DEFAULT, detector)
         self._detector = detector
@@ -49,6 +53,7 @@ class Session:
         zero = torch.zeros((), dtype=torch.int64)
         # one pair, because calibration replaces both while others score
         self._live = rule, Snapshot(detector.start(), rule.start(), Tally(zero, zero, zero, zero))
+        self._reservoir = Reservoir.empty(detector.labels.dim, unknown=keep)
 
     def __repr__(self) -> str:
         return f"Session({self.detector.name}, {self.detector.labels!r}, seen={int(self.snapshot.tally.seen)})"
@@ -78,14 +83,20 @@ class Session:
         """Return whether too few samples have been seen for the threshold to be reliable."""
         return self.rule.is_warming(self.snapshot.threshold)
 
-    def observe(self, z: Float[Tensor, "T d"]) -> Verdicts:
-        """Learn from features in arrival order and return a verdict for each."""
+    @property
+    def reservoir(self) -> Reservoir:
+        """Return the images that are kept."""
+        return self._reservoir
+
+    def observe(self, z: Float[Tensor, "T d"], keys: Sequence[str] = ()) -> Verdicts:
+        """Learn from features in arrival order and return a verdict for each; `keys` is what kept images are called."""
         rule, before = self._live
         reading, state = self.detector.observe(before.detector, z)
         reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
         decisions, margins = rule.learn(before.threshold, reading.margin)
         verdicts = Verdicts(self.detector.labels.names, reading, decisions)
         self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
+        self._reservoir = self._reservoir.after(z, verdicts, int(before.tally.seen), keys)
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"]) -> Verdicts:
@@ -114,19 +125,25 @@ class Session:
         self._live = rule, snapshot._replace(threshold=state)
         return calibration(margins, recall=recall)
 
-    def at(self, snapshot: Snapshot, *, detector: Detector[Any] | None = None) -> Session:
+    def at(
+        self, snapshot: Snapshot, *, detector: Detector[Any] | None = None, reservoir: Reservoir | None = None
+    ) -> Session:
         """Return another session that goes on from `snapshot`, with `detector` where states of both are the same."""
         session = copy(self)
         session._detector, session._live = detector or self.detector, (self.rule, snapshot)
+        session._reservoir = reservoir or self._reservoir
         return session
 
     def save(self, path: str | Path, **extra: Any) -> None:
         """Write the state as one safetensors file, whole or not at all; `extra` is kept in its header."""
-        checkpoint.save(path, self.snapshot._asdict(), {**self.identity, **extra})
+        checkpoint.save(path, self._states(), {**self.identity, **extra})
 
     def to_bytes(self) -> bytes:
         """Return what `save` writes."""
-        return checkpoint.to_bytes(self.snapshot._asdict(), self.identity)
+        return checkpoint.to_bytes(self._states(), self.identity)
+
+    def _states(self) -> dict[str, Any]:
+        return {**self.snapshot._asdict(), "reservoir": self._reservoir.tensors()}
 
     @classmethod
     def load(cls, source: str | Path | bytes, labels: LabelSpace, *, detector: Detector[Any] | None = None) -> Session:
@@ -144,11 +161,15 @@ class Session:
         for what, value in self.identity.items():
             checkpoint.agree(what, value, found.identity.get(what), "use the settings the state was learned with")
         fresh = self.snapshot._asdict()
-        if unknown := found.states.keys() - fresh.keys():
+        if unknown := found.states.keys() - fresh.keys() - {"reservoir"}:
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
         states = checkpoint.completed(found, fresh)
         parts = {name: checkpoint.restored(start, states.get(name, {})) for name, start in fresh.items()}
-        return self.at(Snapshot(**parts))
+        return self.at(Snapshot(**parts), reservoir=self._kept(states.get("reservoir"), int(parts["tally"].seen)))
+
+    def _kept(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
+        """Return the reservoir of a state; where a state has none, it begins with the next image."""
+        return Reservoir.of_tensors(tensors) if tensors else replace(self._reservoir, since=seen)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -171,6 +192,7 @@ class SessionSpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
     threshold: str = "adaptive"
     threshold_settings: Mapping[str, Any] = field(default_factory=dict)
+    keep: int = UNKNOWN  # unknown images that are kept
 
     @classmethod
     def of_state(cls, source: str | Path | bytes, labels: LabelSpace) -> SessionSpec:
@@ -191,7 +213,7 @@ class SessionSpec:
 
     def build(self) -> Session:
         """Return a session before its first sample."""
-        return Session(detectors.make(self.detector, self.labels, **self.settings), self.rule)
+        return Session(detectors.make(self.detector, self.labels, **self.settings), self.rule, keep=self.keep)
 
     def resume(self, source: str | Path | bytes) -> Session:
         """Return a session that goes on from a saved state; refuse a state that another description made."""

@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
+from functools import partial
 
 import pytest
 
+from helpers import jobs
 from unseen.bench import Case, experiment, grouped, mean, read_rows, run_experiment
 
 
@@ -64,6 +67,15 @@ def test_progress_is_reported_after_every_case(counted):
     seen = []
     list(run_experiment(cases(2), progress=lambda *at: seen.append(at)))
     assert seen == [(1, 2), (2, 2)]
+
+
+def test_several_processes_give_the_same_rows_and_neighbours_share_one(tmp_path):
+    cases = [Case({"number": i, "pair": i // 2}, partial(jobs.square, i)) for i in range(4)]
+    rows = list(run_experiment(cases, tmp_path / "rows.jsonl", workers=2, together=("pair",)))
+    assert [row["square"] for row in rows] == [0, 1, 4, 9]
+    assert os.getpid() not in {row["process"] for row in rows}
+    assert rows[0]["process"] == rows[1]["process"]
+    assert list(run_experiment(cases, tmp_path / "rows.jsonl", workers=2)) == rows
 
 
 def test_rows_are_grouped_by_fields_and_averaged_where_defined(counted):

@@ -1,5 +1,6 @@
 """Every table and figure of the paper has runs, sources and a place in the report."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from unseen.bench import leaderboard, paper
 from unseen.cli import app
 from unseen.errors import SettingError
 from unseen.report import paper as report
+from unseen.report.tables import tex
 from unseen.suites import tables
 
 REPO = Path(__file__).parents[2]
@@ -53,6 +55,13 @@ def test_the_map_in_the_documents_has_a_row_for_every_exhibit():
         assert command.split(" --data")[0] in page
 
 
+def test_every_printed_row_is_in_the_table_of_rows():
+    page = (REPO / "docs" / "reproduction.md").read_text()
+    keys = {key.split()[0] for one in paper.PAPER for name in one.suites for key in suites.read(name)["paper"]}
+    assert len(keys) > 25
+    assert [key for key in keys if f"`{key}`" not in page] == []
+
+
 def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
     result = cli("paper", "-o", tmp_path)
     assert result.exit_code == 0
@@ -90,6 +99,23 @@ def test_per_seed_figures_have_two_decimals_and_their_mean(toy):
     assert [line[0] for line in grid.lines] == ["0", "1", "mean", "std"]
     expected, _ = bench.mean_and_deviation([row["by_set"]["near"]["margin_auroc"] for row in rows[:2]])
     assert grid.lines[2][1] == f"{100 * expected:.2f}"
+
+
+def test_every_character_of_a_note_can_be_typeset():
+    assert tex(r"a_b 5% {x} $1 \d ~^ `code` — ±") == (
+        r"a\_b 5\% \{x\} \$1 \textbackslash{}d \textasciitilde{}\textasciicircum{} code -- $\pm$"
+    )
+
+
+def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
+    exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-online"))
+    found = paper.Found(exhibit, ("imagenet",), (), ())
+    suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
+    runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
+    rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
+    grid = report.section(found, [(suite, rows)]).parts[-1]
+    assert [line[0] for line in grid.lines] == ["oracle-online", "zoc"]
+    assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]
 
 
 def test_check_lists_the_files_of_every_suite(tmp_path):

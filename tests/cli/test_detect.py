@@ -15,7 +15,7 @@ import torch
 from PIL import Image as Pillow
 from typer.testing import CliRunner, Result
 
-from helpers.tiny_models import ColourEncoder
+from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session
 from unseen.cli import app, calibrate, label_space
 from unseen.cli import detect as command
@@ -24,22 +24,6 @@ from unseen.images import find_images
 from unseen.images.order import capture_time, sort_entries
 from unseen.labels import Corpus, wordnet
 from unseen.verdicts import FIELDS
-
-COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
-
-
-class NamedColours(ColourEncoder):
-    """Colours by name: texts that name one lie on it, all others between."""
-
-    def texts(self, prompts: list[str]) -> torch.Tensor:
-        rows = []
-        for prompt in prompts:
-            colour: Any = next((value for name, value in COLOURS.items() if name in prompt), None)
-            if colour is None:
-                generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
-                colour = (torch.rand(3, generator=generator) * 255).tolist()
-            rows.append(torch.tensor(colour) + 1.0)
-        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
 
 
 @pytest.fixture(autouse=True)

@@ -190,6 +190,27 @@ def test_gl_mcm_adds_the_best_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(detector.score(None, z).score, expected)
 
 
+def test_infoood_is_the_reconstructed_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, z = space(), unit(6, 1 + 3, 16, seed=4)
+    detector = make("infoood-reconstructed", labels, groups=5, tau_view=0.3, tau_image=0.4, tau_prior=2.0, smooth=0.7)
+    texts, known = torch.cat([labels.id_anchors, labels.ood_anchors]), len(labels.names)
+    expected = torch.zeros(6, known, dtype=z.dtype)
+    for i, (image, *views) in enumerate(z):
+        for view in views:
+            e = (texts @ view / 0.3).exp()
+            groups = [e[:known].sum() + e[known:][group].sum() for group in detector.members]  # type: ignore[attr-defined]
+            s1 = sum(e[:known] / total for total in groups) / 5
+            ahead = image + 0.25 * (image - view)
+            g = (texts @ (ahead / ahead.norm()) / 0.4).exp()
+            s2 = g[:known] / ((texts @ view / 2.0).softmax(0) * g).sum()
+            expected[i] += (s1.log() + s2.log()) / 3
+    for logits in (2**22, 1):
+        monkeypatch.setattr("unseen.detectors.infoood.LOGITS", logits)
+        got = detector.score(None, z)
+        torch.testing.assert_close(got.score, 0.7 * (expected / 0.7).exp().sum(1).log())
+        torch.testing.assert_close(got.label, expected.argmax(1))
+
+
 class LiteralAdaNeg:
     """Memory as plain lists, one sample at a time; slot 0 is the text."""
 
@@ -497,6 +518,8 @@ def test_fewer_negatives_than_groups_make_one_group_each(name: str, groups: int)
         ("dnm", {"alpha": 0}, "expected alpha in \\(0, 1\\], got 0"),
         ("eoe", {"beta": -1}, "expected beta in"),
         ("eoe", {"tau": 0}, "expected tau above 0"),
+        ("infoood-reconstructed", {"step": -1}, "expected step in"),
+        ("infoood-reconstructed", {"groups": 0}, "expected groups in \\[1, 100\\], got 0"),
         ("gl-mcm", {"lam": -1}, "expected lam in"),
         ("gl-mcm", {"tau": 0}, "expected tau above 0"),
         ("adaneg", {"adaptive": "both"}, "expected adaptive out of sample, task, got 'both'"),
@@ -532,6 +555,8 @@ def test_images_without_patches_are_refused_by_gl_mcm(labels: LabelSpace) -> Non
         detector.score(None, unit(3, 1, 16))
     with pytest.raises(FeatureError, match=r"expected features of shape \[n, 1 \+ patches, 16\].* got \[3, 16\]"):
         detector.score(None, unit(3, 16))
+    with pytest.raises(FeatureError, match="expected at least one view per image for 'infoood-reconstructed'"):
+        make("infoood-reconstructed", labels).score(None, unit(3, 1, 16))
 
 
 @pytest.mark.parametrize(

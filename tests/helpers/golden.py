@@ -24,12 +24,12 @@ def readings(name: str) -> dict[str, Tensor]:
     """Return what a detector says of the demo pack: observed in a shuffled order, and the first samples unlearned."""
     pack = demo.load()
     detector, z = detectors.make(name, pack.space), pack.trial.ordered("shuffled", seed=0).z
-    if detector.needs_patches:
+    if detector.parts:
         z = z[:320].view(64, 5, -1)
     with one_thread():
         observed, _ = detector.observe(detector.start(), z)
         pure = detector.score(detector.start(), z[:50])
-    rows = slice(None, None, 1 if detector.needs_patches else EVERY)
+    rows = slice(None, None, 1 if detector.parts else EVERY)
     return {field: column[rows] for field, column in observed._asdict().items()} | {"pure": pure.score}
 
 

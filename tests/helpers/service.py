@@ -24,6 +24,7 @@ from torch.nn.functional import normalize
 
 from unseen import Session
 from unseen.detectors.state import flatten
+from unseen.serve import run as serve_run
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
 from unseen.serve.http.service import Service
@@ -37,13 +38,24 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["helpers.service"])
 
 
-def child(pipe: Connection, settings: Settings, room: int | None) -> None:
+class StuckService(Service):
+    """A service with work that does not end."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.store.threads.chores.submit("a", lambda: time.sleep(60))
+
+
+def child(pipe: Connection, settings: Settings, room: int | None, port: int = 0, stuck: bool = False) -> None:
     torch.set_num_threads(1)
+    if stuck:
+        setattr(serve_run, "Service", StuckService)  # noqa: B010
+        serve_run.STOP_SECONDS = 1.0
     if room is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     os.environ["UNSEEN_CACHE"] = str(settings.data / "cache")
-    run(settings, port=0, demo=False, announce=pipe.send)
+    run(settings, port=port, demo=False, announce=pipe.send)
 
 
 class Server:
@@ -57,11 +69,16 @@ class Server:
         room: int | None = None,
         encoder: str | None = None,
         host: str = "127.0.0.1",
+        port: int = 0,
+        stuck: bool = False,
+        logs: Path | None = None,
         **durability: Any,
     ) -> None:
-        settings = Settings(data, host, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability))
+        settings = Settings(
+            data, host, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability), logs=logs
+        )
         ours, theirs = FORKS.Pipe()
-        self.process = FORKS.Process(target=child, args=(theirs, settings, room), daemon=True)
+        self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=True)
         self.process.start()
         theirs.close()
         if not ours.poll(30):

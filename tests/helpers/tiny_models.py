@@ -1,6 +1,7 @@
 """Models small enough to build in a test, saved to disk with their processor and tokenizer."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image as Pillow
@@ -84,3 +85,20 @@ class ColourEncoder:
 
     def texts(self, prompts):
         return torch.eye(3)[: len(prompts)]
+
+
+COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+class NamedColours(ColourEncoder):
+    """Colours by name: texts that name one lie on it, all others between."""
+
+    def texts(self, prompts: list[str]) -> torch.Tensor:
+        rows = []
+        for prompt in prompts:
+            colour: Any = next((value for name, value in COLOURS.items() if name in prompt), None)
+            if colour is None:
+                generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
+                colour = (torch.rand(3, generator=generator) * 255).tolist()
+            rows.append(torch.tensor(colour) + 1.0)
+        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)

@@ -89,9 +89,9 @@ def test_printed_figures_of_the_paper_are_on_their_own_line(ran):
     assert printed.printed
     assert printed.cells["near"] == MetricCell(90.0, 12.5)
     text = tables.markdown(tables.tables(rows, suite)[0])
-    assert "| *mcm, as printed* | 90.0 | 12.5 | — | — | 91.0 | — | — | — | — |" in text
+    assert "| *mcm, as printed* | 90.00 | 12.50 | — | — | 91.00 | — | — | — | — |" in text
     tex = tables.latex(tables.tables(rows, suite)[0])
-    assert r"\textit{mcm, as printed} & 90.0 & 12.5" in tex
+    assert r"\textit{mcm, as printed} & 90.00 & 12.50" in tex
     assert tex.count(r"\textbf{") == 2  # AUROC and FPR95 of the best average
 
 

@@ -22,7 +22,7 @@ from unseen.detectors.state import flatten
 from unseen.errors import SettingError
 from unseen.scale.merge import LocalObservers, RayObservers, ShardedDetector, ray_observers
 
-MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.needs_patches)
+MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.parts)
 LEARNING = ["pooled", "online", "online-id", "framework"]
 
 

@@ -1,3 +1,4 @@
+import json
 from zlib import crc32
 
 import numpy as np
@@ -8,13 +9,17 @@ from PIL import Image as Pillow
 from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
+from helpers import suite_files
 from helpers.tiny_models import save_clip
 from unseen import bench, detectors, suites
+from unseen.bench import methods
 from unseen.cli.bench import bench as command
 from unseen.errors import DataError, SettingError
 from unseen.images import Image
+from unseen.report import tables
 from unseen.suites import loading
 from unseen.suites.images import read_classes
+from unseen.suites.views import VIEWS, random_crop
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -172,18 +177,66 @@ def test_each_method_reads_its_own_label_space_and_the_row_says_so(root, colours
     assert texts["neglabel space=tanl"] == texts["tanl"] == "own: The nice {}., 4 negatives by tanl"
 
 
+def test_the_cross_table_has_every_score_over_every_label_space(root, colours, monkeypatch):
+    assert len(set(methods.expanded(["mcm", "cross"]))) == 1 + len(methods.SCORES) * len(methods.SPACES)
+    monkeypatch.setattr(methods, "SCORES", ("neglabel", "clipscope"))
+    monkeypatch.setattr(methods, "SPACES", ("neglabel", "csp"))
+    (root / "words.txt").write_text("".join(f"{colour} {i}\n" for colour in ("grey", "white") for i in range(10)))
+    arguments = ("--data", root, "--detectors", "cross", "--seeds", 1, "--workers", 1)
+    result = run(root / "toy.toml", *arguments)
+    assert "score, by whose negatives" in result.stdout
+    assert "neglabel space=csp" in result.stdout
+    rows = list(map(json.loads, run(root / "toy.toml", *arguments, "--json").stdout.splitlines()))
+    heads, lines = tables.cross_table(rows)
+    assert (heads[1:], [line[0] for line in lines]) == (("neglabel", "csp"), ["neglabel", "clipscope"])
+    mine = [one for row in rows if row["detector"] == "neglabel space=csp" for one in row["by_set"].values()]
+    assert lines[0][2].startswith(f"{100 * sum(one['margin_auroc'] for one in mine) / len(mine):.1f} / ")
+    assert tables.cross_table([]) is None
+
+
 def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):
     suite = suites.load_images(str(root / "toy.toml"), root)
     run = bench.list_runs(suite, names=("gl-mcm",), orders=("shuffled",), seeds=1)[0]
     row = bench.execute(suite, run).row
     assert row["auroc"] > 0.9
     labels = suite.labels_of("gl-mcm")
-    assert suite.with_patches(labels).pool.z.shape == (41, 2, 3)
+    assert suite.with_parts("patches", labels).pool.z.shape == (41, 2, 3)
     detector = detectors.make("gl-mcm", labels)
     entries = [Image("", Pillow.open(root / "images" / "red" / f"{i}.png")) for i in range(8)]
     every = torch.cat([suite.pool.z[:8, None], Colours().patches(entries)], dim=1)
-    best = suite.with_patches(labels).pool.z[:8]
+    best = suite.with_parts("patches", labels).pool.z[:8]
     torch.testing.assert_close(detector.score(None, best).score, detector.score(None, every).score)
+
+
+def test_infoood_runs_on_images_with_views_of_each(root, colours):
+    suite = suites.load_images(str(root / "toy.toml"), root)
+    run = bench.list_runs(suite, names=("infoood-reconstructed",), orders=("shuffled",), seeds=1)[0]
+    row = bench.execute(suite, run).row
+    assert row["auroc"] > 0.9
+    assert row["text"].startswith("own: the nice {}")
+    z = suite.with_parts("views", suite.labels).pool.z
+    assert z.shape == (41, 1 + VIEWS, 3)
+    torch.testing.assert_close(z[:, 0], suite.pool.z)
+    picture = Image("", Pillow.open(root / "images" / "red" / "0.png"))
+    crops = [random_crop(picture, number) for number in range(VIEWS)]
+    torch.testing.assert_close(z[0, 1:], Colours().images(crops))
+    assert len({crop.pixels.tobytes() for crop in crops}) > VIEWS // 2  # a picture of 12 pixels has few crops
+    assert crops[0].pixels.tobytes() == random_crop(picture, 0).pixels.tobytes()
+
+
+def test_a_crop_has_at_least_the_least_area_and_the_proportions_of_the_image():
+    pixels = Pillow.fromarray(np.random.default_rng(0).integers(0, 256, (60, 120, 3), dtype=np.uint8))
+    sizes = [random_crop(Image("", pixels), number).pixels.size for number in range(50)]
+    shares = [width * height / 7200 for width, height in sizes]
+    assert 0.54 < min(shares) < 0.62
+    assert 0.93 < max(shares) <= 1
+    assert all(abs(width - 2 * height) <= 2 for width, height in sizes)
+
+
+def test_stored_features_have_no_views(tmp_path):
+    suite = suites.load(str(suite_files.write(tmp_path)), tmp_path)
+    with pytest.raises(SettingError, match="expected a suite over images for a detector of views, got 'toy'"):
+        suite.with_parts("views", suite.labels)
 
 
 def test_images_are_encoded_once(root, colours, monkeypatch):
@@ -253,7 +306,7 @@ def test_every_suite_of_the_paper_can_report_on_an_empty_disk(name, tmp_path):
     sets = {*table["unknown"], "average", "near", "far"}
     assert all(set(figures) <= sets for figures in table["paper"].values())
     for figures in table["paper"].values():
-        assert all(len(pair) == 2 for pair in figures.values())
+        assert all(len(pair) in (2, 4) for pair in figures.values())  # with deviations over seeds or without
 
 
 def test_sets_with_images_of_known_classes_are_marked():

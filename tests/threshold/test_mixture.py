@@ -71,11 +71,11 @@ def test_the_posterior_finds_both_modes():
     margins = torch.cat([normal(1000, 9, 5.4), gumbel(1000, -6, 3)])
     weight, grid = mixture.posterior(mixture.counts(margins)), mixture.hypotheses()
     assert float(weight.sum()) == pytest.approx(1)
-    of_shapes = weight.sum(1)
+    of_shapes = weight.sum(0)
     assert float(of_shapes @ grid.unknown_mean) == pytest.approx(-6, abs=1)
     assert float(of_shapes @ grid.unknown_deviation) == pytest.approx(3, abs=1)
     assert float(of_shapes @ grid.known_mean) == pytest.approx(9, abs=1.5)
-    shares = weight.sum(0) @ torch.tensor(mixture.KNOWN_SHARES, dtype=torch.float64)
+    shares = weight.sum(1) @ torch.tensor(mixture.KNOWN_SHARES, dtype=torch.float64)
     assert float(shares) == pytest.approx(0.5, abs=0.12)
 
 
@@ -108,8 +108,8 @@ def test_the_share_of_known_images_is_estimated_from_recent_margins(share):
     pick &= (grid.unknown_mean == -6.5) & (grid.unknown_deviation == 3.0)
     known, unknown = (side[:, pick].squeeze(1) for side in cells)
     drawn = torch.cat([normal(round(2000 * share), 9, 5.4), gumbel(round(2000 * (1 - share)), -6.5, 3)])
-    assert mixture.known_share(mixture.counts(drawn), known, unknown) == pytest.approx(share, abs=0.05)
-    assert mixture.known_share(torch.zeros(NODES, dtype=torch.float64), known, unknown) == 0.5
+    assert float(mixture.known_share(mixture.counts(drawn), known, unknown)) == pytest.approx(share, abs=0.05)
+    assert float(mixture.known_share(torch.zeros(NODES, dtype=torch.float64), known, unknown)) == 0.5
 
 
 def test_before_any_image_the_threshold_is_that_of_the_prior():
@@ -151,3 +151,15 @@ def test_images_far_above_the_unknown_are_known_with_near_certainty(share):
 @pytest.mark.parametrize("value", [-1e6, -3.0, 0.0, 3.0, 1e6])
 def test_identical_margins_give_a_finite_threshold(value):
     assert math.isfinite(float(fit(torch.full((300,), value, dtype=torch.float64)).threshold))
+
+
+def test_several_counts_are_fitted_as_each_by_itself():
+    at_nodes = torch.stack(
+        [mixture.counts(normal(count, 7, 5)) for count in (3, 40, 900)] + [torch.zeros(NODES).double()]
+    )
+    together = mixture.fit_mixture(at_nodes, at_nodes / 2, 0.9)
+    alone = [mixture.fit_mixture(row, row / 2, 0.9) for row in at_nodes]
+    torch.testing.assert_close(together.threshold, torch.stack([one.threshold for one in alone]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        together.probability, torch.stack([one.probability for one in alone]), rtol=1e-4, atol=1e-5
+    )

@@ -17,6 +17,7 @@ from unseen.bench.experiment import Case, grouped, mean, run_experiment
 from unseen.bench.jsonl import Row, read_rows
 from unseen.bench.markdown import markdown_table
 from unseen.bench.methods import ORACLE, ORACLES, Method
+from unseen.bench.processes import core_count
 from unseen.bench.results import ResultFolder, mean_and_deviation
 from unseen.bench.runs import DETECTORS, KINDS, Run, default_detectors, list_runs, with_sweeps
 from unseen.bench.version import code_version

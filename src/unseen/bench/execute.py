@@ -110,8 +110,8 @@ def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
 def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[Any]]:
     """Return the samples of a run and its detector, fitted on known images that are then left out if it needs them."""
     detector = run.build(suite)
-    if detector.needs_patches:
-        suite = suite.with_patches(detector.labels)
+    if detector.parts:
+        suite = suite.with_parts(detector.parts, detector.labels)
     trial, detector = suite.against(*run.sets), replace(detector, labels=detector.labels.to(device=device))
     if not isinstance(detector, PostHoc):
         return trial, detector

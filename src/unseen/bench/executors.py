@@ -1,10 +1,6 @@
 """Run many runs: in processes of this machine, on a GPU, or elsewhere; the rows are the same, in the same order."""
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -14,6 +10,7 @@ import torch
 from unseen.bench.execute import CPU, RunResult, execute, execute_many, run_identity
 from unseen.bench.experiment import resume
 from unseen.bench.jsonl import Row
+from unseen.bench.processes import core_count, map_in_processes
 from unseen.bench.results import ResultFolder, row_key
 from unseen.bench.runs import LABEL_FREE, Run
 from unseen.suites import Source, Suite
@@ -57,17 +54,11 @@ def in_processes(workers: int | None = None) -> Executor:
     """
 
     def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
-        count = min(workers or _cores(), len(runs))
+        count = min(workers or core_count(), len(runs))
         if count <= 1:
             yield from map(partial(_execute_on_one_thread, suite), runs)
             return
-        context = multiprocessing.get_context("spawn")  # a forked torch may hang in its threads
-        quiet = (signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C a worker ends without a traceback of its own
-        with ProcessPoolExecutor(count, mp_context=context, initializer=signal.signal, initargs=quiet) as processes:
-            try:
-                yield from map(from_arrays, processes.map(partial(_work, suite.source), runs))
-            finally:
-                processes.shutdown(cancel_futures=True)
+        yield from map(from_arrays, map_in_processes(partial(_work, suite.source), runs, count))
 
     return executor
 
@@ -110,10 +101,6 @@ def _execute_on_one_thread(suite: Suite, run: Run) -> RunResult:
 
 def _without_order(run: Run) -> Run:
     return replace(run, order="", seed=0)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _work(source: Source, run: Run) -> tuple[Row, dict[str, Any]]:

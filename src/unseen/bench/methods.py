@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,9 @@ from unseen.suites import Suite
 ORACLE, ORACLE_ID = "oracle-online", "oracle-online-id"
 ORACLES: dict[str, type[Detector[Any]]] = {ORACLE: Online, ORACLE_ID: OnlineID}
 SPACE = "space"  # names the method whose label space is read; not a setting of a detector
+CROSS = "cross"  # stands for every score over every label space
+SCORES = ("neglabel", "dnm", "adaneg", "clipscope", "online", "pooled")  # csp scores as neglabel does
+SPACES = ("neglabel", "csp", "dnm", "adaneg", "clipscope", "online")  # pooled reads that of online
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,12 @@ class Method:
         if self.name == "tanl" and suite.noise is not None:
             options = {"noise": suite.noise()} | options
         return self.kind(suite.labels_of(self.space), **options)
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Return the methods that are meant: `cross` is every score over the negatives that each method mines."""
+    crossed = [f"{score} {SPACE}={space}" for score in SCORES for space in SPACES]
+    return [one for name in names for one in (crossed if name.strip() == CROSS else [name])]
 
 
 def detector_class(name: str) -> type[Detector[Any]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unseen import suites
-from unseen.bench.methods import ORACLE, ORACLE_ID
+from unseen.bench.methods import ORACLE, ORACLE_ID, Method
 from unseen.bench.runs import Run, default_detectors, list_runs, with_sweeps
 from unseen.suites import Suite
 
@@ -15,7 +16,7 @@ FITTED: tuple[str, ...] = (
     *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
     *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
 )
-ALL = ("energy", *default_detectors(), "neglabel groups=1", *FITTED)
+ALL = ("energy", *default_detectors(), "gl-mcm", "infoood-reconstructed", "neglabel groups=1", *FITTED)
 LEARNING = ("online", ORACLE, "adaneg", "pooled")
 ID_ONLY = ("mcm", "energy", "gl-mcm", "fit-mahalanobis", "online-id", ORACLE_ID)
 
@@ -43,10 +44,12 @@ class Exhibit:
     differs: str = f"{ORACLE_NOTE} {OWN_NOTE}"
     needs: str = ""  # what the images alone do not give
     printed_methods: tuple[str, ...] = ()  # the lines of the suite's printed table that are its own; all if empty
+    printed_elsewhere: tuple[str, ...] = ()  # those of another exhibit
+    printed_sets: tuple[str, ...] = ()  # its columns; all if empty
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
-        """Return its runs of a suite; a detector of patches is left out where there are none."""
-        methods = [name for name in self.methods if suite.best_patches is not None or name != "gl-mcm"]
+        """Return its runs of a suite; a detector of patches or views is left out where there are none."""
+        methods = [name for name in self.methods if suite.has_parts(Method.parse(name).kind.parts)]
         fixed = [name for name in methods if name.startswith("fit-")]  # fitted once: no order can change them
         moving = [name for name in methods if not name.startswith("fit-")]
         runs = list_runs(suite, names=moving, orders=self.orders, seeds=seeds)
@@ -58,12 +61,19 @@ class Exhibit:
 BACKBONES = ("imagenet-rn50", "imagenet-b32", "imagenet-l14")
 VARIANTS = ("imagenet-a", "imagenet-sketch", "imagenet-r")
 COMPARED = ("neglabel", "adaneg", "online", ORACLE, "pooled")
+NEAR_FAR = ("near", "far")
 SWEEPS = ("kappa=0.01,0.02,0.05,0.1,0.2", "rho=0.01,0.03,0.1,0.3", "beta=0.8,0.9,0.95,0.99")
 PAPER: tuple[Exhibit, ...] = (
-    Exhibit("Table 1", "ImageNet-1k, ViT-B/16, four sets", ("imagenet",), ("imagenet200", "imagenet1k-surrogate"), ALL),
-    Exhibit("Table 2", "OpenOOD, ImageNet-1k known", ("openood-imagenet",), ("imagenet200",), ALL),
-    Exhibit("Table 3", "OpenOOD, CIFAR-10 known", ("openood-cifar10",), ("cifar10",), ALL),
-    Exhibit("Table 4", "OpenOOD, CIFAR-100 known", ("openood-cifar100",), ("cifar100",), ALL),
+    Exhibit(
+        "Table 1",
+        "ImageNet-1k, ViT-B/16, four sets",
+        ("imagenet",),
+        ("imagenet200", "imagenet1k-surrogate"),
+        printed_elsewhere=("online-id",),  # Table 9
+    ),
+    Exhibit("Table 2", "OpenOOD, ImageNet-1k known", ("openood-imagenet",), ("imagenet200",), printed_sets=NEAR_FAR),
+    Exhibit("Table 3", "OpenOOD, CIFAR-10 known", ("openood-cifar10",), ("cifar10",), printed_sets=NEAR_FAR),
+    Exhibit("Table 4", "OpenOOD, CIFAR-100 known", ("openood-cifar100",), ("cifar100",), printed_sets=NEAR_FAR),
     Exhibit("Table 5", "Other CLIP backbones", BACKBONES, (), COMPARED, needs="stored features are of ViT-B/16 only"),
     Exhibit("Table 6", "336 pixels", ("imagenet-336",), (), COMPARED, needs="stored features are of 224 pixels only"),
     Exhibit("Table 7", "ImageNet-A, -S and -R as known images", VARIANTS, ("imagenet200-lowres",), COMPARED),
@@ -112,9 +122,14 @@ PAPER: tuple[Exhibit, ...] = (
         "what a method keeps besides the label space.",
     ),
     Exhibit("Table 13", "Ten seeds, one by one", ("imagenet",), ("imagenet200",), ("online", ORACLE, "pooled")),
-    Exhibit("Table 14", "Each set of Table 2", ("openood-imagenet",), ("imagenet200",), COMPARED),
-    Exhibit("Table 15", "Each set of Table 3", ("openood-cifar10",), ("cifar10",), COMPARED),
-    Exhibit("Table 16", "Each set of Table 4", ("openood-cifar100",), ("cifar100",), COMPARED),
+    *(
+        Exhibit(name, title, (suite,), (stand_in,), COMPARED, printed_methods=("adaneg", ORACLE))
+        for name, title, suite, stand_in in (
+            ("Table 14", "Each set of Table 2", "openood-imagenet", "imagenet200"),
+            ("Table 15", "Each set of Table 3", "openood-cifar10", "cifar10"),
+            ("Table 16", "Each set of Table 4", "openood-cifar100", "cifar100"),
+        )
+    ),
     Exhibit(
         "Figure 1",
         "kappa, rho and beta",
@@ -191,13 +206,16 @@ def _enough(name: str, root: Path) -> bool:
     return counts.pop(suites.KNOWN) > 0 and any(counts.values())
 
 
-def printed(names: Iterable[str], methods: Sequence[str] = ()) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Return suite -> method -> set -> [AUROC, FPR95] of what the paper prints, of some methods if they are given."""
-    tables = {name: suites.read(name).get("paper", {}) for name in names}
-    return {
-        name: {method: figures for method, figures in table.items() if not methods or method in methods}
-        for name, table in tables.items()
-    }
+def printed(exhibit: Exhibit) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Return suite -> method -> set -> [AUROC, FPR95] of what the paper prints in an exhibit."""
+    return {name: dict(_printed_lines(exhibit, suites.read(name))) for name in exhibit.suites}
+
+
+def _printed_lines(exhibit: Exhibit, table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    columns = exhibit.printed_sets or (*table["unknown"], *table.get("groups", ("average",)))
+    for method, figures in table.get("paper", {}).items():
+        if method in (exhibit.printed_methods or table["paper"]) and method not in exhibit.printed_elsewhere:
+            yield method, {name: figures[name] for name in columns if name in figures}
 
 
 def map_lines(exhibits: Sequence[Exhibit] = PAPER) -> list[tuple[str, str, str, str]]:

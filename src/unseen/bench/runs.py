@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import Any
 
 from unseen import arrival, detectors
-from unseen.bench.methods import ORACLE, ORACLE_ID, ORACLES, Method, as_setting
+from unseen.bench.methods import ORACLE, ORACLE_ID, ORACLES, Method, as_setting, expanded
 from unseen.detectors import Detector, posthoc
 from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError
@@ -92,7 +92,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in map(_canonical, names)
+        for name in map(_canonical, expanded(names))
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 

@@ -45,7 +45,10 @@ def bench(
     ] = None,
     detectors: Annotated[
         str,
-        typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
+        typer.Option(
+            help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart. "
+            "cross: every score over the negatives that each method mines."
+        ),
     ] = ",".join(harness.DETECTORS),
     seeds: Annotated[int, typer.Option(help="How many random orders.", min=1)] = 3,
     orders: Annotated[
@@ -221,13 +224,18 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
         for texts in judged.lines:
             grid.add_row(*texts)
         terminal.out.print(grid)
+    if crossed := tables.cross_table(rows):
+        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", title_justify="left")
+        for texts in crossed[1]:
+            grid.add_row(*texts)
+        terminal.out.print(grid)
     for table in tables.tables(rows, suite):
         grid = Grid(title=table.title, title_justify="left")
         grid.add_column("method", no_wrap=True)
         for name in (*table.columns, "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")
         for line in table.lines:
-            cells = (tables.brief(line.cells.get(name), deviation=name in table.groups) for name in table.columns)
+            cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
         terminal.out.print(grid)

@@ -43,7 +43,7 @@ def demo(
     if not as_json:
         _print_images(pack)  # before the work: someone is waiting for a first line
     session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
-    verdicts = session.observe(pack.trial.z)
+    verdicts = session.observe(pack.trial.z, pack.keys)
     learning = judge(session.detector, verdicts.reading, pack.trial)
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.trial.z)

@@ -13,8 +13,10 @@ from unseen import LabelSpace
 from unseen.cli import calibrate as calibration
 from unseen.cli import label_space, options, output, terminal
 from unseen.cli.calibrate import KnownImages
+from unseen.cli.examples import ExampleImages, names_of
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
+from unseen.discover.edits import space_path
 from unseen.encoders import Encoder, load_encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
@@ -44,6 +46,7 @@ def detect(
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
+    examples: options.Examples = None,
     rejudge: options.Rejudge = False,
     features: Annotated[Path | None, typer.Option(help="Folder that keeps features: nothing is encoded twice.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")] = None,
@@ -58,6 +61,8 @@ def detect(
 
     Example: `unseen detect photos/ --label "golden retriever" --label espresso --state state.safetensors`
 
+    A few photos per class help: `unseen detect photos/ --examples known/`, a folder per class (docs/examples.md).
+
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
@@ -65,20 +70,29 @@ def detect(
     known = calibration.find_known(calibrate, wanted) if calibrate else None
     entries = sort_entries(find_images(photos, root=root, stride=stride), order)
     out = output.choose(as_json=as_json, as_csv=as_csv, width=_width(entries))
-    saved = label_space.saved_space(space, state, has_names=bool(labels or label))
-    names = label_space.given_names(labels, label) if labels or label or saved is None else []
+    saved = label_space.saved_space(space, state, has_names=bool(labels or label or examples))
+    taught = ExampleImages.find(examples, saved=saved, state=state) if examples else None
+    names = names_of(labels, label, taught, saved)
     model = load_encoder(encoder or (saved.encoder if saved else "offline"), device=device)
     if saved:
         label_space.check_space(saved, names, model)
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)
+    if taught:
+        used = taught.teach(used, model, recall=None if calibrate or threshold is not None else wanted)
     session = chosen.session(used, state)
-    images = _known_images(calibrate, known, used, model, wanted)
+    images = taught.for_threshold if taught else None
+    images = images or _known_images(calibrate, known, used, model, wanted)
     if state and not state.exists():
-        used.save(label_space.space_path(state))
+        used.save(space_path(state))
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
+<<<<<<< HEAD
     run = DetectRun(session, out, state, has_report=report is not None, known_images=images, is_rejudged=rejudge)
+=======
+    run = DetectRun(session, out, state, has_thumbnails=report is not None, known_images=images, is_rejudged=rejudge)
+    run.skipped += len(taught.skipped) if taught else 0
+>>>>>>> main
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)
     if report:
@@ -116,6 +130,7 @@ class DetectRun(StreamRun):
     is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
     log: stream_page.StreamLog = field(default_factory=stream_page.StreamLog)
     waiting: list[JudgedBatch] = field(default_factory=list)
+    repeated: int = 0  # images that are examples as well
 
     def judge_all(self, batches: Iterator[tuple[Batch, Any]], entries: Iterable[Entry]) -> None:
         """Judge every batch, or as many as come before Ctrl-C."""
@@ -129,12 +144,16 @@ class DetectRun(StreamRun):
                 bar.update(task, advance=len(batch.rows), rate=f"{self.rate:.1f} per second")
             if self.known_images:
                 self.known_images.follow(self.session, last=True)
+        if self.repeated:
+            calibration.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
         for one in self.waiting:
             self._print(one._replace(verdicts=one.verdicts and self.rejudge(one.verdicts)))
 
     def judge_batch(self, batch: Batch, z: Any) -> None:
         """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
-        verdicts = self.judge(z) if batch else None
+        if (taught := self.session.detector.labels.examples) is not None and len(batch):
+            self.repeated += int(taught.repeated(z).sum())
+        verdicts = self.judge(z, [image.path for image in batch]) if batch else None
         inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
         judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
         self.skipped += len(batch.skipped)

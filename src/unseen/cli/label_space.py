@@ -7,8 +7,9 @@ from pathlib import Path
 
 from unseen import LabelSpace
 from unseen.cli import terminal
+from unseen.discover.edits import find_space
 from unseen.encoders import Encoder
-from unseen.errors import EncoderError, LabelError, StateError
+from unseen.errors import EncoderError, LabelError
 from unseen.labels import read_names, wordnet
 from unseen.labels.nearest import Pair, near_duplicates
 from unseen.progress import Progress
@@ -22,19 +23,12 @@ def given_names(path: Path | None, given: list[str] | None) -> list[str]:
     return names
 
 
-def space_path(state: Path) -> Path:
-    """Return where the label space of a state lies."""
-    return state.with_suffix(".space.safetensors")
-
-
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
     """Return the label space of `--space`, or the one saved beside the state; None for a new one."""
     if space:
         return LabelSpace.load(space)
     if state and state.exists():
-        if not space_path(state).exists():
-            raise StateError(f"expected the label space of {state} at {space_path(state)}, got no file; pass --space")
-        return LabelSpace.load(space_path(state))
+        return find_space(state)
     if state and not has_names:
         raise LabelError(
             f"expected names, or a state that knows them, got no file at {state}; pass --labels for the first run"
@@ -56,8 +50,8 @@ def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> No
     """Refuse names or an encoder that a saved label space was not made with."""
     if names and tuple(names) != space.names:
         raise LabelError(
-            f"expected the names of the label space, {', '.join(space.names[:3])} ..., got {', '.join(names[:3])} ...; "
-            "leave out --label and --labels, or start another --state file"
+            f"expected the names of the label space, got others: {changed_names(space.names, names)}; leave out "
+            "--label and --labels to go on, change names with unseen promote and unseen retire, or start another state"
         )
     made_by = space.manifest.get("encoder_fingerprint", encoder.fingerprint)
     if made_by != encoder.fingerprint:
@@ -65,6 +59,19 @@ def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> No
             f"expected the encoder of this label space, {space.encoder} ({made_by[:8]}), got {encoder.name} "
             f"({encoder.fingerprint[:8]}); pass --encoder {space.encoder}"
         )
+
+
+def changed_names(before: Sequence[str], after: Sequence[str]) -> str:
+    """Return what was added and removed between two lists of names.
+
+    >>> changed_names(("cat", "dog"), ("dog", "cow"))
+    "added 'cow', removed 'cat'"
+    """
+    added, removed = ([one for one in new if one not in old] for new, old in ((after, before), (before, after)))
+    parts = [
+        f"{what} {', '.join(map(repr, names))}" for what, names in (("added", added), ("removed", removed)) if names
+    ]
+    return ", ".join(parts) or "the same in another order"
 
 
 @contextmanager

@@ -42,6 +42,10 @@ Calibrate = Annotated[
     str | None,
     typer.Option(help="Photos of your names (folder, folder per class, features): the threshold gets a guarantee."),
 ]
+Examples = Annotated[
+    str | None,
+    typer.Option(help="A few photos of each class: a folder per class, or labelled features of `unseen encode`."),
+]
 Rejudge = Annotated[
     bool, typer.Option("--rejudge", help="Print at the end, with the final threshold applied to all images.")
 ]

@@ -84,7 +84,7 @@ def _judge_all(run: StreamRun, samples: Features, batch: int, known: KnownImages
     with terminal.progress("samples") as bar, run.until_stopped():
         task = bar.add_task(run.session.detector.name, total=len(samples), rate="")
         for start in range(0, len(samples), batch):
-            verdicts = run.judge(samples.z[start : start + batch])
+            verdicts = run.judge(samples.z[start : start + batch], samples.keys[start : start + batch])
             if rejudge:
                 judged.append(verdicts)
             else:

@@ -26,6 +26,9 @@ def serve(
     body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
     threads: Annotated[int, typer.Option(help="Cores for one block; streams run side by side.", min=1)] = 1,
     volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
+    logs: Annotated[
+        str, typer.Option(help="Folder of access.jsonl and audit.jsonl, or none; by default in the data folder.")
+    ] = "",
     require_key: Annotated[
         bool, typer.Option("--require-key", help="Need a key on loopback too: behind a proxy.")
     ] = False,
@@ -61,6 +64,7 @@ def serve(
         None if encoder == "none" else encoder,
         Limits(batch=batch, body=body, rate=rate),
         Durability(every=every, retain=retain, volatile=volatile),
+        logs=None if logs == "none" or ray is not None else Path(logs or data / "logs"),
         require_key=require_key,
         compute=threads,
     )

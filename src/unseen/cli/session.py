@@ -25,7 +25,7 @@ class SessionOptions:
             raise SettingError("expected --recall or --threshold, got both; a fixed threshold aims at no recall")
         if self.calibrate is not None and self.threshold is not None:
             raise SettingError("expected --calibrate or --threshold, got both; known images set the threshold")
-        if detectors.find(self.detector or detectors.DEFAULT).needs_patches:
+        if detectors.find(self.detector or detectors.DEFAULT).parts:
             raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
         _ = self.rule
 

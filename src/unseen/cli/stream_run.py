@@ -1,8 +1,8 @@
 """A command that sends one stream through a session: prints verdicts, saves the state, sums up."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from unseen import Session
 from unseen.cli import terminal
 from unseen.cli.output import Output
+from unseen.storage.locks import locked
 from unseen.threshold import Adaptive, Calibrated
 from unseen.verdicts import Verdicts
 
@@ -53,17 +54,18 @@ class StreamRun:
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """Save the state at the end; Ctrl-C ends the run and keeps what was printed."""
-        try:
-            yield
-        except KeyboardInterrupt:
-            self.is_stopped = True
-        finally:
-            self.save()
+        """Save the state at the end; Ctrl-C ends the run and keeps what was printed. Nobody else changes the state."""
+        with locked(self.state) if self.state and self.learn else nullcontext():
+            try:
+                yield
+            except KeyboardInterrupt:
+                self.is_stopped = True
+            finally:
+                self.save()
 
-    def judge(self, z: Float[Tensor, "T d"]) -> Verdicts:
+    def judge(self, z: Float[Tensor, "T d"], keys: Sequence[str]) -> Verdicts:
         """Return the verdicts on the next images, learning from them unless `learn` is False."""
-        verdicts = self.session.observe(z) if self.learn else self.session.score(z)
+        verdicts = self.session.observe(z, keys) if self.learn else self.session.score(z)
         self.judged += len(verdicts)
         self.known += int(verdicts.known.sum())
         return verdicts

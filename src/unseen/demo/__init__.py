@@ -15,12 +15,14 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unseen.discover import Vocabulary
 from unseen.labels import LabelSpace
 from unseen.storage.files import load_tensors
 from unseen.trial import Trial
 
 KIND = "demo-pack"
 PACK = Path(__file__).with_name("pack.safetensors")
+WORDS = Path(__file__).with_name("words.safetensors")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,13 @@ class Pack:
         places = order.tolist()
         keys, thumbnails = (tuple(column[i] for i in places) for column in (self.keys, self.thumbnails))
         return Pack(self.space, self.trial[order], keys, thumbnails, self.about)
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """Return words that groups of the demo may be called by: ImageNet's names and a few everyday words."""
+    tensors, text = load_tensors(WORDS, kind="demo-words")
+    return Vocabulary(tuple(json.loads(text)["words"]), normalize(tensors["vectors"].float(), dim=-1))
 
 
 @cache

@@ -12,6 +12,7 @@ from unseen.detectors.entropy import Entropy
 from unseen.detectors.eoe import EOE
 from unseen.detectors.framework import Framework
 from unseen.detectors.glmcm import GLMCM
+from unseen.detectors.infoood import InfoOOD
 from unseen.detectors.maxlogit import MaxLogit
 from unseen.detectors.mcm import MCM
 from unseen.detectors.neglabel import NegLabel
@@ -43,6 +44,7 @@ REGISTRY: dict[str, type[Detector[Any]]] = {
         TANL,
         CLIPScope,
         GLMCM,
+        InfoOOD,
     )
 }
 

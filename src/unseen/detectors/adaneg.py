@@ -1,10 +1,14 @@
 """AdaNeg (NeurIPS 2024): prototypes that mix the text with the images it was surest of."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -88,22 +92,38 @@ class AdaNeg(Detector[Memory]):
     def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
         """Keep the sure samples of a block in order and score each right after its own update.
 
-        A kept sample changes the prototype of one class, for itself and later samples. So the block is read once with
-        the memory at its start, and after each kept sample one class is read again for the rest of the block.
+        A kept sample changes the prototype of one class, for itself and later samples. What is kept follows from the
+        frozen text. So the block is read once with the memory at its start, and each changed class again from the
+        sample that changed it to the one that changes it next.
         """
         cosine = self._cosine(z)
         trust, route, label, entropy = self._route(cosine, z)
         near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
         adapted = self._adapted(state, cosine, near)
-        writer = _MemoryWriter(Memory(*(part.clone() for part in state)))
-        for t in route.nonzero().squeeze(1).tolist():
-            name = label[t]
-            slot = writer.keep(t, name, entropy[t])
-            if slot is not None:
-                slots = torch.cat([cosine[name, None, t:], near[writer.sources(name), t:]])
-                gram = writer.write_gram(name, slot, slots[:, 0])
-                adapted[name, t:] = self._mixture(slots[None], gram[None])[0]
+        taught = route.nonzero().squeeze(1).tolist()
+        writer = _MemoryWriter(state, {label[t] for t in taught})
+        writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
+        self._rewrite(adapted, writes, writer, cosine, near)
         return self._reading(cosine, trust, adapted, route), writer.finish(z)
+
+    def _rewrite(
+        self,
+        adapted: Float[Tensor, "C T"],
+        writes: Sequence[_Write],
+        writer: _MemoryWriter,
+        cosine: Float[Tensor, "C T"],
+        near: Float[Tensor, "M T"],
+    ) -> None:
+        """Put the cosines to each changed prototype into `adapted`; NumPy's calls on small arrays cost a third."""
+        host, texts, images = (part.cpu().numpy() for part in (adapted, cosine, near))
+        for name, slot, sources, first, last in writes:
+            slots = np.vstack([texts[name, first:last], images[sources, first:last]])
+            gram = writer.write_gram(name, slot, slots[:, 0])
+            weight = np.exp((slots - 1) * self.beta) if self.adaptive == "sample" else np.ones_like(slots)
+            length = np.sqrt((weight * (gram @ weight)).sum(axis=0))
+            host[name, first:last] = (weight * slots).sum(axis=0) / length
+        if adapted.is_cuda:
+            adapted.copy_(torch.from_numpy(host))
 
     def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
         return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
@@ -166,18 +186,46 @@ class AdaNeg(Detector[Memory]):
         return (cosine[: len(self.labels.names)] / self.tau).log_softmax(dim=0) + logsigmoid(trust)
 
 
-class _MemoryWriter:
-    """A memory while a block is written into it; slots are plain lists, because tensors are slow element by element."""
+class _Write(NamedTuple):
+    """A slot of a class that a sample fills, and the samples that the class then has: until its next write."""
 
-    def __init__(self, memory: Memory) -> None:
+    name: int
+    slot: int
+    sources: list[int]  # of the class's images: in the pool as the block found it, followed by the block's own samples
+    first: int
+    last: int
+
+
+class _MemoryWriter:
+    """A memory while a block is written into it, as plain lists: tensors are slow element by element."""
+
+    def __init__(self, memory: Memory, names: Iterable[int]) -> None:
         self.memory, self.stored_before, self.stored = memory, int(memory.stored), int(memory.stored)
-        self.rows: dict[int, list[int]] = {}  # of the classes met so far, filled slots only
-        self.entropy: dict[int, float] = {}
+        self.names = sorted(names)
+        table, gram = memory.rows[self.names].tolist(), memory.gram[self.names].cpu().numpy()
+        self.rows = {name: [row for row in rows if row >= 0] for name, rows in zip(self.names, table, strict=True)}
+        self.gram = dict(zip(self.names, gram, strict=True))  # views: what is written into them is in `written_gram`
+        self.written_gram = gram
+        used = [row for rows in self.rows.values() for row in rows]
+        self.entropy = dict(zip(used, memory.entropy[used].tolist(), strict=True))
         self.block_rows: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
 
-    def keep(self, t: int, name: int, entropy: float) -> int | None:
+    def keep(self, samples: Iterable[tuple[int, int, float]], stop: int) -> list[_Write]:
+        """Return the writes of samples (time, class, entropy) in order, each up to the next one of its class."""
+        writes = []
+        for t, name, entropy in samples:
+            slot = self._slot(t, name, entropy)
+            if slot is not None:
+                writes.append(_Write(name, slot, self._sources(name), t, stop))
+        following: dict[int, int] = {}
+        for i, write in reversed(list(enumerate(writes))):
+            writes[i] = write._replace(last=following.get(write.name, stop))
+            following[write.name] = write.first
+        return writes
+
+    def _slot(self, t: int, name: int, entropy: float) -> int | None:
         """Open a slot for sample `t`, or take that of the class's least sure image; None when all are surer."""
-        rows = self._rows(name)
+        rows = self.rows[name]
         if len(rows) < self.memory.rows.shape[1] and self.stored < len(self.memory.images):
             slot = len(rows)
             rows.append(self.stored)
@@ -191,29 +239,23 @@ class _MemoryWriter:
         self.entropy[rows[slot]], self.block_rows[rows[slot]] = entropy, t
         return slot
 
-    def sources(self, name: int) -> list[int]:
-        """Return where a class's images lie in the pool as the block found it, followed by the block's own samples."""
+    def _sources(self, name: int) -> list[int]:
         return [self.stored_before + self.block_rows[row] if row in self.block_rows else row for row in self.rows[name]]
 
-    def write_gram(self, name: int, slot: int, cosine: Float[Tensor, " S1"]) -> Float[Tensor, "S1 S1"]:
+    def write_gram(self, name: int, slot: int, cosine: Any) -> Any:
         """Write the cosines between a newly filled slot and the text and slots of its class; return them all."""
-        gram = self.memory.gram[name, : len(cosine), : len(cosine)]
+        gram = self.gram[name][: len(cosine), : len(cosine)]
         gram[slot + 1] = cosine
         gram[:, slot + 1] = cosine
         return gram
 
     def finish(self, z: Float[Tensor, "T d"]) -> Memory:
         """Return the memory with the images, entropies and slots of this block written into it."""
-        images, entropy, table = self.memory.images, self.memory.entropy, self.memory.rows
-        if self.block_rows:
-            images[list(self.block_rows)] = z[list(self.block_rows.values())]
-            entropy[list(self.block_rows)] = entropy.new_tensor([self.entropy[row] for row in self.block_rows])
-        for name, rows in self.rows.items():
-            table[name, : len(rows)] = table.new_tensor(rows)
-        return self.memory._replace(stored=torch.full_like(self.memory.stored, self.stored))
-
-    def _rows(self, name: int) -> list[int]:
-        if name not in self.rows:
-            rows = self.rows[name] = [row for row in self.memory.rows[name].tolist() if row >= 0]
-            self.entropy.update(zip(rows, self.memory.entropy[rows].tolist(), strict=True))
-        return self.rows[name]
+        if not self.block_rows:
+            return self.memory
+        images, entropy, table, gram, stored = (part.clone() for part in self.memory)
+        images[list(self.block_rows)] = z[list(self.block_rows.values())]
+        entropy[list(self.block_rows)] = entropy.new_tensor([self.entropy[row] for row in self.block_rows])
+        padded = [rows + [-1] * (table.shape[1] - len(rows)) for rows in self.rows.values()]
+        table[self.names], gram[self.names] = table.new_tensor(padded), torch.from_numpy(self.written_gram).to(gram)
+        return Memory(images, entropy, table, gram, torch.full_like(stored, self.stored))

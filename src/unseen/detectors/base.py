@@ -50,7 +50,7 @@ class Reading(NamedTuple):
     @classmethod
     def joined(cls, parts: list[Reading]) -> Reading:
         """Return consecutive readings as one."""
-        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return parts[0] if len(parts) == 1 else cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def cpu(self) -> Reading:
         """Return the reading in host memory."""
@@ -71,8 +71,9 @@ class Detector(ABC, Generic[S]):
     needs_names: ClassVar[int] = 1  # 2 where names compete: a softmax over one is always 1
     needs_negatives: ClassVar[bool] = False
     derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
-    needs_patches: ClassVar[bool] = False  # z is [T, 1 + P, d]: the image's vector, then one per patch
+    parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
     merges: ClassVar[bool] = False  # states learned side by side can become one
+    carries: ClassVar[bool] = False  # a state can move to another label space
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on, and settings outside their ranges."""
@@ -139,14 +140,30 @@ class Detector(ABC, Generic[S]):
     def _merged(self, start: S, ends: Sequence[S], rule: MergeRule) -> S:
         return start
 
+    def carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
+        """Return a state of `before`, the same detector over another label space, as one of this detector's.
+
+        What was learned of a word goes where the word has gone; a new word starts from its text. `z` are images of the
+        stream, from which means that depend on the names are corrected.
+        """
+        if not self.carries:
+            raise SettingError(
+                f"expected a detector whose state can move to other names, got {self.name!r}; "
+                "choose pooled, online or one that never learns"
+            )
+        return self._carried(state, before, self._checked(z))
+
+    def _carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
+        return state
+
     @property
     def settings(self) -> dict[str, object]:
         """Return every option by name: what a checkpoint must agree on."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
 
     def _checked(self, z: Tensor) -> Tensor:
-        shape = f"[n, 1 + patches, {self.labels.dim}]" if self.needs_patches else f"[n, {self.labels.dim}]"
-        if z.ndim != 2 + self.needs_patches or z.shape[-1] != self.labels.dim:
+        shape = f"[n, 1 + {self.parts}, {self.labels.dim}]" if self.parts else f"[n, {self.labels.dim}]"
+        if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.dim:
             raise FeatureError(
                 f"expected features of shape {shape} for this label space, got {list(z.shape)}; "
                 "pass a batch (z[None]) from the same encoder"
@@ -162,7 +179,7 @@ def unit(z: Tensor, *, like: Tensor) -> Tensor:
         raise FeatureError(f"expected features on {like.device} like the label space, got {z.device}; use .to()")
     z = z.detach().to(like.dtype)
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    if not bool(((norm - 1).abs() <= UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
+    if not bool((norm - 1).abs_().le(UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
         raise FeatureError(_not_unit(z, norm))
     return z / norm
 

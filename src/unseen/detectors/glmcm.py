@@ -25,7 +25,7 @@ class GLMCM(FrozenSoftmax):
 
     name: ClassVar[str] = "gl-mcm"
     needs_names: ClassVar[int] = 2
-    needs_patches: ClassVar[bool] = True
+    parts: ClassVar[str] = "patches"
 
     def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> Reading:
         patches = z.shape[1] - 1

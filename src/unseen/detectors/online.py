@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from unseen.detectors.base import Reading, setting
+from unseen.detectors.base import Detector, Reading, setting
+from unseen.detectors.carrying import OldPlaces, gathered
 from unseen.detectors.merging import MergeRule, added, merged_bank
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps, exact_near_bound, routes
@@ -37,6 +38,7 @@ class Online(PrototypeLearner[Banks]):
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
+    carries: ClassVar[bool] = True
 
     def start(self) -> Banks:
         """Return both banks as frozen text (Eq. 15)."""
@@ -130,6 +132,13 @@ class Online(PrototypeLearner[Banks]):
             sources = text = text_logits(self.labels, z, tau=self.tau)
             trust = neglabel(text)
         return sources, exact_near_bound(trust, neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta))
+
+    def _carried(self, state: Banks, before: Detector[Banks], z: Float[Tensor, "n d"]) -> Banks:
+        known, negative = OldPlaces.of(self.labels, before.labels)
+        return state._replace(
+            id_bank=gathered(state.id_bank, state.ood_bank, known, fresh=self.labels.id_anchors),
+            ood_bank=gathered(state.id_bank, state.ood_bank, negative, fresh=self.labels.ood_anchors),
+        )
 
     def _merged(self, start: Banks, ends: Sequence[Banks], rule: MergeRule) -> Banks:
         id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from unseen.errors import LabelError
 from unseen.labels.corpus import Corpus
+from unseen.labels.examples import Examples
 from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
+from unseen.labels.moving import with_examples
 from unseen.labels.names import check_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
 from unseen.labels.shortlist import Counts, lowest_of_each, shortlist
@@ -43,6 +45,7 @@ def build(
     excluded: Iterable[str] | None = None,
     cache: Path | None = None,
     exact: bool = False,
+    examples: Examples | None = None,
     progress: Progress | None = None,
 ) -> LabelSpace:
     """Return `names` with at most `negatives` negatives mined from `corpus`, deterministically.
@@ -50,7 +53,8 @@ def build(
     `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
     to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds. If the
     encoder has approximate vectors of the corpus, only words that may be chosen are encoded; `exact` encodes them all.
-    `progress(done, total)` is called while words are encoded; without it, a terminal shows a bar.
+    `progress(done, total)` is called while words are encoded; without it, a terminal shows a bar. `examples` of the
+    names move their anchors, as far as examples left out agree (`labels.with_examples`).
     """
     names = check_names("names", names, at_least_one=True)
     spec = MiningSpec.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
@@ -62,7 +66,8 @@ def build(
         rows = shortlist(chunks, rows, counts, encoder, lambda words: MINERS[miner].rank(words, anchors))
     with shown_progress("words", progress) as report:
         encode_rows(chunks, rows, encoder, progress=report)
-    return spec.label_space(names, anchors, candidates(chunks, rows, WordChunk.read), encoder, counts)
+    space = spec.label_space(names, anchors, candidates(chunks, rows, WordChunk.read), encoder, counts)
+    return with_examples(space, examples) if examples is not None else space
 
 
 @dataclass(frozen=True)

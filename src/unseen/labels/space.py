@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import LabelError
+from unseen.labels.examples import Examples
 from unseen.labels.names import check_names
 from unseen.storage.files import load_tensors, save_tensors
 
@@ -35,6 +36,7 @@ class LabelSpace:
     prompt: str = ""
     encoder: str = ""
     manifest: dict[str, str] = field(default_factory=dict)
+    examples: Examples | None = None  # labelled images of the names, seen before any stream
 
     def __post_init__(self) -> None:
         """Check everything once and keep exactly unit rows, so that no detector has to."""
@@ -48,6 +50,8 @@ class LabelSpace:
         width = self.id_anchors.shape[-1]
         object.__setattr__(self, "id_anchors", _unit_rows("id_anchors", self.id_anchors, len(self.names), width))
         object.__setattr__(self, "ood_anchors", _unit_rows("ood_anchors", self.ood_anchors, len(self.negatives), width))
+        if self.examples is not None:
+            self.examples.check(self)
 
     @staticmethod
     def build(names: Sequence[str], encoder: TextEncoder, **options: Any) -> LabelSpace:
@@ -62,17 +66,26 @@ class LabelSpace:
         return self.id_anchors.shape[1]
 
     @cached_property
+    def text_mean(self) -> Float[Tensor, " d"]:
+        """Return the mean vector of all names, known and negative."""
+        return (self.id_anchors.sum(0) + self.ood_anchors.sum(0)) / (len(self.names) + len(self.negatives))
+
+    @cached_property
     def fingerprint(self) -> str:
         """Return a hash of everything that can move a score: names, vectors, prompt, encoder, manifest."""
         digest = hashlib.sha256(self._header().encode())
         for anchors in (self.id_anchors, self.ood_anchors):
             digest.update(anchors.float().cpu().numpy().tobytes())
+        for part in self._example_tensors().values():
+            digest.update(part.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> LabelSpace:
         """Return the same label space on another device or in another floating dtype."""
         move = {"device": device, "dtype": dtype}
-        return replace(self, id_anchors=self.id_anchors.to(**move), ood_anchors=self.ood_anchors.to(**move))  # type: ignore[call-overload]
+        known, negative = (anchors.to(**move) for anchors in (self.id_anchors, self.ood_anchors))  # type: ignore[call-overload]
+        examples = self.examples and self.examples.to(device=known.device)
+        return replace(self, id_anchors=known, ood_anchors=negative, examples=examples)
 
     def with_negatives(self, count: int) -> LabelSpace:
         """Return the label space with only its first `count` negatives."""
@@ -81,7 +94,7 @@ class LabelSpace:
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
         tensors = {"id_anchors": self.id_anchors.contiguous(), "ood_anchors": self.ood_anchors.contiguous()}
-        save_tensors(path, tensors, kind="label-space", header=self._header())
+        save_tensors(path, tensors | self._example_tensors(), kind="label-space", header=self._header())
 
     @classmethod
     def load(cls, path: str | Path) -> LabelSpace:
@@ -89,7 +102,14 @@ class LabelSpace:
         tensors, header = load_tensors(path, kind="label-space")
         fields = json.loads(header)
         names, negatives = tuple(fields.pop("names")), tuple(fields.pop("negatives"))
+        if "example_z" in tensors:
+            fields["examples"] = Examples(tensors["example_z"], tensors["example_label"])
         return cls(names, negatives, tensors["id_anchors"], tensors["ood_anchors"], **fields)
+
+    def _example_tensors(self) -> dict[str, Tensor]:
+        if self.examples is None:
+            return {}
+        return {"example_z": self.examples.z.contiguous(), "example_label": self.examples.label}
 
     def _header(self) -> str:
         fields = {
@@ -104,7 +124,8 @@ class LabelSpace:
     def __repr__(self) -> str:
         return (
             f"LabelSpace({len(self.names)} names + {len(self.negatives)} negatives, d={self.dim}, "
-            f"fingerprint {self.fingerprint[:8]})"
+            + (f"{len(self.examples)} examples, " if self.examples else "")
+            + f"fingerprint {self.fingerprint[:8]})"
         )
 
 

@@ -125,11 +125,13 @@ def _curves(rows: Sequence[Row], setting: str) -> str:
     return "".join(pages)
 
 
-def grid(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
+def grid(heads: Sequence[str], lines: Iterable[Sequence[str]], *, sets: Sequence[str] = ()) -> str:
+    """Return a table of texts; `sets` stand above two columns each, after the first, whose heads end in a metric."""
+    above = f"<tr><th></th>{''.join(f'<th colspan=2>{escape(name)}</th>' for name in sets)}</tr>" if sets else ""
+    below = [heads[0], *(head.rpartition(" ")[2] for head in heads[1:])] if sets else heads
+    head = above + "<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in below) + "</tr>"
     rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return f'<div class="wide"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
 
 
 def _of_kind(kind: str, title: str, figure: str) -> str:
@@ -153,7 +155,9 @@ def table_html(table: Table, unclean: Sequence[str]) -> str:
 
 
 def _line(line: MethodLine, columns: Sequence[str]) -> str:
-    cells = "".join(f"<td>{text}</td>" for name in columns for text in tables.texts(line.cells.get(name), SMALL))
+    cells = "".join(
+        f"<td>{text}</td>" for name in columns for text in tables.texts(line.cells.get(name), SMALL, line.digits)
+    )
     name = f"{line.method}, as printed" if line.printed else line.method
     kind = ' class="printed"' if line.printed else ""
     cost = f"<td>{tables.time(line)}</td><td>{tables.size(line.state_bytes)}</td>"

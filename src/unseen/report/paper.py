@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 from unseen.bench import Row, code_version, markdown_table, mean_and_deviation
-from unseen.bench.paper import STAND_IN_NOTE, Found, printed
+from unseen.bench.paper import STAND_IN_NOTE, Exhibit, Found, printed
 from unseen.report import page, plots, tables
-from unseen.report.tables import Table
+from unseen.report.tables import MetricCell, Table, tex
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
@@ -21,6 +22,10 @@ INTRODUCTION = (
 )
 
 
+METRICS = ("AUROC", "FPR95")
+CODE = re.compile("`([^`]+)`")
+
+
 @dataclass(frozen=True)
 class Grid:
     """A small table of text."""
@@ -28,6 +33,12 @@ class Grid:
     title: str
     heads: Sequence[str]
     lines: Sequence[Sequence[str]]
+    sets: Sequence[str] = ()  # after the first column each has two: AUROC and FPR95
+
+    @classmethod
+    def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
+        """Return a table with AUROC and FPR95 of each set after its first column."""
+        return cls(title, [first, *(f"{name} {metric}" for name in sets for metric in METRICS)], lines, tuple(sets))
 
 
 @dataclass(frozen=True)
@@ -58,11 +69,19 @@ def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures
     exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
     if exhibit.name in PRINTED:
         parts.append(PRINTED[exhibit.name])
-    elif not found.images and not exhibit.sweeps:  # beside rows of a suite over images its printed lines stand already
-        lines = printed(exhibit.suites, exhibit.printed_methods).items()
-        parts += [_printed_grid(name, figures) for name, figures in lines if figures]
+    elif not exhibit.sweeps:
+        parts += _printed_only(exhibit, ran)
     notes = [exhibit.differs, *([STAND_IN_NOTE] if found.features else []), *found.missing]
     return ExhibitSection(found, parts, notes)
+
+
+def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
+    """Yield the printed lines that do not stand beside one of ours."""
+    beside = {suite.name: {row["detector"] for row in rows} for suite, rows in ran}
+    for name, lines in printed(exhibit).items():
+        rest = {method: row for method, row in lines.items() if method not in beside.get(name, ())}
+        if rest:
+            yield _printed_grid(name, rest)
 
 
 def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
@@ -78,7 +97,7 @@ def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Ite
                 mine = [row for row in rows if row["varied"] == [setting]]
                 yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
     else:
-        yield from tables.tables(rows, suite)
+        yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
     learning = [row for row in rows if row["over_time"] and not row["varied"]]
     mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
     if name == "Table 11" and figures and mixed:
@@ -126,10 +145,8 @@ SEEDS = """
 """
 PRINTED = {
     "Table 12": PRINTED_COST,
-    "Table 13": Grid(
-        "printed: each seed",
-        ["seed", *(f"{name} {metric}" for name in FOUR_SETS for metric in ("AUROC", "FPR95"))],
-        [line.split() for line in SEEDS.strip().splitlines()],
+    "Table 13": Grid.of_sets(
+        "printed: each seed", "seed", FOUR_SETS, [line.split() for line in SEEDS.strip().splitlines()]
     ),
 }
 
@@ -145,7 +162,7 @@ def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
         spread = [mean_and_deviation(column) for column in zip(*values.values(), strict=True)]
         lines = [[str(seed), *(f"{value:.2f}" for value in one)] for seed, one in values.items()]
         lines += [["mean", *(f"{mean:.2f}" for mean, _ in spread)], ["std", *(f"{std:.2f}" for _, std in spread)]]
-        yield Grid(f"{suite.name}: {method}, each seed", ["seed", *_pairs((*suite.sets, "average"))], lines)
+        yield Grid.of_sets(f"{suite.name}: {method}, each seed", "seed", (*suite.sets, "average"), lines)
 
 
 def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
@@ -158,7 +175,7 @@ def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
             for name in suite.sets
         ]
         lines.append([f"{value:g}", *(f"{number:.2f}" for number in _with_average(pairs))])
-    return Grid(f"{suite.name}: {setting}", [setting, *_pairs((*suite.sets, "average"))], lines)
+    return Grid.of_sets(f"{suite.name}: {setting}", setting, (*suite.sets, "average"), lines)
 
 
 def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:
@@ -174,21 +191,16 @@ def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
     return [100 * value for pair in (*pairs, average) for value in pair]
 
 
-def _pairs(names: Sequence[str]) -> list[str]:
-    return [f"{name} {metric}" for name in names for metric in ("AUROC", "FPR95")]
-
-
 def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
     sets = list(dict.fromkeys(one for row in figures.values() for one in row))
     lines = [
-        [method, *(_cell(value) for one in sets for value in row.get(one, (math.nan, math.nan)))]
-        for method, row in figures.items()
+        [method, *(text for one in sets for text in _printed_cell(row.get(one)))] for method, row in figures.items()
     ]
-    return Grid(f"printed: {name}", ["method", *_pairs(sets)], lines)
+    return Grid.of_sets(f"printed: {name}", "method", sets, lines)
 
 
-def _cell(value: float) -> str:
-    return "—" if math.isnan(value) else f"{value:.2f}"
+def _printed_cell(figures: Sequence[float] | None) -> list[str]:
+    return tables.texts(None if figures is None else MetricCell(*figures), "{} ({})", digits=2)
 
 
 def write(folder: Path, sections: Sequence[ExhibitSection]) -> list[Path]:
@@ -239,7 +251,7 @@ def html(sections: Sequence[ExhibitSection]) -> str:
 
 def _html_section(one: ExhibitSection) -> str:
     parts = "".join(_html_part(part) for part in one.parts)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in one.notes)
+    notes = "".join("<li>" + CODE.sub(r"<code>\1</code>", escape(note)) + "</li>" for note in one.notes)
     return (
         f'<h2 id="{_anchor(one)}">{escape(one.title)}</h2><p>State: {escape(one.found.state)}.</p>{parts}'
         f"<h3>Why they differ, and what is missing</h3><ul>{notes}</ul>"
@@ -251,42 +263,45 @@ def _html_part(part: Table | Grid | Figure) -> str:
         return page.table_html(part, ())
     if isinstance(part, Figure):
         return f"<figure><h3>{escape(part.title)}</h3>{part.svg}</figure>"
-    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines)}</section>"
+    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines, sets=part.sets)}</section>"
 
 
 def _anchor(one: ExhibitSection) -> str:
     return one.found.exhibit.name.lower().replace(" ", "-")
 
 
+LATEX_HEAD = r"""\documentclass{article}
+\usepackage[T1]{fontenc}
+\usepackage{booktabs,graphicx}
+\usepackage[margin=2cm]{geometry}
+\begin{document}"""
+
+
 def latex(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report as LaTeX sections; needs booktabs and graphicx."""
-    lines = [r"% \usepackage{booktabs,graphicx}; figures are SVG files beside this one"]
+    """Return the report as a LaTeX document; a figure is shown where its SVG was converted to PDF."""
+    lines = [LATEX_HEAD]
     for one in sections:
-        lines += [rf"\section*{{{_tex(one.title)}}}", f"State: {_tex(one.found.state)}.", ""]
+        lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
         for part in one.parts:
-            lines += [rf"\paragraph{{{_tex(part.title)}}}", _latex_part(part), ""]
-        lines += [r"\begin{itemize}", *(rf"\item {_tex(note)}" for note in one.notes), r"\end{itemize}", ""]
-    return "\n".join(lines)
+            lines += [rf"\paragraph{{{tex(part.title)}}}~\\", _latex_part(part), ""]
+        lines += [r"\begin{itemize}", *(rf"\item {tex(note)}" for note in one.notes), r"\end{itemize}", ""]
+    return "\n".join([*lines, r"\end{document}", ""])
 
 
 def _latex_part(part: Table | Grid | Figure) -> str:
     if isinstance(part, Table):
         return "\n".join([r"\resizebox{\textwidth}{!}{%", tables.latex(part).rstrip() + "}"])
     if isinstance(part, Figure):
-        return f"% figure-{part.name}.svg"
-    rows = [" & ".join(map(_tex, line)) + r" \\" for line in (part.heads, *part.lines)]
-    grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
+        shown = rf"\includegraphics[width=\textwidth]{{figure-{part.name}.pdf}}"
+        return rf"\IfFileExists{{figure-{part.name}.pdf}}{{{shown}}}{{figure-{tex(part.name)}.svg}}"
+    heads, rows = _latex_heads(part), [" & ".join(map(tex, line)) + r" \\" for line in part.lines]
+    grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", *heads, r"\midrule", *rows]
     return "\n".join([r"\resizebox{\textwidth}{!}{%", *grid, r"\bottomrule", r"\end{tabular}}"])
 
 
-def _tex(text: str) -> str:
-    for plain, escaped in (
-        ("\\", r"\textbackslash "),
-        ("_", r"\_"),
-        ("%", r"\%"),
-        ("&", r"\&"),
-        ("#", r"\#"),
-        ("`", ""),
-    ):
-        text = text.replace(plain, escaped)
-    return text
+def _latex_heads(grid: Grid) -> list[str]:
+    """Return one line of heads, or two where sets have two columns each."""
+    if not grid.sets:
+        return [" & ".join(map(tex, grid.heads)) + r" \\"]
+    over = ["", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in grid.sets)]
+    return [" & ".join(line) + r" \\" for line in (over, [tex(grid.heads[0]), *METRICS * len(grid.sets)])]

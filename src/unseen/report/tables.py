@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen.bench import KINDS, Row, markdown_table, mean_and_deviation
+from unseen.bench.methods import SPACE
 from unseen.bench.results import COLUMNS
 from unseen.bench.runs import ANY_ORDER
 from unseen.suites import Suite
@@ -47,6 +48,11 @@ class MethodLine:
     state_bytes: int | None = None
     printed: bool = False
     text: str = ""  # where the method's text comes from
+
+    @property
+    def digits(self) -> int:
+        """Return how many decimals its figures have: what a paper prints is not rounded."""
+        return 2 if self.printed else 1
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,27 @@ def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
     return found
 
 
+def cross_table(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]] | None:
+    """Return scores by label spaces, AUROC / FPR95 of the margin over sets and seeds, where a run names its space."""
+    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        score, _, space = row["detector"].partition(f" {SPACE}=")
+        if space and not row["varied"]:
+            cells[score, space] += row["by_set"].values()
+    if not cells:
+        return None
+    scores, spaces = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
+    lines = [(score, *(_mean_cell(cells[score, space]) for space in spaces)) for score in scores]
+    return ("score, by whose negatives", *spaces), lines
+
+
+def _mean_cell(by_set: Sequence[Row]) -> str:
+    if not by_set:
+        return "—"
+    auroc, fpr = (_mean(_defined(one[name]) for one in by_set) for name in ("margin_auroc", "margin_fpr95_id"))
+    return f"{_number(100 * auroc)} / {_number(100 * fpr)}"
+
+
 def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:
     def text(metric: str) -> str:
         values = [100 * value for row in rows if (value := row[metric]) is not None]
@@ -163,7 +190,7 @@ def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
 
 
 def _numbers(line: MethodLine, table: Table) -> list[str]:
-    return [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})")]
+    return [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)]
 
 
 def _costs(line: MethodLine) -> tuple[str, str, str]:
@@ -181,15 +208,15 @@ def latex(table: Table) -> str:
     lines = [
         rf"\begin{{tabular}}{{l|{'|'.join('cc' for _ in columns)}}}",
         r"\toprule",
-        " & ".join(["Dataset", *(rf"\multicolumn{{2}}{{c}}{{{_tex(name)}}}" for name in columns)]) + r" \\",
+        " & ".join(["Dataset", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in columns)]) + r" \\",
         " & ".join(["Metric", *[r"AUROC$\uparrow$", r"FPR95$\downarrow$"] * len(columns)]) + r" \\",
         r"\midrule",
     ]
     for line in table.lines:
-        cells = [texts(line.cells.get(name), r"{} {{\scriptsize$\pm${}}}") for name in columns]
+        cells = [texts(line.cells.get(name), r"{} {{\scriptsize$\pm${}}}", line.digits) for name in columns]
         if id(line) in best:
             cells[-1] = [rf"\textbf{{{text}}}" for text in cells[-1]]
-        name = _tex(_method(line, r"\textit{{{}}}"))
+        name = rf"\textit{{{tex(line.method)}, as printed}}" if line.printed else tex(line.method)
         lines.append(" & ".join([name, *(text for cell in cells for text in cell)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -204,9 +231,9 @@ def size(count: int | None) -> str:
     return f"{count} B"
 
 
-def brief(cell: MetricCell | None, *, deviation: bool) -> str:
-    """Return a cell for the terminal: AUROC, and FPR95 below it."""
-    return "\n".join(texts(cell, "{} ±{}" if deviation else "{}"))
+def brief(line: MethodLine, name: str, *, deviation: bool) -> str:
+    """Return the cell of a set for the terminal: AUROC, and FPR95 below it."""
+    return "\n".join(texts(line.cells.get(name), "{} ±{}" if deviation else "{}", line.digits))
 
 
 def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[MethodLine]:
@@ -260,15 +287,15 @@ def _best(table: Table) -> list[MethodLine]:
     return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
 
 
-def texts(cell: MetricCell | None, with_deviation: str) -> list[str]:
+def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list[str]:
     """Return AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
     if cell is None:
         return ["—", "—"]
     pairs = ((cell.auroc, cell.auroc_deviation), (cell.fpr, cell.fpr_deviation))
     return [
-        _number(value)
+        _number(value, digits)
         if spread is None or math.isnan(value)
-        else with_deviation.format(_number(value), f"{spread:.1f}")
+        else with_deviation.format(_number(value, digits), f"{spread:.{digits}f}")
         for value, spread in pairs
     ]
 
@@ -277,8 +304,8 @@ def _defined(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _number(value: float) -> str:
-    return "—" if math.isnan(value) else f"{value:.1f}"
+def _number(value: float, digits: int = 1) -> str:
+    return "—" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def time(line: MethodLine) -> str:
@@ -290,5 +317,13 @@ def _mean(values: Iterable[float]) -> float:
     return mean_and_deviation(list(values))[0]
 
 
-def _tex(text: str) -> str:
-    return text.replace("_", r"\_").replace("%", r"\%")
+TEX = {
+    **{character: rf"\{character}" for character in "_%&#${}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": ""},
+    **{"µ": r"\textmu{}", "—": "--", "±": r"$\pm$", "·": r"\textperiodcentered{}"},
+}
+
+
+def tex(text: str) -> str:
+    """Return text with every character that LaTeX would take for a command written out."""
+    return "".join(TEX.get(character, character) for character in text)

@@ -69,7 +69,7 @@ class ShardedDetector(Detector[Any]):
         check_choice("a rule", self.rule, MERGE_RULES)
         check_choice("a split", self.split, SPLITS)
         self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge
-        for name in ("name", "derives_baseline", "needs_patches", "merges"):
+        for name in ("name", "derives_baseline", "parts", "merges"):
             object.__setattr__(self, name, getattr(self.detector, name))
 
     @property

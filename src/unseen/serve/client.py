@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 from torch import Tensor
 
 from unseen.errors import ServiceError
+from unseen.progress import Progress, no_progress
 
 RAW = {"content-type": "application/octet-stream"}
 RETRIED = (429, 502, 503, 504, 507)
+WAIT = 10  # seconds that one look at a job may take
+
+Features = Tensor | np.ndarray[Any, Any] | Sequence[Sequence[float]]
 
 
 class Client:
@@ -32,26 +39,48 @@ class Client:
         self.http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
         self.retries = retries
 
-    def create(self, file: str | Path | None = None, **wanted: Any) -> Remote:
-        """Create a stream from `names=[...]`, or from a label space file, with the options of POST /v1/streams."""
-        if file is None:
-            made = self.call("POST", "/v1/streams", json=wanted)
-        else:
-            upload = {"space": Path(file).read_bytes()}
-            made = self.call("POST", "/v1/streams", files=upload, data={"stream": dumps(wanted)})
-        return Remote(self, made["id"])
+    def create(
+        self, file: str | Path | None = None, *, key: str | None = None, progress: Progress = no_progress, **wanted: Any
+    ) -> Remote:
+        """Create a stream from `names=[...]`, or from a label space file, with the options of POST /v1/streams.
+
+        Waits until it is there, however long that takes; with the same `key` a stream is created once.
+        """
+        body: dict[str, Any] = {"json": wanted}
+        if file is not None:
+            body = {"files": {"space": Path(file).read_bytes()}, "data": {"stream": dumps(wanted)}}
+        headers = {"idempotency-key": key or uuid.uuid4().hex}
+        answer = self.ask("POST", "/v1/streams", again=True, headers=headers, **body)
+        made = answer.json()
+        return Remote(self, made["id"] if answer.status_code != 202 else self._stream_of(made, progress))
+
+    def _stream_of(self, job: dict[str, Any], progress: Progress) -> str:
+        """Return the id of the stream that a job creates, when it is there."""
+        while job["status"] == "running":
+            progress(job["done"], job["total"])
+            job = self.call("GET", f"/v1/jobs/{job['job']}", params={"wait": WAIT})
+        if job["status"] != "done":
+            raise ServiceError(
+                409, job["error"]["message"] if job["error"] else "expected a stream, got none: cancelled"
+            )
+        return str(job["stream"])
 
     def stream(self, key: str) -> Remote:
         """Return the stream with an id."""
         return Remote(self, key)
 
     def streams(self) -> list[dict[str, Any]]:
-        """Return what there is."""
-        return list(self.call("GET", "/v1/streams")["streams"])
+        """Return what there is, page by page."""
+        found: list[dict[str, Any]] = []
+        after: str | None = ""
+        while after is not None:
+            page = self.call("GET", "/v1/streams", params={"after": after} if after else {})
+            found, after = [*found, *page["streams"]], page.get("next")
+        return found
 
     def call(self, method: str, path: str, **content: Any) -> Any:
-        """Return the JSON answer to a request; raise the service's error."""
-        return self.ask(method, path, **content).json()
+        """Return the JSON answer to a request; raise the service's error. What only reads is tried again."""
+        return self.ask(method, path, again=method == "GET", **content).json()
 
     def ask(self, method: str, path: str, *, again: bool = False, **content: Any) -> httpx.Response:
         """Return the answer to a request, tried a few times when it is harmless to ask `again`."""
@@ -66,8 +95,8 @@ class Client:
                 if response.is_success:
                     return response
                 if last or response.status_code not in RETRIED:
-                    raise ServiceError(response.status_code, _message(response))
-            time.sleep(0.1 * 2**attempt)
+                    raise _error(response)
+            time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -87,13 +116,13 @@ class Remote:
     def __init__(self, client: Client, key: str) -> None:
         self.client, self.id, self._path = client, key, f"/v1/streams/{key}"
 
-    def observe(self, features: Tensor, *, key: str | None = None) -> list[dict[str, Any]]:
+    def observe(self, features: Features, *, key: str | None = None) -> list[dict[str, Any]]:
         """Learn from features and return a verdict for each; a retry after a broken connection is not learned twice."""
         headers = {**RAW, "idempotency-key": key or uuid.uuid4().hex}
         answer = self.client.ask("POST", f"{self._path}/observe", again=True, content=_bytes(features), headers=headers)
         return list(answer.json()["verdicts"])
 
-    def score(self, features: Tensor) -> list[dict[str, Any]]:
+    def score(self, features: Features) -> list[dict[str, Any]]:
         """Return a verdict for each without learning anything."""
         path = f"{self._path}/score"
         return list(self.client.ask("POST", path, again=True, content=_bytes(features), headers=RAW).json()["verdicts"])
@@ -102,11 +131,23 @@ class Remote:
         self, images: Sequence[bytes], *, keys: Sequence[str] | None = None, key: str | None = None
     ) -> list[dict[str, Any]]:
         """Learn from image files and return a verdict for each, with its key: by default its place in the request."""
-        names = keys or [str(number) for number in range(len(images))]
-        files = [("images", (name, data)) for name, data in zip(names, images, strict=True)]
         headers = {"idempotency-key": key or uuid.uuid4().hex}
+        files = _named(images, keys)
         answer = self.client.ask("POST", f"{self._path}/observe", again=True, files=files, headers=headers)
         return list(answer.json()["verdicts"])
+
+    def score_images(self, images: Sequence[bytes], *, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Return a verdict for each image file without learning anything."""
+        answer = self.client.ask("POST", f"{self._path}/score", again=True, files=_named(images, keys))
+        return list(answer.json()["verdicts"])
+
+    def flow(self, batches: Iterable[Features], *, window: int = 128) -> Iterator[list[dict[str, Any]]]:
+        """Observe batches over one connection, and yield the verdicts of each, in order.
+
+        `window` batches are on their way at once: they are learned together, much faster than one request each. A
+        connection that breaks is made again; what was not answered is sent again and learned once.
+        """
+        return Flow(self.client, f"{self._path}/observe", window).verdicts(map(_bytes, batches))
 
     def info(self) -> dict[str, Any]:
         """Return counts, threshold, drift and snapshots."""
@@ -121,6 +162,10 @@ class Remote:
     def snapshot(self) -> int:
         """Keep the state as it is and return the snapshot's number."""
         return int(self.client.call("POST", f"{self._path}/snapshots")["snapshot"])
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Return the snapshots there are, oldest first."""
+        return list(self.client.call("GET", f"{self._path}/snapshots")["snapshots"])
 
     def restore(self, snapshot: int | str | Path) -> None:
         """Go back to a snapshot, or to a state file."""
@@ -138,20 +183,114 @@ class Remote:
         """Remove the stream."""
         self.client.call("DELETE", self._path)
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the verdicts of every observed sample from now on."""
-        with self.client.http.stream("GET", f"{self._path}/events", timeout=None) as answer:
-            for line in answer.iter_lines():
-                if line.startswith("data: "):
-                    yield loads(line[6:])
+    def events(self, *, after: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the verdicts of every observed sample, from now on or `after` the one with that number.
+
+        A broken connection is made again and goes on where it ended. Verdicts that the service no longer keeps are
+        yielded as `{"missed": {"first": ..., "last": ...}, "verdicts": []}`. It ends when the service ends it.
+        """
+        failed = 0
+        while failed <= self.client.retries:
+            headers = {} if after is None else {"last-event-id": str(after)}
+            try:
+                with self.client.http.stream("GET", f"{self._path}/events", timeout=None, headers=headers) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        raise _error(answer)
+                    for kind, data in _events(answer.iter_lines()):
+                        failed = 0
+                        yield data if kind == "verdicts" else {"missed": data, "verdicts": []}
+                        after = data["verdicts"][-1]["seq"] if kind == "verdicts" else data["last"]
+                return
+            except httpx.TransportError:
+                failed += 1
+                time.sleep(0.1 * 2**failed)
 
 
-def _bytes(features: Tensor) -> bytes:
-    return features.detach().cpu().float().numpy().astype("<f4").tobytes()
+class Flow:
+    """A WebSocket on which messages are sent ahead of their answers."""
+
+    def __init__(self, client: Client, path: str, window: int) -> None:
+        self.client, self.window, self.session = client, window, uuid.uuid4().hex
+        self._url = str(client.http.base_url.join(path)).replace("http", "ws", 1)
+        self._sent: deque[bytes] = deque()  # not answered yet
+        self._answered = 0
+
+    def verdicts(self, messages: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the verdicts of each message in order."""
+        from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+        failed = 0
+        while True:
+            try:
+                for verdicts in self._over_one_connection(messages):
+                    failed = 0
+                    yield verdicts
+                return
+            except InvalidStatus as error:
+                raise _refusal(error.response.status_code, error.response.body) from error
+            except (ConnectionClosed, OSError):
+                failed += 1
+                if failed > self.client.retries:
+                    raise
+                time.sleep(0.1 * 2**failed)
+
+    def _over_one_connection(self, messages: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
+        from websockets.sync.client import connect
+
+        key = self.client.http.headers.get("authorization")
+        query = f"?session={self.session}&first={self._answered}"
+        with connect(self._url + query, additional_headers={"authorization": key} if key else {}) as socket:
+            for message in self._sent:
+                socket.send(message)
+            while self._fill(socket, messages):
+                answer = loads(socket.recv())
+                self._sent.popleft()
+                self._answered += 1
+                if "error" in answer:
+                    raise ServiceError(422, answer["message"], answer["code"])
+                yield answer["verdicts"]
+
+    def _fill(self, socket: Any, messages: Iterator[bytes]) -> bool:
+        """Send messages while the window has room; return whether answers are waited for."""
+        while len(self._sent) < self.window:
+            message = next(messages, None)
+            if message is None:
+                break
+            self._sent.append(message)
+            socket.send(message)
+        return bool(self._sent)
 
 
-def _message(response: httpx.Response) -> str:
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield kind and content of server-sent events."""
+    kind = ""
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            yield kind, loads(value)
+
+
+def _named(images: Sequence[bytes], keys: Sequence[str] | None) -> list[tuple[str, tuple[str, bytes]]]:
+    names = keys or [str(number) for number in range(len(images))]
+    return [("images", (name, data)) for name, data in zip(names, images, strict=True)]
+
+
+def _bytes(features: Features) -> bytes:
+    rows = features.detach().cpu().float().numpy() if isinstance(features, Tensor) else np.asarray(features)
+    return rows.astype("<f4").tobytes()
+
+
+def _error(response: httpx.Response) -> ServiceError:
+    return _refusal(response.status_code, response.content)
+
+
+def _refusal(status: int, body: bytes | bytearray | None) -> ServiceError:
+    """Return the service's error in the words of its answer."""
     try:
-        return str(response.json()["message"])
+        content = loads(body or b"")
+        return ServiceError(status, str(content["message"]), str(content.get("code", "")))
     except (ValueError, KeyError, TypeError):
-        return response.text[:200]
+        return ServiceError(status, (body or b"").decode(errors="replace")[:200])

@@ -1,11 +1,14 @@
 """Run the service in this process until a signal ends it."""
 
 import gc
+import os
 import resource
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 
 import uvicorn
 
@@ -15,9 +18,11 @@ from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import refuse_open_address
 from unseen.serve.http.protocol import LimitedProtocol
 from unseen.serve.http.service import Service
+from unseen.serve.http.sockets import MESSAGE
 from unseen.serve.settings import Settings
 
 BACKLOG = 1024  # connections that the system keeps until they are taken
+STOP_SECONDS = 9.0  # from a signal to the end of the process, at most
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
@@ -40,8 +45,11 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         access_log=False,
         proxy_headers=False,
         http=partial(LimitedProtocol, limits=settings.limits),  # type: ignore[arg-type]
+        ws="websockets-sansio",
+        ws_max_size=MESSAGE,
+        ws_per_message_deflate=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=3,
         server_header=False,
     )
     # what is imported stays: without this the collector walks through all of torch while requests wait
@@ -51,11 +59,18 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
 
 
 class Server(uvicorn.Server):
-    """A server that ends responses without end before it waits for the others."""
+    """A server that ends responses without end before it waits for the others, and ends in time whatever runs."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, at the latest after STOP_SECONDS: what was acknowledged is on disk, the rest need not be waited for."""
+        timer = threading.Timer(STOP_SECONDS, os._exit, [0])
+        timer.daemon = True
+        timer.start()
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: end the listeners, answer what was asked, close."""
@@ -64,7 +79,7 @@ class Server(uvicorn.Server):
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files as it may: every stream holds three, every connection one."""
+    """Let the process open as many files as it may: a stream in use holds three, a connection one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -13,6 +13,9 @@ class Limits:
     connections: int = 1024  # of all callers; one that is idle makes room for a new one
     address: int = 256  # connections from one address other than this machine's
     requests: int = 256  # of one owner that are being answered, listeners among them
+    at_once: int = 32  # of them that are worked on, the others wait their turn; of those that read:
+    reads_at_once: int = 4
+    reads: float = 200  # requests a second of one owner that read, or of one stranger; 0 is no limit
     reserved: int = 64  # requests that only the operator may have beside those of all others
     headers: int = 32 << 10  # bytes before a body
     header_seconds: float = 10  # a client may take to send them
@@ -20,7 +23,7 @@ class Limits:
     body_seconds: float = 30  # a client may take to send its request
     buffered: int = 512 << 20  # bytes of all bodies being received or answered
     buffered_each: int = 128 << 20  # of one owner
-    json_values: int = 1 << 18  # values in JSON: more is slow to parse, and rows of float32 are not
+    json_values: int = 1 << 17  # values in JSON: more is slow to parse, and rows of float32 are not
     batch: int = 2048  # samples of a request
     pixels: int = 50_000_000  # of one image, checked before it is decoded
     queue: int = 16_384  # samples waiting for one stream
@@ -30,6 +33,9 @@ class Limits:
     negatives: int = 100_000
     memory: int = 8 << 30  # bytes of the states of all streams
     memory_each: int = 2 << 30  # of one owner's
+    disk_each: int = 50 << 30  # bytes of one owner's streams on disk, with what they may come to
+    jobs: int = 8  # of one owner that run at once
+    sockets: int = 16  # of one owner that observe over one connection each
     listeners: int = 32  # event streams open on one stream
 
 
@@ -54,5 +60,6 @@ class Settings:
     encoder: str | None = "offline"
     limits: Limits = field(default_factory=Limits)
     durability: Durability = field(default_factory=Durability)
+    logs: Path | None = None  # folder of access.jsonl and audit.jsonl
     require_key: bool = False  # even where only this machine can call
     compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

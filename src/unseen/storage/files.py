@@ -67,6 +67,15 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
+def claimed_checksum(path: str | Path) -> str:
+    """Return the checksum that a file of `save_tensors` carries, unchecked; "" where it carries none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("sha256", ""))
+    except (SafetensorError, OSError):
+        return ""
+
+
 def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:
     """Return the tensors and the header of a file written by `save_tensors`, checked bit by bit."""
     path = Path(path)

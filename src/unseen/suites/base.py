@@ -51,6 +51,7 @@ class Suite:
     table: Mapping[str, Any] = field(default_factory=dict)
     own_space: Callable[[str], LabelSpace | None] = lambda name: None  # of a method, where text can be encoded
     best_patches: Callable[[LabelSpace], Float[Tensor, "n d"]] | None = None  # of the pool's images, where it has any
+    views: Callable[[], Float[Tensor, "n V d"]] | None = None  # random crops of the pool's images, where it has any
     noise: Callable[[], Float[Tensor, "n d"]] | None = None  # features of noise images, where they can be encoded
 
     def labels_of(self, method: str) -> LabelSpace:
@@ -103,7 +104,7 @@ class Suite:
 
     @property
     def paper(self) -> Mapping[str, Any]:
-        """Return printed figures: method -> set -> [AUROC, FPR95]."""
+        """Return printed figures: method -> set -> [AUROC, FPR95], then their deviations over seeds where printed."""
         return self.table.get("paper", {})
 
     @property
@@ -124,14 +125,24 @@ class Suite:
             digest.update(part.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def with_patches(self, labels: LabelSpace) -> Suite:
-        """Return the suite with [n, 2, d] features: the image, and the patch that is surest of one of the names."""
-        if self.best_patches is None:
+    def has_parts(self, parts: str) -> bool:
+        """Return whether it can give what a detector reads besides the vector of an image: patches, views, nothing."""
+        return {"patches": self.best_patches, "views": self.views}.get(parts, parts) is not None
+
+    def with_parts(self, parts: str, labels: LabelSpace) -> Suite:
+        """Return the suite with [n, 1 + P, d] features: the image and the patch that is surest of a name, or views."""
+        if not self.has_parts(parts):
             raise SettingError(
-                f"expected a suite over images for a detector of patches, got {self.name!r}, which has features of "
-                "whole images; use --data, with an encoder that gives patches"
+                f"expected a suite over images for a detector of {parts}, got {self.name!r}, which has features of "
+                f"whole images; use --data, with an encoder that gives {parts}"
             )
-        z = torch.stack([self.pool.z, self.best_patches(labels)], dim=1)
+        if parts == "patches":
+            assert self.best_patches is not None
+            added = self.best_patches(labels).unsqueeze(1)
+        else:
+            assert self.views is not None
+            added = self.views()
+        z = torch.cat([self.pool.z.unsqueeze(1), added], dim=1)
         return replace(self, pool=replace(self.pool, z=z))
 
     def against(self, *sets: str) -> Trial:

@@ -20,6 +20,7 @@ from unseen.storage.files import cache_dir
 from unseen.suites import feature_files, images, tables
 from unseen.suites.base import KNOWN, LabelledSamples, Source, Suite
 from unseen.suites.spaces import published_space
+from unseen.suites.views import VIEWS, RandomView
 
 ENCODER = "ViT-B/16"
 
@@ -80,6 +81,11 @@ def load_images(
         known, unknown = encoded(images.BestPatch(model, labels))
         return torch.cat([part.z for part in (known, *unknown.values())])
 
+    @cache
+    def views() -> Tensor:
+        numbered = [encoded(RandomView(model, number)) for number in range(VIEWS)]
+        return torch.stack([torch.cat([part.z for part in (k, *u.values())]) for k, u in numbered], dim=1)
+
     return Suite.of(
         Source(name, root, chosen),
         table,
@@ -87,6 +93,7 @@ def load_images(
         *encoded(model),
         own_space=_own_spaces(classes.names, table["labels"], root, chosen, model),
         best_patches=best_patches if isinstance(model, PatchEncoder) else None,
+        views=views,
         noise=cache(partial(images.noise_features, model)),
     )
 

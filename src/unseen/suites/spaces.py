@@ -16,6 +16,7 @@ _PHOTO: tuple[Options, ...] = ({"prompt": "photo", "negatives": 0},)  # the know
 PUBLISHED: dict[str, tuple[Options, ...]] = {  # several: their negatives together
     **dict.fromkeys(("mcm", "gl-mcm", "maxlogit", "energy", "entropy", "variance"), _PHOTO),
     **{name: ({"miner": name},) for name in ("neglabel", "csp", "adaneg", "dnm", "tanl")},
+    "infoood-reconstructed": ({"miner": "neglabel"},),
     "clipscope": ({"miner": "clipscope-near"}, {"miner": "clipscope-far"}),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +16,7 @@ from unseen.threshold.base import Decisions, ThresholdRule, check_recall
 from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
+TOGETHER = 8  # updates that are fitted in one pass over the hypotheses
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
 
 
@@ -50,6 +52,14 @@ class MarginHistory(NamedTuple):
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
     probability: Float[Tensor, " N"]  # that an image is known, at each node
+
+
+class Step(NamedTuple):
+    """Margins between two updates, and the history after them."""
+
+    margin: Float[Tensor, " n"]
+    history: MarginHistory
+    is_due: bool  # whether an update follows
 
 
 @dataclass(frozen=True)
@@ -108,29 +118,51 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
-        parts, start = [self.read(state, margin[:0])], 0
-        while start < len(margin):
-            interval = self._interval(int(state.seen))
-            stop = min(len(margin), start + interval - int(state.seen) % interval)
-            parts.append(self.read(state, margin[start:stop]))
-            state = self._remembered(state, margin[start:stop].detach().cpu().double())
-            state = state if int(state.seen) % interval else self._updated(state)
-            start = stop
+        if not len(margin):
+            return self.read(state, margin), state
+        steps = list(self._steps(state, margin))
+        updates = iter(self._updates([step.history for step in steps if step.is_due]))
+        parts = []
+        for step in steps:
+            parts.append(self.read(state, step.margin))
+            history = step.history._replace(units=state.units, threshold=state.threshold, probability=state.probability)
+            state = next(updates) if step.is_due else history
         return Decisions.joined(parts), state
 
-    def _remembered(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
-        seen = state.seen + len(margin)
+    def _steps(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> Iterator[Step]:
+        """Yield the margins between updates: what is remembered of them does not depend on any threshold."""
+        start, seen, host = 0, int(state.seen), margin.detach().cpu().double()
+        while start < len(margin):
+            interval = self._interval(seen)
+            rows = slice(start, start + interval - seen % interval)
+            start, seen = rows.stop, seen + len(margin[rows])
+            state = self._remembered(state, host[rows], seen)
+            yield Step(margin[rows], state, seen % interval == 0)
+
+    def _remembered(self, state: MarginHistory, margin: Float[Tensor, " n"], seen: int) -> MarginHistory:
+        """Return the state after margins, with which `seen` samples have been seen."""
+        count = torch.full_like(state.seen, seen)
         if not self.derives_baseline:
-            slots = torch.arange(int(state.seen), int(seen)) % self.window
-            return state._replace(seen=seen, ring=state.ring.index_copy(0, slots, margin))
-        place = torch.arange(1, len(margin) + 1, dtype=torch.float64)
-        recent = state.recent * math.exp(-len(margin) / RECENT) + counts(margin, ((place - len(margin)) / RECENT).exp())
-        return state._replace(seen=seen, counts=state.counts + counts(margin, state.seen + place), recent=recent)
+            slots = torch.arange(seen - len(margin), seen) % self.window
+            return state._replace(seen=count, ring=state.ring.index_copy(0, slots, margin))
+        number = torch.arange(seen - len(margin) + 1, seen + 1, dtype=torch.float64)
+        gained = counts(margin, torch.stack([number, ((number - seen) / RECENT).exp()]))
+        recent = state.recent * math.exp(-len(margin) / RECENT) + gained[1]
+        return state._replace(seen=count, counts=state.counts + gained[0], recent=recent)
+
+    def _updates(self, histories: list[MarginHistory]) -> Iterator[MarginHistory]:
+        """Yield each history with the threshold and the probabilities that follow from it."""
+        if not self.derives_baseline:
+            yield from map(self._updated, histories)
+            return
+        for start in range(0, len(histories), TOGETHER):
+            some = histories[start : start + TOGETHER]
+            at_nodes = torch.stack([one.counts / one.seen for one in some])
+            fit = fit_mixture(at_nodes, torch.stack([one.recent for one in some]), self.recall)
+            for one, threshold, probability in zip(some, *fit, strict=True):
+                yield one._replace(threshold=threshold, probability=probability)
 
     def _updated(self, state: MarginHistory) -> MarginHistory:
-        if self.derives_baseline:
-            fit = fit_mixture(state.counts / state.seen, state.recent, self.recall)
-            return state._replace(threshold=fit.threshold, probability=fit.probability)
         if int(state.seen) < self.warmup:
             return state
         margins = state.ring[: int(state.seen)]

@@ -26,7 +26,8 @@ class Decisions(NamedTuple):
     @classmethod
     def joined(cls, parts: Iterable[Decisions]) -> Decisions:
         """Return the decisions about consecutive samples as one."""
-        return cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        first, *rest = parts
+        return cls(*map(torch.cat, zip(first, *rest, strict=True))) if rest else first
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch.nn.functional import normalize
 from helpers.pooled_reference import observed
 from helpers.streams import cone, space, stream, two_clouds, unit
 from unseen.detectors import PooledEvidence, Reading
-from unseen.detectors.pooled.detector import popularity
+from unseen.detectors.pooled.state import popularity
 from unseen.detectors.state import flatten, map_state
 from unseen.errors import LabelError, SettingError
 from unseen.metrics import auroc

@@ -16,7 +16,7 @@ from unseen.detectors.pooled.names import (
     TopNames,
     energy_gain,
     name_logits,
-    name_shapes,
+    name_means,
     top_names,
 )
 
@@ -76,9 +76,10 @@ def test_name_logits_are_those_of_the_mean_of_each_name(images):
     side, text_mean, anchors = unit(8, seed=5), labels.id_anchors.mean(0), labels.id_anchors
     sums = NameSums.empty(anchors)
     sums = sums.updated(torch.arange(images)[:, None] % 3, torch.ones(images, 1).double(), unit(images, 8, seed=7))
+    origin = side - TEXT_SHARE * text_mean
     name = torch.tensor([[0, 2], [1, 3], [3, 0]])
     cosine = (z @ anchors.T).gather(1, name)
-    found = name_logits(z, cosine, name, sums, name_shapes(anchors, sums, side, text_mean), text_mean)
+    found = name_logits(z, cosine, name, anchors, sums, origin)
     for row in range(3):
         for place in range(2):
             expected = literal_logits(z[row], int(name[row, place]), anchors, sums, side, text_mean)
@@ -87,12 +88,24 @@ def test_name_logits_are_those_of_the_mean_of_each_name(images):
     torch.testing.assert_close(found.learned[name == 3], found.start[name == 3])  # name 3 has claimed nothing
 
 
-def test_name_shapes_of_float32_names_are_float32_and_near_those_of_float64():
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_name_logits_do_not_depend_on_how_many_names_there_are_or_images_come(count):
+    anchors, z = unit(600, 8, seed=1), unit(count, 8)
+    sums = NameSums(torch.arange(600.0).double() % 3, unit(600, 8, seed=2))
+    top = top_names(100 * z @ anchors.T)
+    found = name_logits(z, top.logit / 100, top.name, anchors, sums, unit(8, seed=5))
+    each = name_means(anchors, sums, unit(8, seed=5))
+    expected = NAME_SCALE * (z @ each.mean.T - each.length / 2)
+    torch.testing.assert_close(found.learned, expected.gather(1, top.name))
+    assert torch.equal(found.images, sums.images[top.name])
+
+
+def test_means_of_float32_names_are_float32_and_near_those_of_float64():
     shapes = []
     for kind in (torch.float32, torch.float64):
         anchors = cone(dtype=torch.float64).id_anchors.to(kind)
         sums = NameSums(torch.full((4,), 1e6, dtype=kind), 1e6 * unit(4, 8, seed=7).to(kind))
-        shapes.append(name_shapes(anchors, sums, unit(8, seed=5), anchors.mean(0)))
+        shapes.append(name_means(anchors, sums, unit(8, seed=5).to(kind)))
     assert {part.dtype for part in shapes[0]} == {torch.float32}
     for one, other in zip(*shapes, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)

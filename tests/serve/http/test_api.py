@@ -17,6 +17,8 @@ from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
+from unseen.serve.http.binary import ARROW, SAFETENSORS
+from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
 from unseen.verdicts import FIELDS
@@ -90,8 +92,11 @@ def test_a_verdict_has_the_fields_of_every_other_output_and_its_number(server, r
 def test_openapi_describes_bodies_answers_errors_and_the_bearer_key(server):
     document = server.client.http.get("/openapi.json").json()
     observe = document["paths"]["/v1/streams/{id}/observe"]["post"]
-    kinds = ["application/json", "application/octet-stream", "multipart/form-data"]
-    assert list(observe["requestBody"]["content"]) == kinds
+    kinds = {"application/json", RAW, FORM, SAFETENSORS, ARROW, "image/*"}
+    assert set(observe["requestBody"]["content"]) == kinds
+    assert {"key", "rate", "features", "disk"} <= set(
+        document["components"]["schemas"]["Error"]["properties"]["code"]["enum"]
+    )
     assert observe["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/VerdictList")
     assert observe["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
     assert {one["name"] for one in observe["parameters"]} == {"id", "Idempotency-Key"}

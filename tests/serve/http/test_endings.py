@@ -107,3 +107,33 @@ def test_a_stop_takes_no_more_snapshots_after_a_while(tmp_path, monkeypatch):
     again.store.open_all()
     assert [entry.opened.at.seq for entry in again.store.entries.values()] == [4, 4, 4]
     asyncio.run(again.close())
+
+
+def test_events_resume_after_the_last_one_and_say_what_is_missed(keyed):
+    _, remote, _, _ = keyed
+    first = remote.observe(stream(LABELS, 3, seed=1), key="a")
+    remote.observe(stream(LABELS, 4, seed=2), key="b")
+    told = remote.events(after=first[1]["seq"])
+    assert [row["seq"] for row in next(told)["verdicts"]] == [2, 3, 4, 5, 6]
+    remote.observe(stream(LABELS, 2, seed=3), key="c")
+    assert [row["seq"] for row in next(told)["verdicts"]] == [7, 8]
+    remote.observe(stream(LABELS, 2100, seed=4)[:2048], key="d")
+    remote.observe(stream(LABELS, 64, seed=5), key="e")
+    late = remote.events(after=8)
+    assert next(late)["missed"] == {"first": 9, "last": 2048 + 64 + 9 - 2048 - 1}
+    assert next(late)["verdicts"][0]["seq"] == 2048 + 64 + 9 - 2048
+
+
+def test_a_broken_event_stream_is_made_again_by_the_client(tmp_path):
+    LABELS.save(tmp_path / "space")
+    server = Server(tmp_path / "data").ready()
+    remote = server.client.create(tmp_path / "space", detector="online")
+    with Client(server.url) as listening:
+        told = listening.stream(remote.id).events(after=-1)
+        remote.observe(Z)
+        assert len(next(told)["verdicts"]) == 4
+        port = int(server.url.rpartition(":")[2])
+        server.kill()
+        with Server(tmp_path / "data", port=port) as again:
+            again.client.stream(remote.id).observe(stream(LABELS, 2, seed=3))
+            assert [row["seq"] for row in next(told)["verdicts"]] == [4, 5]

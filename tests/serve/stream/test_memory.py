@@ -19,7 +19,7 @@ from unseen.serve.stream.memory import session_bytes, state_bytes
 from unseen.serve.stream.snapshots import RESTORED
 from unseen.serve.stream.store import LocalStreams
 
-WHOLE = [name for name in detectors.REGISTRY if not detectors.find(name).needs_patches]
+WHOLE = [name for name in detectors.REGISTRY if not detectors.find(name).parts]
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 20)
 

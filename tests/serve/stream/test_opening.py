@@ -148,13 +148,26 @@ def test_streams_open_beside_each_other(data, monkeypatch):
     streams.close()
 
 
-def test_an_open_stream_holds_three_files(data):
-    before = len(os.listdir("/proc/self/fd"))
+def test_a_stream_at_rest_holds_no_file_and_the_least_used_are_put_to_rest(data, monkeypatch):
+    monkeypatch.setattr("unseen.serve.stream.store.JOURNALS", 1)
     streams = store(data)
-    held = len(os.listdir("/proc/self/fd")) - before
+    held = len(os.listdir("/proc/self/fd"))
     streams.open_all()
-    assert len(os.listdir("/proc/self/fd")) - before - held <= 3 * 3
+    assert len(os.listdir("/proc/self/fd")) == held
+    opened = [entry.opened for entry in streams.entries.values()]
+    for one in opened:
+        one.observe([sample_batch(LABELS, Z)])
+    assert len(os.listdir("/proc/self/fd")) == held + 3 * len(opened)
+    streams._rest()
+    assert [one.holds_files for one in opened] == [False] * (len(opened) - 1) + [True]
+    before = [one.at.seq for one in opened]
+    for one in opened:  # which opens their files again
+        one.observe([sample_batch(LABELS, Z)])
     streams.close()
+    again = store(data)
+    again.open_all()
+    assert [entry.opened.at.seq for entry in again.entries.values()] == [seq + len(Z) for seq in before]
+    again.close()
 
 
 def test_the_service_raises_its_file_limit_to_what_it_may_have():

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule, added
+from unseen.detectors.pooled.carry import carried_sums
 from unseen.detectors.pooled.evidence import (
+    EXAMPLE_TERMS,
     TERMS,
     Evidence,
     EvidenceTerm,
@@ -23,15 +25,14 @@ from unseen.detectors.pooled.evidence import (
     evidence,
     gap_shrinkage,
 )
-from unseen.detectors.pooled.names import NameLogits, NearestNames, energy_gain, name_logits, top_names
+from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits, top_names
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleRows, text_mean
+from unseen.detectors.pooled.state import Claims, Fitted, Learning, PooledState, SampleRows, until_update
 from unseen.detectors.state import map_state
-from unseen.odds import energy
 from unseen.text import TextLogits, text_logits
 
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
-FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
+BLOCKS = 8  # blocks of text logits between two copies of the sums
 NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 
 
@@ -39,9 +40,16 @@ class SampleBlock(NamedTuple):
     """Features of consecutive samples and what the frozen text says of them."""
 
     z: Float[Tensor, "T d"]
-    text: TextLogits
+    nearest: NearestNames
+    energy: Float[Tensor, " T"]  # logsumexp of the logits of all names
     own: Float[Tensor, " T"]  # frozen evidence
     base: Float[Tensor, " T"]  # its baseline
+
+    def rows(self, rows: slice) -> SampleBlock:
+        """Return some of the samples."""
+        if rows.start == 0 and rows.stop >= len(self.z):
+            return self
+        return map_state(lambda part: part[rows], self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +66,11 @@ class PooledEvidence(Detector[PooledState]):
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
+    example_terms: ClassVar[tuple[EvidenceTerm, ...]] = EXAMPLE_TERMS
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
+    carries: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,29 +84,58 @@ class PooledEvidence(Detector[PooledState]):
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
-        text = text_logits(self.labels, z, tau=self.tau)
-        own = self.evidence(text)
-        counted = state.seen < BASELINE_SAMPLES
-        count = (state.seen + 1).clamp(max=BASELINE_SAMPLES)
-        moments = map_state(lambda total, one: (total + one * counted) / count, state.moments, own.moments)
-        reading, _ = self._judge(state, SampleBlock(z, text, own.value, self.baseline(moments)))
+        block, own = self._frozen(z)
+        seen = int(state.seen)
+        if seen < BASELINE_SAMPLES:
+            moments = map_state(lambda total, one: (total + one) / (seen + 1), state.moments, own.moments)
+            block = block._replace(base=self.baseline(moments))
+        else:
+            block = block._replace(base=state.baseline.expand(len(z)))
+        reading, _ = self._judge(state, block)
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         """Score each sample with what was learned up to the last update, in arrival order."""
         if not len(z):
             return self.read(state, z), state
+        readings, learning = [], Learning(state, self.labels)
+        for part in z.split(self.block_for(z) // BLOCKS):
+            block, own = self._frozen(part)
+            block, start = block._replace(base=self._running_baseline(learning, own)), 0
+            while start < len(part):
+                rows = slice(start, start + until_update(learning.seen))
+                reading, samples = self._judge(learning.state, block.rows(rows))
+                learning.take(samples)
+                readings.append(reading)
+                start = rows.stop
+        return Reading.joined(readings), learning.finish()
+
+    def block_for(self, z: Tensor) -> int:
+        """Return how many samples are learned between two copies of the sums."""
+        return BLOCKS * super().block_for(z)
+
+    def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
+        """Return what the frozen text says of samples, before they have a baseline."""
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
-        moments, base = self._running_baseline(state, own)
-        readings, start = [], 0
-        while start < len(z):
-            rows = slice(start, start + state.until_update)
-            part = SampleBlock(z[rows], TextLogits(*(side[rows] for side in text)), own.value[rows], base[rows])
-            reading, samples = self._judge(state, part)
-            state, start = state.after(samples, self.labels), rows.stop
-            readings.append(reading)
-        return Reading.joined(readings), state._replace(moments=moments)
+        nearest = NearestNames(*(top_names(side) for side in text))
+        return SampleBlock(z, nearest, own.energy, own.value, own.value), own
+
+    def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
+        """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
+
+        The mean moments of `z` are taken under both label spaces; their difference is added to those of the samples
+        that set the baseline.
+        """
+        done = state.updated(before.labels)
+        sums = carried_sums(done.sums, before.labels, self.labels)
+        moments, counted = done.moments, done.seen.clamp(max=BASELINE_SAMPLES)
+        if len(z):
+            old, new = (one.evidence(text_logits(one.labels, z, tau=self.tau)).moments for one in (before, self))  # type: ignore[attr-defined]
+            moments = map_state(lambda total, a, b: total + counted * (b.mean() - a.mean()), moments, old, new)
+        base = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
+        fitted = Fitted.of(sums, int(done.seen), self.labels)
+        return PooledState(done.seen, moments, base, sums, fitted, PooledState.start(self.labels).pending)
 
     def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
         """Return the state of all parts; every sum is that of one observer who gave the same scores."""
@@ -108,51 +147,57 @@ class PooledEvidence(Detector[PooledState]):
         moments = map_state(
             lambda one, *others: share * added(one, others), first.moments, *(part.moments for part in rest)
         )
-        return PooledState(seen, moments, sums, Fitted.of(sums, int(seen), self.labels), first.pending)
+        base = self.baseline(map_state(lambda total: total / seen.clamp(1, BASELINE_SAMPLES), moments))
+        return PooledState(seen, moments, base, sums, Fitted.of(sums, int(seen), self.labels), first.pending)
 
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
         return LabelStatistics(len(self.labels.names), len(self.labels.negatives), gap_shrinkage(self.labels))
 
-    @cached_property
-    def text_mean(self) -> Float[Tensor, " d"]:
-        """Return the mean of all names."""
-        return text_mean(self.labels)
+    @property
+    def used_terms(self) -> tuple[EvidenceTerm, ...]:
+        """Return the terms of the evidence: with examples, anchors that fit images need less contrast."""
+        return self.terms if self.labels.examples is None else self.example_terms
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
-        return evidence(text, self.label_statistics, self.terms)
+        return evidence(text, self.label_statistics, self.used_terms)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
-        return baseline(moments, self.label_statistics, self.terms)
+        return baseline(moments, self.label_statistics, self.used_terms)
 
-    def _running_baseline(self, state: PooledState, own: Evidence) -> tuple[LogitMoments, Float[Tensor, " T"]]:
-        """Return the moments after a block and the baseline of each of its samples."""
-        number = state.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
+    def _running_baseline(self, learning: Learning, own: Evidence) -> Float[Tensor, " T"]:
+        """Return the baseline of each sample of a block, and let the block teach it."""
+        if learning.seen >= BASELINE_SAMPLES:
+            return learning.state.baseline.expand(len(own.value))
+        moments = learning.state.moments
+        number = learning.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
         counted = number <= BASELINE_SAMPLES
-        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), state.moments, own.moments)
+        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, own.moments)
         means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
-        return map_state(lambda total: total[-1], totals), self.baseline(means)
+        base, moments = self.baseline(means), map_state(lambda total: total[-1], totals)
+        learning.state = learning.state._replace(moments=moments, baseline=base[-1])
+        return base
 
     def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
         """Return readings of samples that come before the next update, and what they will teach."""
-        nearest = NearestNames(*(top_names(side) for side in block.text))
+        nearest = block.nearest
         known, negative = self._name_logits(state, block.z, nearest)
         gain = energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)
-        gain = gain.double() - self.popularity * popularity(state.sums.votes)[nearest.known.name[:, 0]]
+        gain = gain.double() - self.popularity * state.fitted.popularity[nearest.known.name[:, 0]]
         predicted = state.fitted.direction.predict(block.z)
         score = block.own + gain + state.fitted.likelihood.log_ratio(predicted)
         margin = block.own + gain - block.base
         weight = side_weights(margin)
         reading = Reading(
             score.to(block.z.dtype),
-            self._named(nearest, known, state.sums.votes),
+            self._named(nearest.known, known, state.fitted.votes),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
         )
-        return reading, SampleRows(block.z, margin, predicted, *claims(block.text, nearest, weight))
+        return reading, SampleRows(block.z, margin, predicted, *claims(block.energy, nearest, weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
@@ -160,28 +205,24 @@ class PooledEvidence(Detector[PooledState]):
         """Return what image space adds to the logits of the nearest known and the nearest negative names."""
         sums, fitted = state.sums, state.fitted
         (known, known_logit), (negative, negative_logit) = nearest
+        anchors = self.labels.id_anchors, self.labels.ood_anchors
         return (
-            name_logits(z, self.tau * known_logit, known, sums.known, fitted.known, self.text_mean),
-            name_logits(z, self.tau * negative_logit, negative, sums.negative, fitted.negative, self.text_mean),
+            name_logits(z, self.tau * known_logit, known, anchors[0], sums.known, fitted.known),
+            name_logits(z, self.tau * negative_logit, negative, anchors[1], sums.negative, fitted.negative),
         )
 
-    def _named(self, nearest: NearestNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
+    def _named(self, nearest: TopNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
         """Return the best known name: text, the look of names that have claimed many images, and few votes."""
-        name, logit = nearest.known
+        name, logit = nearest
         learned = image.images / (image.images + NAMING_SAMPLES) * (image.learned - image.start)
-        held_back = self.naming_popularity * torch.log1p(votes / FEW_VOTES)
-        best = (logit + image.start + learned - held_back.to(logit.dtype)[name]).argmax(1, keepdim=True)
+        held_back = self.naming_popularity * votes[name].to(logit.dtype)
+        best = (logit + image.start + learned - held_back).argmax(1, keepdim=True)
         return name.gather(1, best).squeeze(1)
 
 
-def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """Return the log of how much more often each name was the nearest than the names are on average."""
-    return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
-
-
-def claims(text: TextLogits, nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
+def claims(energy: Float[Tensor, " T"], nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
     """Return the softmax over all names, for the nearest of each side, times the weight of that side."""
-    total = torch.logaddexp(energy(text.known), energy(text.negative)).unsqueeze(1)
+    total = energy.unsqueeze(1)
     unknown, known = weight.unsqueeze(2).to(total.dtype)
     return (
         Claims(nearest.known.name, known * torch.exp(nearest.known.logit - total)),

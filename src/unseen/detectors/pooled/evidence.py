@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unseen.detectors.pooled.baseline import expected_maximum, typical_energy, unrelated_normal
 from unseen.labels import LabelSpace
-from unseen.odds import in_cache
-from unseen.text import TextLogits, neglabel
+from unseen.odds import energy, in_cache
+from unseen.text import TextLogits
 
 BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
 TINY = 1e-9  # floor of a variance: every name, or every image, is the same
@@ -29,6 +29,13 @@ class LogitMoments(NamedTuple):
     gap: Float[Tensor, "*T"]  # mean logit of the known names - mean logit of the negatives
 
 
+class RowMoments(NamedTuple):
+    """Mean and variance of the logits of each image to the names of one side."""
+
+    mean: Float[Tensor, " T"]
+    variance: Float[Tensor, " T"]
+
+
 class LabelStatistics(NamedTuple):
     """What the terms need of a label space."""
 
@@ -40,7 +47,7 @@ class LabelStatistics(NamedTuple):
 class ImageStatistics(NamedTuple):
     """What the terms need of each image."""
 
-    text: TextLogits
+    log_odds: Float[Tensor, " T"]  # of the known names against the negatives, Eq. 3
     contrast: Float[Tensor, " T"]  # best - mean logit of the known names
     moments: LogitMoments
 
@@ -49,7 +56,18 @@ class Evidence(NamedTuple):
     """The frozen evidence of each image, and the moments from which its baseline follows."""
 
     value: Float[Tensor, " T"]
-    moments: LogitMoments
+    energy: Float[Tensor, " T"]  # logsumexp over all names
+    peak: Float[Tensor, " T"]  # best logit of the known names
+    known: RowMoments
+    negative: RowMoments
+    names: int  # how many are known
+
+    @property
+    def moments(self) -> LogitMoments:
+        """Return the moments of an image related to no name, as far as each image shows them."""
+        known, negative = (RowMoments(*(part.double() for part in side)) for side in (self.known, self.negative))
+        mean, deviation = unrelated_normal(*known, self.peak.double(), self.names)
+        return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
 
 
 class EvidenceTerm(ABC):
@@ -72,7 +90,7 @@ class LogOdds(EvidenceTerm):
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
         """Return the log-odds of each image."""
-        return neglabel(image.text) - labels.gap_shrinkage * image.moments.gap
+        return image.log_odds - labels.gap_shrinkage * image.moments.gap
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
         """Return the difference of two random energies, and what is left of the gap."""
@@ -112,18 +130,18 @@ class Surprise(EvidenceTerm):
 
 
 TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
+EXAMPLE_TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(0.25), Surprise(0.125))  # where examples moved anchors
 
 
 def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Evidence:
     """Return f, the sum of the terms of each image, in float64."""
-    (known_mean, known_var), (negative_mean, negative_var) = (mean_and_variance(part) for part in text)
-    peak = text.known.amax(1)
-    moments = LogitMoments(known_var.sqrt(), negative_var.sqrt(), known_mean - negative_mean)
-    image = ImageStatistics(text, peak - known_mean, moments)
+    known, negative = (mean_and_variance(part) for part in text)
+    peak, (known_energy, negative_energy) = text.known.amax(1), (energy(part) for part in text)
+    moments = LogitMoments(known.variance.sqrt(), negative.variance.sqrt(), known.mean - negative.mean)
+    image = ImageStatistics(known_energy - negative_energy, peak - known.mean, moments)
     value = reduce(torch.add, (term.value(image, labels) for term in terms))
-    mean, deviation = unrelated_normal(known_mean.double(), known_var.double(), peak.double(), labels.names)
-    unrelated = LogitMoments(deviation, negative_var.double().sqrt(), mean - negative_mean.double())
-    return Evidence(value.double(), unrelated)
+    whole = torch.logaddexp(known_energy, negative_energy)
+    return Evidence(value.double(), whole, peak, known, negative, labels.names)
 
 
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
@@ -143,13 +161,15 @@ def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:
     return contrast.square() / variance.clamp(min=TINY) / 2
 
 
-def mean_and_variance(logits: Float[Tensor, "T C"]) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+def mean_and_variance(logits: Float[Tensor, "T C"]) -> RowMoments:
     """Return both for each row, as many rows at a time as fit in the cache."""
-    mean, variance = (logits.new_empty(len(logits)) for _ in range(2))
-    for rows in in_cache(logits):
-        mean[rows] = logits[rows].mean(1)
-        variance[rows] = (logits[rows] - mean[rows].unsqueeze(1)).square_().mean(1)
-    return mean, variance
+    parts = [_moments_of(logits[rows]) for rows in in_cache(logits)] or [_moments_of(logits)]
+    return parts[0] if len(parts) == 1 else RowMoments(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _moments_of(logits: Float[Tensor, "T C"]) -> RowMoments:
+    mean = logits.mean(1, keepdim=True)
+    return RowMoments(mean.squeeze(1), (logits - mean).square_().mean(1))
 
 
 def gap_shrinkage(labels: LabelSpace) -> float:

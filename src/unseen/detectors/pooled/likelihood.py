@@ -32,7 +32,7 @@ class PredictionSums(NamedTuple):
         return cls(torch.zeros(2, 3, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
 
     def updated(
-        self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: Int[Tensor, ""]
+        self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: int | Int[Tensor, ""]
     ) -> PredictionSums:
         """Return the sums after more predictions; earlier ones, of a younger direction, weigh less."""
         powers = torch.stack([predicted**power for power in range(5)])

@@ -11,8 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unseen.detectors.state import map_state
+
 BOUNDARY, SLOPE = 3.0, 0.5  # a margin of 3 nats is as likely known as unknown; odds change by e every 2 nats
 RIDGE = 2.0  # prior precision of the direction, in samples
+ROUNDS = 2  # of refinement of a solution by a factor in float32
 START_SAMPLES = 8.0  # images that the start of a mean is worth
 START_MARGIN = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
 
@@ -34,9 +37,16 @@ class SideSums(NamedTuple):
 
     def updated(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
         """Return the sums after some images."""
-        gram = torch.stack([(side.unsqueeze(1) * z).T @ z for side in weight])
+        return map_state(torch.clone, self).add_(weight, z, margin)
+
+    def add_(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
+        """Add images to these sums, which must be the caller's own; outer products in the precision of the images."""
+        weighted = (weight.to(z.dtype).unsqueeze(2) * z).transpose(0, 1).flatten(1)
+        gram, z = (weighted.T @ z).view_as(self.gram), z.double()
         gained = SideSums(weight.sum(1), weight @ z, gram, weight @ margin, (weight * margin) @ z)
-        return SideSums(*(total + more for total, more in zip(self, gained, strict=True)))
+        for total, more in zip(self, gained, strict=True):
+            total += more
+        return self
 
     @property
     def means(self) -> Float[Tensor, "2 d"]:
@@ -70,15 +80,33 @@ def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
     return torch.stack([1 - known, known])
 
 
-def fit_direction(sums: SideSums) -> Direction:
-    """Return the ridge regression of margins on images in which both sides have the same weight."""
+def fit_direction(sums: SideSums, *, kind: torch.dtype = torch.float64) -> Direction:
+    """Return the ridge regression of margins on images in which both sides have the same weight.
+
+    `kind` is the precision of the factor, as in `solved`.
+    """
     count = sums.weight.clamp(min=1e-9)
     effective = 4 / (1 / count).sum()
     means, margins = sums.image / count.unsqueeze(1), sums.margin / count
     centre, start = means.mean(0), sums.margin.new_tensor(START_MARGIN)
     level = ((sums.margin + START_SAMPLES * start) / (count + START_SAMPLES)).mean()
-    scatter = (sums.gram / count[:, None, None]).mean(0) - torch.outer(centre, centre)
+    scatter = (sums.gram.flatten(1).T @ (0.5 / count)).view_as(sums.gram[0]).addr_(centre, centre, alpha=-1)
     pull = (sums.cross / count.unsqueeze(1)).mean(0) - centre * margins.mean()
     scatter.diagonal().add_(RIDGE / effective)
-    slope = torch.cholesky_solve(pull.unsqueeze(1), torch.linalg.cholesky(scatter)).squeeze(1)
-    return Direction(slope, centre, level, effective)
+    return Direction(solved(scatter, pull, kind=kind), centre, level, effective)
+
+
+def solved(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, kind: torch.dtype) -> Float[Tensor, " d"]:
+    """Return the solution of a positive definite system, factored in precision `kind` and refined in its own.
+
+    A factor in float32 takes 0.4 times the time; each round of refinement takes the error down by about
+    condition * 1e-7, and ridge regression keeps the condition below 1e6 in streams of up to a million images.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix.to(kind))
+    if kind != matrix.dtype and not matrix.is_cuda and bool(failed):
+        return solved(matrix, right, kind=matrix.dtype)
+    solution = torch.cholesky_solve(right.to(kind).unsqueeze(1), factor).squeeze(1).to(right.dtype)
+    for _ in range(0 if kind == matrix.dtype else ROUNDS):
+        left = torch.addmv(right, matrix, solution, alpha=-1).to(kind)
+        solution = solution + torch.cholesky_solve(left.unsqueeze(1), factor).squeeze(1)
+    return solution

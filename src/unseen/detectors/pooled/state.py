@@ -14,12 +14,15 @@ from torch import Tensor
 
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
-from unseen.detectors.pooled.names import TOP, NameShapes, NameSums, name_shapes
+from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums
 from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import map_state
-from unseen.labels import LabelSpace
+from unseen.labels import Examples, LabelSpace
 
 INTERVAL = 256  # most samples between two updates
+EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
+MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
+FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
 FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
 
 
@@ -59,11 +62,17 @@ class Pending(NamedTuple):
         samples = SampleRows(labels.id_anchors.new_zeros(INTERVAL, labels.dim), value, value, known, negative)
         return cls(torch.zeros((), dtype=torch.int64), samples)
 
-    def with_more(self, more: SampleRows) -> Pending:
-        """Return the pending samples and `more` behind them."""
-        rows = self.size + torch.arange(len(more.z), device=more.z.device)
-        samples = map_state(lambda kept, new: kept.index_copy(0, rows, new), self.samples, more)
-        return Pending(self.size + len(more.z), samples)
+    def first(self, size: int, more: SampleRows | None = None) -> SampleRows:
+        """Return the first `size` pending samples, and `more` behind them."""
+        if more is None:
+            return map_state(lambda rows: rows[:size], self.samples)
+        return map_state(lambda rows, new: torch.cat([rows[:size], new]), self.samples, more) if size else more
+
+    def with_more(self, more: SampleRows, size: int) -> Pending:
+        """Return the first `size` pending samples and `more` behind them."""
+
+        rows = torch.arange(size, size + len(more.z), device=more.z.device)
+        return self._replace(samples=map_state(lambda kept, new: kept.index_copy(0, rows, new), self.samples, more))
 
 
 class Sums(NamedTuple):
@@ -77,50 +86,60 @@ class Sums(NamedTuple):
 
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
-        """Return the sums before the first sample."""
-        names = NameSums.empty(labels.id_anchors), NameSums.empty(labels.ood_anchors)
+        """Return the sums before the first sample: those of the examples, where there are some."""
+        names = seeded(NameSums.empty(labels.id_anchors), labels.examples), NameSums.empty(labels.ood_anchors)
         votes = torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
     def updated(self, samples: SampleRows, seen: Int[Tensor, ""]) -> Sums:
         """Return the sums after `samples`; `seen` came before them."""
+        return map_state(torch.clone, self).add_(samples, int(seen))
+
+    def add_(self, samples: SampleRows, seen: int) -> Sums:
+        """Add samples to these sums, which must be the caller's own."""
         weight = side_weights(samples.margin)
-        predictions = self.predictions
-        if int(seen) >= FIRST_DIRECTION:
-            predictions = predictions.updated(weight, samples.predicted, seen)
-        return Sums(
-            self.known.updated(*samples.known, samples.z),
-            self.negative.updated(*samples.negative, samples.z),
-            self.votes.index_add(0, samples.known.name[:, 0], weight[1]),
-            self.sides.updated(weight, samples.z.double(), samples.margin),
-            predictions,
-        )
+        self.known.add_(*samples.known, samples.z)
+        self.negative.add_(*samples.negative, samples.z)
+        self.votes.index_add_(0, samples.known.name[:, 0], weight[1])
+        self.sides.add_(weight, samples.z, samples.margin)
+        if seen < FIRST_DIRECTION:
+            return self
+        return self._replace(predictions=self.predictions.updated(weight, samples.predicted, seen))
+
+
+def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
+    """Return sums of names to which labelled examples have been added."""
+    if examples is None:
+        return sums
+    weight = sums.total.new_full((len(examples), 1), EXAMPLE_WEIGHT)
+    return sums.updated(examples.label.unsqueeze(1), weight, examples.z.to(sums.total))
 
 
 class Fitted(NamedTuple):
     """What scores are made with, computed from the sums at the last update."""
 
-    known: NameShapes
-    negative: NameShapes
+    known: Float[Tensor, " d"]  # where the mean text of all names would start on the known side
+    negative: Float[Tensor, " d"]
     direction: Direction
     likelihood: Likelihood
+    popularity: Float[Tensor, " K"]  # log of how much more often each name was the nearest than names are on average
+    votes: Float[Tensor, " K"]  # log(1 + votes / FEW_VOTES)
 
     @classmethod
     def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
         """Return what follows from the sums."""
-        unknown_mean, known_mean = sums.sides.means
-        known = name_shapes(labels.id_anchors, sums.known, known_mean, text_mean(labels))
-        negative = name_shapes(labels.ood_anchors, sums.negative, unknown_mean, text_mean(labels))
+        anchors = labels.id_anchors
+        negative, known = sums.sides.means.to(anchors.dtype) - TEXT_SHARE * labels.text_mean
+        votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
         if seen < FIRST_DIRECTION:
-            return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes))
-        direction = fit_direction(sums.sides)
-        return cls(known, negative, direction, fit_likelihood(sums.predictions, direction.images, seen))
+            return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)
+        direction = fit_direction(sums.sides, kind=anchors.dtype if seen < MANY else torch.float64)
+        return cls(known, negative, direction, fit_likelihood(sums.predictions, direction.images, seen), *votes)
 
 
-def text_mean(labels: LabelSpace) -> Float[Tensor, " d"]:
-    """Return the mean of all names."""
-    known, negative = labels.id_anchors, labels.ood_anchors
-    return (known.sum(0) + negative.sum(0)) / (len(known) + len(negative))
+def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    """Return the log of how much more often each name was the nearest than the names are on average."""
+    return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
 
 
 class PooledState(NamedTuple):
@@ -128,6 +147,7 @@ class PooledState(NamedTuple):
 
     seen: Int[Tensor, ""]
     moments: LogitMoments  # sums over the samples that set the baseline
+    baseline: Float[Tensor, ""]  # of samples from then on
     sums: Sums
     fitted: Fitted
     pending: Pending
@@ -137,27 +157,58 @@ class PooledState(NamedTuple):
         """Return the state before the first sample."""
         zero, sums = torch.zeros((), dtype=torch.float64), Sums.empty(labels)
         sums = map_state(lambda part: part.to(labels.id_anchors.device), sums)
-        fresh = cls(zero.long(), LogitMoments(zero, zero, zero), sums, Fitted.of(sums, 0, labels), Pending.none(labels))
+        fresh = cls(
+            zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels), Pending.none(labels)
+        )
         return map_state(lambda part: part.to(labels.id_anchors.device), fresh)
 
     @property
     def until_update(self) -> int:
-        """Return how many samples may come before the next update: a sixteenth of the stream, or INTERVAL."""
-        seen = int(self.seen)
-        interval = min(INTERVAL, 1 << max(0, seen.bit_length() - 4))
-        return interval - seen % interval
-
-    def after(self, samples: SampleRows, labels: LabelSpace) -> PooledState:
-        """Return the state after `samples`, at most as many as `until_update`."""
-        is_due = len(samples.z) == self.until_update
-        more = self._replace(seen=self.seen + len(samples.z), pending=self.pending.with_more(samples))
-        return more.updated(labels) if is_due else more
+        """Return how many samples may come before the next update."""
+        return until_update(int(self.seen))
 
     def updated(self, labels: LabelSpace) -> PooledState:
         """Return the state that has taken in its pending samples."""
-        count = int(self.pending.size)
-        sums = self.sums
-        if count:
-            sums = sums.updated(map_state(lambda rows: rows[:count], self.pending.samples), self.seen - count)
-        pending = self.pending._replace(size=torch.zeros_like(self.pending.size))
-        return self._replace(sums=sums, fitted=Fitted.of(sums, int(self.seen), labels), pending=pending)
+        learning = Learning(self, labels)
+        learning.update(self.pending.first(learning.waiting))
+        return learning.finish()
+
+
+class Learning:
+    """A state while a block is learned: sums that this call has copied are written to, and counts are plain numbers."""
+
+    def __init__(self, state: PooledState, labels: LabelSpace) -> None:
+        self.state, self.labels = state, labels
+        self.seen, self.waiting = torch.stack([state.seen, state.pending.size]).tolist()
+        self._owns_sums = False
+
+    def take(self, samples: SampleRows) -> None:
+        """Learn samples, at most as many as `until_update` allows: at once where an update is due, else later."""
+        is_due = len(samples.z) == until_update(self.seen)
+        self.seen += len(samples.z)
+        if is_due:
+            self.update(self.state.pending.first(self.waiting, samples))
+        else:
+            self.state = self.state._replace(pending=self.state.pending.with_more(samples, self.waiting))
+            self.waiting += len(samples.z)
+
+    def update(self, samples: SampleRows) -> None:
+        """Learn all pending samples, `samples`."""
+        sums = self.state.sums
+        if len(samples.z):
+            sums = sums if self._owns_sums else map_state(torch.clone, sums)
+            sums, self._owns_sums = sums.add_(samples, self.seen - len(samples.z)), True
+        self.state = self.state._replace(sums=sums, fitted=Fitted.of(sums, self.seen, self.labels))
+        self.waiting = 0
+
+    def finish(self) -> PooledState:
+        """Return the state after all that was learned."""
+        seen = torch.full_like(self.state.seen, self.seen)
+        pending = self.state.pending._replace(size=torch.full_like(seen, self.waiting))
+        return self.state._replace(seen=seen, pending=pending)
+
+
+def until_update(seen: int) -> int:
+    """Return how many samples may come before the next update: a sixteenth of the stream, or INTERVAL."""
+    interval = min(INTERVAL, 1 << max(0, seen.bit_length() - 4))
+    return interval - seen % interval

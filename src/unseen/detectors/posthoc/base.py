@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -35,6 +35,8 @@ class PostHoc(Frozen):
     """A method that scores by a head or by distances to images. Subclasses write `confidence`."""
 
     _images: LabelledImages | None = field(default=None, init=False, repr=False)
+
+    carries: ClassVar[bool] = False  # fitted on images of the names
 
     @property
     def images(self) -> LabelledImages:

@@ -115,7 +115,8 @@ class Gateway:
 
     async def _encode(self, request: Request, id: str, scope: str, message: RequestMessage) -> EncodedUpload | None:
         """Return the encoded images of a request, if it brings any."""
-        if media_type(request) != FORM and b'"images"' not in message.body:
+        media = media_type(request)
+        if media != FORM and not media.startswith("image/") and b'"images"' not in message.body:
             return None
         samples = await read_samples(request, 1, self.placement.settings.limits)
         if samples.features is not None:

@@ -15,7 +15,7 @@ from unseen.serve.http.middleware import (
     AdmissionMiddleware,
     BodyLimitMiddleware,
     HeadMiddleware,
-    MetricsMiddleware,
+    RecordMiddleware,
     SecurityMiddleware,
 )
 from unseen.serve.http.service import Service
@@ -28,6 +28,9 @@ WITHOUT: dict[str, Any] = {
 }
 
 
+OPENING_SECONDS = 2.0  # that a stop waits for streams that are being opened
+
+
 def create_app(service: Service) -> FastAPI:
     """Return the application around a service."""
 
@@ -38,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
         yield
         store.stopping = True
         service.events.close()
-        await opening
+        await asyncio.wait([opening], timeout=OPENING_SECONDS)  # a long replay starts again next time
         await service.close()
 
     app = FastAPI(
@@ -54,9 +57,9 @@ def create_app(service: Service) -> FastAPI:
     # the last one added runs first
     app.add_middleware(HeadMiddleware)
     app.add_middleware(BodyLimitMiddleware, limits=service.limits)
-    app.add_middleware(AdmissionMiddleware, limits=service.limits, owner_of=service.owner_of)
+    app.add_middleware(AdmissionMiddleware, limits=service.limits, key_of=service.key_of)
     app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
-    app.add_middleware(MetricsMiddleware, metrics=service.metrics)
+    app.add_middleware(RecordMiddleware, metrics=service.metrics, log=service.log)
     # as they are: an included router is matched twice for every request
     app.router.routes += [*routes.plain.routes, *routes.router.routes, *page.router.routes]
     return app

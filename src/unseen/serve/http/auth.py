@@ -7,11 +7,12 @@ import json
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
@@ -29,6 +30,7 @@ class ApiKey:
     owner: str
     scope: str
     sha256: str
+    expires: float = 0  # seconds of the epoch; 0 is never
 
     def allows(self, scope: str) -> bool:
         """Return whether this key's scope includes another."""
@@ -62,23 +64,34 @@ class ApiKeys:
         """Return every key, in order of creation."""
         return list(self._keys.values())
 
-    def add(self, owner: str, scope: str) -> str:
-        """Make a key and return the only copy of its text."""
+    def add(self, owner: str, scope: str, expires: float = 0) -> str:
+        """Make a key, good until a time (0: for ever), and return the only copy of its text."""
         check_choice("a scope", scope, SCOPES)
         if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
             raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
         key = ApiKey(secrets.token_hex(4), owner, scope, "")
         text = f"unseen_{key.id}_{secrets.token_urlsafe(32)}"
-        self._keys[key.id] = ApiKey(key.id, owner, scope, _hashed(text))
+        self._keys[key.id] = ApiKey(key.id, owner, scope, _hashed(text), expires)
         self._write()
         return text
 
     def revoke(self, key: str) -> None:
         """Forget a key; who holds it is refused from now on."""
-        if key not in self._keys:
-            raise SettingError(f"expected the id of a key out of {sorted(self._keys)}, got {key!r}; list them first")
+        self._find(key)
         del self._keys[key]
         self._write()
+
+    def rotate(self, key: str, grace: float, expires: float = 0) -> str:
+        """Make a successor with the same owner and scope; the old key is good for `grace` seconds more."""
+        old = self._find(key)
+        ends = time.time() + grace
+        self._keys[key] = replace(old, expires=min(ends, old.expires or ends))
+        return self.add(old.owner, old.scope, expires)
+
+    def _find(self, key: str) -> ApiKey:
+        if key not in self._keys:
+            raise SettingError(f"expected the id of a key out of {sorted(self._keys)}, got {key!r}; list them first")
+        return self._keys[key]
 
     def check(self, text: str | None) -> ApiKey:
         """Return the key that `text` is; refuse it in constant time otherwise."""
@@ -87,6 +100,8 @@ class ApiKeys:
         key = self._keys.get(rest.partition("_")[0])
         if text is None or not hmac.compare_digest(_hashed(text), key.sha256 if key else "0" * 64) or key is None:
             raise ServiceError(401, "expected a valid API key, got none; send it as: Authorization: Bearer unseen_…")
+        if key.expires and key.expires < time.time():
+            raise ServiceError(401, "expected a key that is good, got one that expired; ask for another", "key_expired")
         return key
 
     def _write(self) -> None:
@@ -108,7 +123,7 @@ class ApiKeys:
             self._keys, self._version = {key.id: key for key in _read(self.path)}, version
 
 
-def bearer_secret(request: Request) -> str | None:
+def bearer_secret(request: HTTPConnection) -> str | None:
     """Return the secret in the Authorization header of a request, if there is one."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     return secret if scheme.lower() == "bearer" else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -15,11 +17,11 @@ import torch
 from fastapi import Request
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from torch import Tensor
 
 from unseen.errors import FeatureError, ServiceError, UnseenError
+from unseen.serve.http.binary import ARROW, SAFETENSORS, from_arrow, from_safetensors, unsupported
 from unseen.serve.http.schema import Samples
 from unseen.serve.settings import Limits
 
@@ -81,16 +83,17 @@ def check_values(body: bytes, limits: Limits) -> None:
             413,
             f"expected at most {limits.json_values:,} values in JSON, got more; "
             f"send smaller batches, or rows of float32 as {RAW}",
+            "values",
         )
 
 
-async def read_json(request: Request, model: type[M], limits: Limits) -> M:
+async def read_json(request: Request, model: type[M], limits: Limits, parsers: Executor | None = None) -> M:
     """Return a body of JSON as `model`; a large one is parsed away from the loop."""
     body = await request.body()
     check_values(body, limits)
     if len(body) <= AT_ONCE:
         return parse_json(body, model)
-    return await run_in_threadpool(parse_json, body, model)
+    return await asyncio.get_running_loop().run_in_executor(parsers, parse_json, body, model)
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -113,23 +116,50 @@ async def read_form(request: Request, limits: Limits) -> Form:
     return form
 
 
-async def read_samples(request: Request, dim: int, limits: Limits) -> SampleBody:
-    """Return the features of a request, or its images as bytes."""
-    media = media_type(request)
+async def read_samples(request: Request, dim: int, limits: Limits, parsers: Executor | None = None) -> SampleBody:
+    """Return the features of a request, or its images as bytes; what is large is parsed by `parsers`."""
+    return _checked(await _parsed(request, dim, limits, parsers), limits)
+
+
+async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor | None) -> SampleBody:
+    """Return the samples of a request by its media type."""
+    media, loop = media_type(request), asyncio.get_running_loop()
     if media == RAW:
-        samples = SampleBody(_rows(await request.body(), dim))
-    elif media == JSON:
-        parsed = await read_json(request, Samples, limits)
-        samples = await run_in_threadpool(_from_json, parsed, dim)
-    elif media == FORM:
+        return SampleBody(_rows(await request.body(), dim))
+    if media == JSON:
+        parsed = await read_json(request, Samples, limits, parsers)
+        return await loop.run_in_executor(parsers, _from_json, parsed, dim)
+    if media == FORM:
         files = (await read_form(request, limits)).files.get("images", [])
-        samples = SampleBody(
-            None, [file.data for file in files], [(file.name or "")[:KEY_LENGTH] or None for file in files]
-        )
-    else:
-        raise ServiceError(415, f"expected {JSON}, {RAW} or {FORM}, got {media!r}; set Content-Type")
+        names = [(file.name or "")[:KEY_LENGTH] or None for file in files]
+        return SampleBody(None, [file.data for file in files], names)
+    if media == SAFETENSORS:
+        return SampleBody(await loop.run_in_executor(parsers, from_safetensors, await request.body()))
+    if media == ARROW:
+        features, keys = await loop.run_in_executor(parsers, from_arrow, await request.body())
+        return SampleBody(features, keys=[key and key[:KEY_LENGTH] for key in keys])
+    if media.startswith("image/"):
+        key = request.query_params.get("key", "")[:KEY_LENGTH]
+        return SampleBody(None, [await request.body()], [key] if key else ())
+    raise unsupported(media, [JSON, RAW, FORM, SAFETENSORS, ARROW])
+
+
+def message_samples(content: bytes | str, dim: int, limits: Limits) -> SampleBody:
+    """Return the features in one message: rows of float32, or JSON."""
+    if isinstance(content, bytes):
+        return _checked(SampleBody(_rows(content, dim)), limits)
+    check_values(content.encode(), limits)
+    samples = _from_json(parse_json(content, Samples), dim)
+    if samples.features is None:
+        raise ServiceError(422, "expected features in a message, got images; send them as a request")
+    return _checked(samples, limits)
+
+
+def _checked(samples: SampleBody, limits: Limits) -> SampleBody:
     if not 0 < len(samples) <= limits.batch:
-        raise ServiceError(413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches")
+        raise ServiceError(
+            413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches", "batch"
+        )
     if len(samples.keys) not in (0, len(samples)):
         raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
     return samples

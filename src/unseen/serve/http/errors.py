@@ -1,8 +1,9 @@
-"""Errors as JSON of one shape: {"error": kind, "message": expected, got, remedy}."""
+"""Errors as JSON of one shape: {"error": kind, "code": for machines, "message": expected, got, remedy}."""
 
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -12,15 +13,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from unseen.errors import ServiceError, UnseenError
+from unseen.serve.http.schema import CODE_OF_KIND, CODE_OF_STATUS
 from unseen.serve.stream.room import NO_ROOM, no_room
 
 log = logging.getLogger("unseen.serve")
 
 
+def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """Return the status and the content for an error; of one that is a defect of ours no more than that."""
+    if not isinstance(error, UnseenError):
+        error = ServiceError(500, "something unexpected happened; the log has it")
+    status = error.status if isinstance(error, ServiceError) else 422
+    code = getattr(error, "code", "") or CODE_OF_KIND.get(type(error).__name__) or CODE_OF_STATUS.get(status, "request")
+    return status, {"error": type(error).__name__, "code": code, "message": str(error)}
+
+
 def error_response(error: UnseenError) -> Response:
     """Return an error raised on purpose with its own sentence."""
-    status = error.status if isinstance(error, ServiceError) else 422
-    response = JSONResponse({"error": type(error).__name__, "message": str(error)}, status)
+    status, content = error_content(error)
+    response = JSONResponse(content, status, {"x-error-code": content["code"]})
     if status in (429, 503, 507):
         response.headers["retry-after"] = "1"
     if status == 401:
@@ -32,8 +43,10 @@ async def on_unseen_error(request: Request, error: Exception) -> Response:
     """Answer an error raised on purpose, without saying where on our disk something lies."""
     assert isinstance(error, UnseenError)
     data = f"{request.app.state.service.settings.data}/"
-    status = error.status if isinstance(error, ServiceError) else 422
-    return error_response(error if data not in str(error) else ServiceError(status, str(error).replace(data, "")))
+    if data not in str(error):
+        return error_response(error)
+    status, content = error_content(error)
+    return error_response(ServiceError(status, str(error).replace(data, ""), content["code"]))
 
 
 async def on_invalid_parameter(_: Request, error: Exception) -> Response:
@@ -42,7 +55,7 @@ async def on_invalid_parameter(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     return error_response(
-        ServiceError(422, f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs")
+        ServiceError(422, f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs", "parameters")
     )
 
 

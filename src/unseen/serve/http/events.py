@@ -2,12 +2,30 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from json import dumps
+from typing import NamedTuple
 
 from unseen.errors import ServiceError
 
 BACKLOG = 256  # messages a slow listener may fall behind before some are dropped
-KEEPALIVE = 5.0  # seconds without a message after which a comment shows that the connection is open
+CHECK = 1.0  # seconds after which a listener's key is looked at again
+KEEPALIVE = 5  # such checks without a message, after which a comment shows that the connection is open
+
+
+class VerdictEvent(NamedTuple):
+    """The verdicts of consecutive samples, from number `first` to `last`, as JSON."""
+
+    first: int
+    last: int
+    data: str
+
+    def text(self) -> str:
+        """Return the event as it is sent; its id is the number of the last sample."""
+        return f"id: {self.last}\nevent: verdicts\ndata: {self.data}\n\n"
+
+
+Past = Callable[[int], Sequence[VerdictEvent]]  # what is kept of the samples after one
 
 
 class EventHub:
@@ -15,20 +33,17 @@ class EventHub:
 
     def __init__(self, listeners: int) -> None:
         self._most = listeners
-        self._listeners: dict[str, set[asyncio.Queue[str | None]]] = defaultdict(set)
+        self._listeners: dict[str, set[asyncio.Queue[VerdictEvent | None]]] = defaultdict(set)
         self._closed = False
 
     def has_listeners(self, stream: str) -> bool:
         """Return whether anyone listens to a stream."""
         return bool(self._listeners.get(stream))
 
-    def publish(self, stream: str, number: int, data: str) -> None:
-        """Hand a message to every listener; one that is too far behind loses its oldest."""
-        message = f"id: {number}\nevent: verdicts\ndata: {data}\n\n"
+    def publish(self, stream: str, event: VerdictEvent) -> None:
+        """Hand an event to every listener; one that is too far behind loses its oldest."""
         for queue in self._listeners.get(stream, ()):
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(message)
+            _put(queue, event)
 
     def close(self) -> None:
         """End every listener's connection."""
@@ -39,33 +54,84 @@ class EventHub:
     def end(self, stream: str) -> None:
         """End the connections of those who listen to a stream."""
         for queue in self._listeners.get(stream, ()):
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(None)
+            _put(queue, None)
 
-    def listen(self, stream: str, may_listen: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
-        """Return the messages of a stream from now on as server-sent events, while the caller may have them."""
+    def listen(
+        self,
+        stream: str,
+        may_listen: Callable[[], bool] = lambda: True,
+        after: int | None = None,
+        past: Past | None = None,
+    ) -> AsyncIterator[str]:
+        """Return the events of a stream as text while the caller may have them: those `after` a sample, or from now on.
+
+        Where a sample's verdict is no longer kept, or was dropped because the listener was slow, an event `missed` has
+        the numbers of the first and the last of them.
+        """
         if len(self._listeners[stream]) >= self._most:
-            raise ServiceError(429, f"expected at most {self._most} listeners, got one more; close one")
-        return self._messages(stream, may_listen)
+            raise ServiceError(429, f"expected at most {self._most} listeners, got one more; close one", "listeners")
+        return self._messages(stream, may_listen, after, past)
 
-    async def _messages(self, stream: str, may_listen: Callable[[], bool]) -> AsyncIterator[str]:
-        queue: asyncio.Queue[str | None] = asyncio.Queue(BACKLOG)
+    async def _messages(
+        self, stream: str, may_listen: Callable[[], bool], after: int | None, past: Past | None
+    ) -> AsyncIterator[str]:
+        queue: asyncio.Queue[VerdictEvent | None] = asyncio.Queue(BACKLOG)
         self._listeners[stream].add(queue)  # not before: of a caller that has gone, this is never run
         try:
             yield "retry: 2000\n\n"
-            while not self._closed:
-                message = await self._next(queue)
-                if message is None or not may_listen():
-                    return
-                yield message
+            kept = past(after) if past and after is not None else ()
+            async for event in self._following(queue, kept, may_listen):
+                if event is None:
+                    yield ": still here\n\n"
+                elif after is None or event.last > after:  # else it was among what is kept
+                    yield _missed(after, event) + event.text()
+                    after = event.last
         finally:
             self._listeners[stream].discard(queue)
             if not self._listeners[stream]:
                 del self._listeners[stream]
 
-    async def _next(self, queue: asyncio.Queue[str | None]) -> str | None:
-        try:
-            return await asyncio.wait_for(queue.get(), KEEPALIVE)
-        except TimeoutError:
-            return ": still here\n\n"
+    async def _following(
+        self, queue: asyncio.Queue[VerdictEvent | None], kept: Sequence[VerdictEvent], may_listen: Callable[[], bool]
+    ) -> AsyncIterator[VerdictEvent | None]:
+        """Yield what is kept, then what comes; None shows that the connection is open."""
+        for past in kept:
+            yield past
+        quiet = 0
+        while not self._closed:
+            event: VerdictEvent | None
+            try:
+                event = await asyncio.wait_for(queue.get(), CHECK)
+            except TimeoutError:
+                quiet += 1
+                if not may_listen():
+                    return
+                if quiet % KEEPALIVE == 0:
+                    yield None
+                continue
+            if event is None or not may_listen():
+                return
+            quiet = 0
+            yield event
+
+
+def last_event(header: str | None) -> int | None:
+    """Return the number of the last sample a listener has had, None for none."""
+    try:
+        return None if header is None else min(int(header), 2**62)
+    except ValueError:
+        raise ServiceError(
+            422, "expected a sample's number as Last-Event-ID, got something else; leave it out", "parameters"
+        ) from None
+
+
+def _missed(after: int | None, event: VerdictEvent) -> str:
+    if after is None or event.first <= after + 1:
+        return ""
+    return f"event: missed\ndata: {dumps({'first': after + 1, 'last': event.first - 1})}\n\n"
+
+
+def _put(queue: asyncio.Queue[VerdictEvent | None], event: VerdictEvent | None) -> None:
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(event)

@@ -1,20 +1,25 @@
 """What runs before every route: counting, security, and limits on the request body."""
 
 import asyncio
+import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unseen.errors import ServiceError
-from unseen.serve.http.auth import is_loopback
+from unseen.serve.http.auth import ApiKey, is_loopback
 from unseen.serve.http.errors import error_response
+from unseen.serve.http.log import ACCESS, AUDIT, RequestLog
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import EVERYONE, Limits
+from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.shares import Shares
+from unseen.serve.work.turns import Turns
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -32,6 +37,9 @@ SECURITY_HEADERS = [
 
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 HEALTH = frozenset({"/healthz", "/readyz"})
+CODE_HEADER = b"x-error-code"
+REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
+KEY = "unseen.key"  # where a request's scope has the key it came with; None for a stranger
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
 
@@ -50,27 +58,50 @@ class HTTPMiddleware:
         raise NotImplementedError
 
 
-class MetricsMiddleware(HTTPMiddleware):
-    """Count every request with its route, status and time."""
+class RecordMiddleware(HTTPMiddleware):
+    """Give every request an id, count it with its route, status and time, and log it."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, log: RequestLog) -> None:
         super().__init__(app)
-        self.metrics = metrics
+        self.metrics, self.log = metrics, log
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started, status = time.perf_counter(), 500
+        started, status, code, id = time.perf_counter(), 500, "", request_id(scope)
 
         async def send_and_note(message: Message) -> None:
-            nonlocal status
+            nonlocal status, code
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, headers = message["status"], [*message.get("headers", ()), (b"x-request-id", id.encode())]
+                if status >= 400:
+                    code = next((value.decode() for name, value in headers if name == CODE_HEADER), "")
+                message["headers"] = headers
             await send(message)
 
         try:
             await self.app(scope, receive, send_and_note)
         finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self.metrics.answered(route, status, time.perf_counter() - started)
+            seconds, route = time.perf_counter() - started, getattr(scope.get("route"), "path", "other")
+            self.metrics.answered(route, status, seconds, code)
+            if self.log.folder:
+                self._write(scope, id, route, status, seconds, code)
+
+    def _write(self, scope: Scope, id: str, route: str, status: int, seconds: float, code: str) -> None:
+        key: ApiKey | None = scope.get(KEY)
+        fields = {"request": id, "method": scope["method"], "path": scope["path"][:256], "status": status}
+        fields |= {"ms": round(1000 * seconds, 2), "owner": key.owner if key else None, "key": key.id if key else None}
+        fields |= {"address": scope["client"][0] if scope.get("client") else None, "code": code or None}
+        self.log.write(ACCESS, **fields)
+        is_change = scope["method"] not in ("GET", "HEAD") and not route.endswith(("/observe", "/score"))
+        if is_change or status in (401, 403):
+            self.log.write(AUDIT, **fields)
+
+
+def request_id(scope: Scope) -> str:
+    """Return the caller's X-Request-Id, or an id of ours where there is none that is short and plain."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return secrets.token_hex(8)
 
 
 class SecurityMiddleware(HTTPMiddleware):
@@ -86,7 +117,7 @@ class SecurityMiddleware(HTTPMiddleware):
                 message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
             await send(message)
 
-        app = self.app if self.needs_key() or is_same_origin(Request(scope)) else error_response(_cross_site())
+        app = self.app if self.needs_key() or is_same_origin(Request(scope)) else error_response(cross_site())
         await app(scope, receive, send_with_headers)
 
 
@@ -107,24 +138,39 @@ async def _disconnected() -> Message:
 class AdmissionMiddleware(HTTPMiddleware):
     """Limit the requests of one caller that are being answered, and leave some room for the operator and for health."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, owner_of: Callable[[Request], str]) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, key_of: Callable[[Request], ApiKey | None]) -> None:
         super().__init__(app)
-        self.owner_of, self.reserved = owner_of, limits.reserved
-        self.requests = Shares(total=limits.connections, each=limits.requests, what="requests")
+        self.key_of, self.reserved = key_of, limits.reserved
+        self.reads = RateLimiter(limits.reads, "requests that read", "reads")
+        self.turns = {True: Turns(limits.reads_at_once), False: Turns(limits.at_once)}
+        self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it at once."""
         if scope["path"] in HEALTH:
             return await self.app(scope, receive, send)
-        owner = scope[OWNER] = self.owner_of(Request(scope))
+        key = scope[KEY] = self.key_of(Request(scope))
+        owner = scope[OWNER] = key.owner if key else ""
+        caller, is_read = owner or _address(scope), scope["method"] in ("GET", "HEAD")
         try:
+            if is_read or not owner:
+                self.reads.take(caller, 1)
             self.requests.take(owner, 1, reserve=0 if owner == EVERYONE else self.reserved)
         except ServiceError as error:
             return await error_response(error)(scope, receive, send)
         try:
-            await self.app(scope, receive, send)
+            if scope["path"].endswith("/events") or scope["path"].startswith("/v1/jobs/"):  # these only wait
+                await self.app(scope, receive, send)
+            else:
+                async with self.turns[is_read].taken(caller):
+                    await self.app(scope, receive, send)
         finally:
             self.requests.give_back(owner, 1)
+
+
+def _address(scope: Scope) -> str:
+    """Return where a stranger calls from, as a name that no owner has."""
+    return f"@{scope['client'][0] if scope.get('client') else ''}"
 
 
 class BodyLimitMiddleware(HTTPMiddleware):
@@ -133,7 +179,7 @@ class BodyLimitMiddleware(HTTPMiddleware):
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         super().__init__(app)
         self.limits = limits
-        self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests")
+        self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests", code="bytes")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request with a limited body, whose bytes count until it is answered."""
@@ -183,10 +229,10 @@ def claimed_size(scope: Scope) -> int:
 def check_size(size: int, limits: Limits) -> None:
     """Refuse a body of too many bytes."""
     if size > limits.body:
-        raise ServiceError(413, f"expected at most {limits.body:,} bytes, got more; send smaller batches")
+        raise ServiceError(413, f"expected at most {limits.body:,} bytes, got more; send smaller batches", "body")
 
 
-def is_same_origin(request: Request) -> bool:
+def is_same_origin(request: HTTPConnection) -> bool:
     """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
     if any(name in FORWARDED for name, _ in request.scope["headers"]):
         return False
@@ -198,5 +244,8 @@ def is_same_origin(request: Request) -> bool:
         return False
 
 
-def _cross_site() -> ServiceError:
-    return ServiceError(403, "expected a call from this machine, got one on behalf of another; use an API key")
+def cross_site() -> ServiceError:
+    """Return the error for a call that another web site, or a proxy, makes where no key is needed."""
+    return ServiceError(
+        403, "expected a call from this machine, got one on behalf of another; use an API key", "origin"
+    )

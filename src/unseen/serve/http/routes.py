@@ -5,30 +5,44 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Security
+from fastapi import APIRouter, Depends, Query, Request, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.websockets import WebSocket
 
 import unseen
-from unseen import LabelSpace
 from unseen.errors import ServiceError
-from unseen.serve.http import bodies, schema, views
+from unseen.serve.http import bodies, creation, schema, views
+from unseen.serve.http import events as events_module
 from unseen.serve.http.auth import LOCAL, ApiKey, bearer_secret
-from unseen.serve.http.bodies import FORM, RAW
+from unseen.serve.http.binary import ARROW, SAFETENSORS
+from unseen.serve.http.bodies import RAW
 from unseen.serve.http.service import Service
-from unseen.serve.http.views import dump_json, json_response
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.snapshots import AUTO, KEPT
+from unseen.serve.http.sockets import observe_socket
+from unseen.serve.http.views import json_response
+from unseen.serve.stream.batch import dump_json
+from unseen.serve.stream.history import THUMBNAILS
+from unseen.serve.stream.snapshots import AUTO, KEPT, SavedSnapshot
 from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
+from unseen.serve.stream.watch import UnknownWatch
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
-SAMPLES = schema.request_body(schema.Samples, raw="Rows of little-endian float32.", form={"images": True})
+BINARY = {
+    RAW: "Rows of little-endian float32: the fast way.",
+    SAFETENSORS: "A safetensors file with one tensor `features` of shape [n, d].",
+    ARROW: "An Arrow stream without compression: a column `features` of lists of floats and, perhaps, one `key`.",
+    "image/*": "One image file; `?key=` is what it is called.",
+}
+SAMPLES = schema.request_body(schema.Samples, raw=BINARY, form={"images": True})
 SAMPLES |= {"security": [{"HTTPBearer": []}]}
+PAGE = 1000  # streams in one answer
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
-CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False})
+CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False}) | IDEMPOTENT
+CREATED: dict[int | str, dict[str, Any]] = {202: {"model": schema.JobInfo, "description": "A job that goes on."}}
+ALARM = schema.request_body(schema.AlarmBody)
 RESTORE = schema.request_body(schema.RestoreBody, raw="A state in safetensors.")
 
 
@@ -102,6 +116,12 @@ async def score(request: Request, id: str) -> Response:
     return json_response(await service.score(entry, await service.read_batch(request, entry)))
 
 
+@router.websocket("/v1/streams/{id}/observe")
+async def observe_messages(socket: WebSocket, id: str) -> None:
+    """Observe over one connection: each message is samples, each answer their verdicts."""
+    await observe_socket(socket.app.state.service, socket, id)
+
+
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
     """Answer while the process runs."""
@@ -126,27 +146,52 @@ async def metrics(service: Shared, key: Reader) -> Response:
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
-@router.post("/v1/streams", status_code=201, response_model=schema.StreamInfo, openapi_extra=CREATE)
-async def create(service: Shared, key: Admin, request: Request) -> Any:
-    """Create a stream from names, a label space the operator offers, or an uploaded one."""
-    if bodies.media_type(request) == FORM:
-        form = await bodies.read_form(request, service.limits)
-        wanted = bodies.parse_json(form.texts.get("stream", ""), schema.StreamBody)
-        labels = await service.run_chore(key.owner, partial(uploaded_space, form.files.get("space", [])))
-    else:
-        wanted = await bodies.read_json(request, schema.StreamBody, service.limits)
-        labels = await service.wanted_space(key.owner, wanted)
-    rule = wanted.threshold
-    config = StreamConfig("", wanted.name, key.owner, wanted.detector, wanted.settings, rule.kind, rule.settings)
-    entry = await service.run_chore(key.owner, partial(service.store.create, labels, config))
-    return await described(service, entry, 201)
+@router.post("/v1/streams", status_code=201, response_model=schema.StreamInfo, responses=CREATED, openapi_extra=CREATE)
+async def create(service: Shared, key: Admin, request: Request) -> Response:
+    """Create a stream from names, a label space the operator offers, or an uploaded one.
+
+    What takes longer than a few seconds (`Prefer: wait=N`, `Prefer: respond-async`) is answered with a job, 202.
+    """
+    job = await creation.start(service, key.owner, request)
+    if await job.wait(creation.wanted_wait(request)):
+        return await described(service, creation.finished(job), 201)
+    response = json_response(dump_json(views.job_info(job)), 202)
+    response.headers.update({"location": f"/v1/jobs/{job.id}", "retry-after": "1"})
+    return response
+
+
+@router.get("/v1/jobs", response_model=schema.JobList)
+async def list_jobs(service: Shared, key: Reader) -> Any:
+    """List the jobs of the key's owner, oldest first."""
+    return {"jobs": [views.job_info(job) for job in service.jobs.owned(key.owner)]}
+
+
+@router.get("/v1/jobs/{id}", response_model=schema.JobInfo)
+async def watch_job(service: Shared, key: Reader, id: str, wait: float = 0) -> Any:
+    """Return how far a job is and, when it is done, the id of its stream; `wait` is in seconds."""
+    job = service.jobs.find(key.owner, id)
+    await job.wait(max(0.0, min(wait, creation.LONGEST)))
+    return views.job_info(job)
+
+
+@router.delete("/v1/jobs/{id}", response_model=schema.JobInfo)
+async def cancel_job(service: Shared, key: Admin, id: str) -> Any:
+    """Cancel a job; one that has ended stays as it is."""
+    job = service.jobs.find(key.owner, id)
+    job.cancel()
+    await job.wait(1)
+    return views.job_info(job)
 
 
 @router.get("/v1/streams")
-async def list_streams(service: Shared, key: Reader) -> schema.StreamList:
-    """List the streams the key may see."""
-    summaries = [views.stream_summary(entry) for entry in service.store.owned(key.owner)]
-    return schema.StreamList.model_validate({"streams": summaries})
+async def list_streams(
+    service: Shared, key: Reader, limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE, after: str = ""
+) -> schema.StreamList:
+    """List the streams the key may see by id, a page of them `after` an id; `next` is None on the last page."""
+    found = sorted((entry for entry in service.store.owned(key.owner)), key=lambda entry: entry.config.id)
+    rest = [entry for entry in found if entry.config.id > after]
+    shown = [views.stream_summary(entry) for entry in rest[:limit]]
+    return schema.StreamList.model_validate({"streams": shown, "next": shown[-1]["id"] if rest[limit:] else None})
 
 
 @router.get("/v1/streams/{id}", response_model=schema.StreamInfo | schema.StreamSummary)
@@ -171,20 +216,36 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
     return await described(service, entry)
 
 
+@router.post("/v1/streams/{id}/alarm", response_model=schema.AlarmInfo, openapi_extra=ALARM)
+async def restart_alarm(service: Shared, entry: AdminEntry, request: Request) -> Any:
+    """Take note of an alarm on the unknown rate: the test starts again, with an allowed rate or one learned anew."""
+    body = await bodies.read_json(request, schema.AlarmBody, service.limits)
+    watch = entry.opened.history.watch = UnknownWatch(body.allowed)
+    return watch.shown()
+
+
 @router.get("/v1/streams/{id}/events")
 async def events(service: Shared, entry: ReadEntry, request: Request) -> Response:
-    """Send the verdicts of every observed sample from now on, as server-sent events."""
+    """Send the verdicts of every observed sample from now on, as server-sent events.
+
+    With `Last-Event-ID` those after that sample come first, as far as they are kept; `missed` says which are not.
+    """
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
     secret = bearer_secret(request)
-    messages = service.events.listen(entry.config.id, lambda: service.may_read(secret, entry))
+    after = events_module.last_event(request.headers.get("last-event-id"))
+    past = partial(views.past_events, entry)
+    messages = service.events.listen(entry.config.id, lambda: service.may(secret, entry, "read"), after, past)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
 @router.get("/v1/streams/{id}/pictures/{seq}")
 async def thumbnail(entry: ReadEntry, seq: int) -> Response:
     """Return the thumbnail of a recent sample."""
-    return Response(entry.thumbnails[seq], media_type="image/jpeg")
+    found = entry.thumbnails.get(seq)
+    if found is None:
+        raise ServiceError(404, f"expected one of the latest {THUMBNAILS} thumbnails, got {seq}; it is not kept")
+    return Response(found, media_type="image/jpeg")
 
 
 @router.get("/v1/streams/{id}/state")
@@ -211,7 +272,7 @@ async def list_snapshots(entry: ReadEntry) -> Any:
 @router.post("/v1/streams/{id}/snapshots", status_code=201)
 async def take_snapshot(service: Shared, entry: AdminEntry) -> dict[str, int]:
     """Take a snapshot and return its number."""
-    taken = await service.run_chore(entry.config.owner, partial(entry.opened.snapshot, KEPT))
+    taken = await service.run_chore(entry.config.owner, partial(keep_snapshot, service, entry))
     return {"snapshot": taken.entry}
 
 
@@ -255,12 +316,10 @@ async def described(service: Service, entry: StreamEntry, status: int = 200) -> 
     return json_response(dump_json(shown), status)
 
 
-def uploaded_space(files: list[bodies.UploadedFile]) -> LabelSpace:
-    """Return an uploaded label space."""
-    if len(files) != 1:
-        raise ServiceError(422, f"expected one file in the field `space`, got {len(files)}; send one")
-    with bodies.as_file(files[0].data) as path:
-        return LabelSpace.load(path)
+def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:
+    """Take a snapshot by hand, if there is room in its owner's share of the disk."""
+    service.store.check_disk(entry.config.owner, entry.opened.memory)
+    return entry.opened.snapshot(KEPT)
 
 
 def restore_upload(stream: Stream, data: bytes) -> None:

@@ -22,6 +22,48 @@ IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
 }
 
 
+CODE_OF_STATUS = {
+    400: "request",
+    401: "key",
+    403: "scope",
+    404: "not_found",
+    405: "method",
+    408: "slow",
+    409: "conflict",
+    413: "size",
+    415: "media_type",
+    422: "invalid",
+    429: "share",
+    500: "defect",
+    503: "busy",
+    505: "http_version",
+    507: "disk",
+}
+CODE_OF_KIND = {
+    "FeatureError": "features",
+    "LabelError": "labels",
+    "SettingError": "settings",
+    "StateError": "state",
+    "ImageError": "image",
+    "EncoderError": "encoder",
+    "MissingExtra": "extra",
+}
+LIMITS = ("batch", "body", "values", "names", "memory", "quota", "streams", "snapshots")  # what is too much to take
+SHARES = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")  # what is too much at once
+STATES = ("opening", "waiting", "damaged", "refused")  # of a stream that is not ready
+CODES = (
+    *CODE_OF_STATUS.values(),
+    *CODE_OF_KIND.values(),
+    *LIMITS,
+    *SHARES,
+    *STATES,
+    "origin",
+    "key_expired",
+    "key_reused",
+    "parameters",
+)
+
+
 class RequestBody(BaseModel):
     """A request body; unknown fields are refused."""
 
@@ -141,6 +183,21 @@ class SnapshotList(BaseModel):
     snapshots: list[SnapshotInfo]
 
 
+class AlarmInfo(BaseModel):
+    """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
+
+    allowed: float | None = Field(description="The unknown rate that is no cause for alarm; null while it is learned.")
+    between: float = Field(description="Samples that pass before a false alarm, on average at least.")
+    evidence: float = Field(description="Evidence for a higher rate, as a share of what raises the alarm.")
+    raised_at: int | None = Field(description="The sample that raised the alarm.")
+
+
+class AlarmBody(RequestBody):
+    """An alarm to start again: with an allowed rate, or with one that is learned anew."""
+
+    allowed: float | None = Field(None, gt=0, lt=1)
+
+
 class StreamInfo(StreamSummary):
     """Everything about an open stream."""
 
@@ -152,35 +209,62 @@ class StreamInfo(StreamSummary):
     moved: dict[str, float] = Field(description="Mean distance of each bank's rows from the frozen text.")
     drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
     drifting: bool
+    alarm: AlarmInfo
     journal_bytes: int
     memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
+    disk_bytes: int = Field(description="Bytes on disk now.")
+    disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
     replayed: int
     faults: list[str]
     snapshots: list[SnapshotInfo]
 
 
+class JobInfo(BaseModel):
+    """Work that may outlast a request; `stream` is what it made, `error` why it failed."""
+
+    job: str
+    status: Literal["running", "done", "failed", "cancelled"]
+    stage: str = Field(description="What is being done.")
+    done: int = Field(description="Units of the stage, of `total`; 0 of 0 where they are not counted.")
+    total: int
+    started: str
+    stream: str | None
+    error: "Error | None"
+
+
+class JobList(BaseModel):
+    """Jobs, oldest first."""
+
+    jobs: list[JobInfo]
+
+
 class StreamList(BaseModel):
-    """The streams a key may see."""
+    """The streams a key may see, by id; `next` is where the next page starts, None on the last."""
 
     streams: list[StreamSummary]
+    next: str | None
 
 
 class Error(BaseModel):
-    """What is wrong: expected, got, remedy."""
+    """What is wrong: expected, got, remedy. `code` is for machines and does not change from version to version."""
 
     error: str
+    code: Literal[CODES]  # type: ignore[valid-type]
     message: str
 
 
-def request_body(model: type[RequestBody], *, raw: str = "", form: dict[str, bool] | None = None) -> dict[str, Any]:
+def request_body(
+    model: type[RequestBody], *, raw: str | dict[str, str] = "", form: dict[str, bool] | None = None
+) -> dict[str, Any]:
     """Return the OpenAPI description of a body of several media types, which a route dispatches on itself.
 
-    A JSON model, raw bytes described by `raw`, or a form whose fields are files (True) or texts.
+    A JSON model, raw bytes described by `raw` (of one kind, or by media type), or a form whose fields are files (True)
+    or texts.
     """
     content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
-    if raw:
-        binary = {"type": "string", "format": "binary", "description": raw}
-        content["application/octet-stream"] = {"schema": binary}
+    for media, meaning in ({"application/octet-stream": raw} if isinstance(raw, str) else raw).items():
+        if meaning:
+            content[media] = {"schema": {"type": "string", "format": "binary", "description": meaning}}
     if form:
         kinds = {True: {"type": "string", "format": "binary"}, False: {"type": "string"}}
         fields = {name: kinds[is_file] for name, is_file in form.items()}

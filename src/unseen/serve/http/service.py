@@ -2,26 +2,30 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
 
-from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.http import views
 from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret, is_loopback
 from unseen.serve.http.bodies import idempotency_key, read_samples
-from unseen.serve.http.events import EventHub
+from unseen.serve.http.events import EventHub, VerdictEvent
+from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import LocalStreams, StreamEntry, StreamStore
 from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
 from unseen.serve.work.fair_pool import RateLimiter
+from unseen.serve.work.jobs import Jobs
+from unseen.serve.work.shares import Shares
 
 T = TypeVar("T")
+PICTURED = ',"pictured":true}'  # the end of an event whose samples have thumbnails
+AT_ONCE = 128 << 10  # bytes of features that are checked on the loop
 
 
 class Service:
@@ -32,18 +36,21 @@ class Service:
         self.store = store or LocalStreams(DataFolder(settings.data), settings)
         self.keys = ApiKeys(settings.data / "keys.json")
         self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
-        self.metrics, self.encoder = Metrics(), ImageEncoder(settings.encoder, self.limits)
+        self.metrics, self.jobs = Metrics(), Jobs(self.limits.jobs)
+        self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
+        self.sockets = Shares(total=self.limits.connections, each=self.limits.sockets, what="sockets", code="listeners")
+        self.store.on_commit = self.metrics.commit.observe
 
     def needs_key(self) -> bool:
         """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
         return self.settings.require_key or self.keys.needed or not is_loopback(self.settings.host)
 
-    def owner_of(self, request: Request) -> str:
-        """Return whose key a request carries, or "" for none that is valid."""
+    def key_of(self, request: Request) -> ApiKey | None:
+        """Return the key a request carries, None where it has none that is valid."""
         try:
-            return self.authorize(bearer_secret(request), "read").owner
+            return self.authorize(bearer_secret(request), "read")
         except ServiceError:
-            return ""
+            return None
 
     def authorize(self, secret: str | None, scope: str) -> ApiKey:
         """Return the caller's key; refuse one that is missing, wrong or too weak."""
@@ -58,10 +65,10 @@ class Service:
         """Return the stream with an id, if the caller's key may see it."""
         return self.store.find(id, self.authorize(secret, scope).owner)
 
-    def may_read(self, secret: str | None, entry: StreamEntry) -> bool:
-        """Return whether a caller may still read a stream: its key may have been revoked, the stream deleted."""
+    def may(self, secret: str | None, entry: StreamEntry, scope: str) -> bool:
+        """Return whether a caller may still use a stream: its key may have been revoked, the stream deleted."""
         try:
-            return self.find(secret, entry.config.id, "read") is entry
+            return self.find(secret, entry.config.id, scope) is entry
         except ServiceError:
             return False
 
@@ -69,14 +76,19 @@ class Service:
         """Run what is slow and seldom away from the loop and from the writers, sharing fairly between owners."""
         return await asyncio.get_running_loop().run_in_executor(self.store.threads.chores.executor(owner), work)
 
+    async def run_parser(self, owner: str, work: Callable[[], T]) -> T:
+        """Parse or check what is large away from the loop, sharing fairly between owners."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.threads.parsers.executor(owner), work)
+
     async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
         """Return what a caller sent as checked features; images are encoded."""
         labels, owner = entry.opened.labels, entry.config.owner
-        samples = await read_samples(request, labels.dim, self.limits)
+        samples = await read_samples(request, labels.dim, self.limits, self.store.threads.parsers.executor(owner))
         self.rate.take(owner, len(samples))
         key = idempotency_key(request)
         if samples.features is not None:
-            return sample_batch(labels, samples.features, key, keys=samples.keys)
+            checked = partial(sample_batch, labels, samples.features, key, keys=samples.keys)
+            return checked() if samples.features.nbytes <= AT_ONCE else await self.run_parser(owner, checked)
         z, thumbnails = await self.encoder.encode(owner, samples.images, RequiredEncoder.of(labels))
         digest = content_digest(samples.images)
         return sample_batch(labels, z, key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
@@ -86,34 +98,26 @@ class Service:
         stream = entry.opened
         assert entry.observe is not None
         answer = await entry.observe(batch)
-        verdicts = views.verdict_list(answer, stream.labels.names, batch.keys)
-        text = views.dump_json(verdicts)
         if not answer.repeated:
             views.count_verdicts(self.metrics, entry, answer)
             entry.thumbnails.add(answer.first, batch.thumbnails)
+            entry.keys.add(answer.first, batch.keys)
             if self.events.has_listeners(entry.config.id):
-                event = views.dump_json({**verdicts, "pictured": True}) if batch.thumbnails else text
-                self.events.publish(entry.config.id, answer.first, event)
+                event = answer.text[:-1] + PICTURED if batch.thumbnails else answer.text
+                last = answer.first + len(answer.verdicts) - 1
+                self.events.publish(entry.config.id, VerdictEvent(answer.first, last, event))
             self.store.snapshot_if_due(stream)
-        return text
+        return answer.text
 
     async def score(self, entry: StreamEntry, batch: SampleBatch) -> str:
         """Return the verdicts on a batch as JSON, without learning anything."""
-        names = entry.opened.labels.names
         assert entry.score is not None
-        return views.dump_json(views.verdict_list(await entry.score(batch), names, batch.keys))
-
-    async def wanted_space(self, owner: str, wanted: StreamBody) -> LabelSpace:
-        """Return the label space a body asks for: offered by the operator, or built from names."""
-        name = wanted.space
-        if (wanted.names is None) == (name is None):
-            raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
-        if name is not None:
-            return await self.run_chore(owner, lambda: self.store.folder.space(name))
-        return await self.encoder.space(owner, wanted.names or [], wanted.negatives)
+        return (await entry.score(batch)).text
 
     async def close(self) -> None:
         """Answer what waits, leave every stream with a fresh snapshot, and end all threads."""
+        self.jobs.close()
         await self.store.idle()
         await asyncio.to_thread(self.encoder.close)
         await asyncio.to_thread(self.store.close)
+        await asyncio.to_thread(self.log.close)

@@ -1,7 +1,7 @@
 """What a service shows of its streams: for a list, for a page, for Prometheus."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -9,22 +9,19 @@ from starlette.responses import Response
 
 from unseen import LabelSpace
 from unseen.labels.nearest import nearest_negatives
+from unseen.serve.http.errors import error_content
+from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.stream.batch import BatchVerdicts
+from unseen.serve.stream.batch import BatchVerdicts, dump_json
+from unseen.serve.stream.disk import folder_bytes
+from unseen.serve.stream.history import RecentVerdicts
 from unseen.serve.stream.snapshots import SnapshotFolder
 from unseen.serve.stream.store import StreamEntry
-from unseen.verdicts import finite, records
+from unseen.serve.work.jobs import DONE, Job
+from unseen.verdicts import finite
 
 LATEST = 60  # verdicts a page shows when it is opened
-
-
-def verdict_list(answer: BatchVerdicts, names: Sequence[str], keys: Sequence[str | None] = ()) -> dict[str, Any]:
-    """Return verdicts as JSON shows them; samples that were only scored have no number."""
-    rows = list(records(answer.verdicts, names, keys or [None] * len(answer.verdicts)))
-    if answer.first >= 0:
-        for seq, row in enumerate(rows, answer.first):
-            row["seq"] = seq
-    return {"verdicts": rows, "repeated": answer.repeated}
+EVENT = 256  # verdicts in one event of those that came before
 
 
 def stream_summary(entry: StreamEntry) -> dict[str, Any]:
@@ -69,8 +66,11 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
         "moved": stream.moved(),
         "drift": drift,
         "drifting": drift >= 1,
+        "alarm": stream.history.watch.shown(),
         "journal_bytes": stream.journal.size(),
         "memory_bytes": stream.memory,
+        "disk_bytes": folder_bytes(stream.folder),
+        "disk_expected_bytes": stream.expected_disk,
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": snapshot_list(stream.snapshots),
@@ -89,15 +89,39 @@ def snapshot_list(snapshots: SnapshotFolder) -> list[dict[str, Any]]:
 def stream_history(entry: StreamEntry) -> dict[str, Any]:
     """Return curves, recent margins and the latest verdicts, with which of them have a thumbnail."""
     stream = entry.opened
-    history, last = stream.history, stream.history.recent[-LATEST:]
-    first = stream.at.seq - len(last)
-    latest = verdict_list(BatchVerdicts(first, last), stream.labels.names)["verdicts"]
+    history, recent = stream.history, stream.history.recent
+    latest = recent_records(entry, recent.after(recent.first + len(recent.verdicts) - LATEST - 1))
     return {
         "points": [point._asdict() | {"threshold": finite(point.threshold)} for point in history.points],
         "margins": history.margins,
         "drift": history.drift,
         "latest": [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest],
     }
+
+
+def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str, Any]]:
+    """Return verdicts that are kept, with what their callers called the samples."""
+    keys = [entry.keys.get(recent.first + place) for place in range(len(recent.verdicts))]
+    return BatchVerdicts(recent.first, recent.verdicts).rows(entry.opened.labels.names, keys)
+
+
+def past_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
+    """Return the verdicts of the samples after one, as far as they are kept."""
+    rows = recent_records(entry, entry.opened.history.recent.after(after))
+    parts = [rows[start : start + EVENT] for start in range(0, len(rows), EVENT)]
+    return [
+        VerdictEvent(part[0]["seq"], part[-1]["seq"], dump_json({"verdicts": part, "repeated": False}))
+        for part in parts
+    ]
+
+
+def job_info(job: Job) -> dict[str, Any]:
+    """Return how far a job is, and what it made or why it failed."""
+    made = job.result if job.status == DONE else None
+    started = datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds")
+    shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
+    error = error_content(job.error)[1] if job.error else None
+    return {**shown, "started": started, "stream": made.config.id if made else None, "error": error}
 
 
 def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:
@@ -126,22 +150,20 @@ def count_verdicts(metrics: Metrics, entry: StreamEntry, answer: BatchVerdicts) 
 
 def metrics_text(metrics: Metrics, entries: Iterable[StreamEntry]) -> bytes:
     """Return the metrics with gauges as they stand now."""
-    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.drift, metrics.faults):
+    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.age, metrics.drift, metrics.alarm):
         gauge.clear()
+    metrics.faults.clear()
     for entry in entries:
         metrics.streams.labels(entry.status).inc()
         if entry.stream and entry.observe:
             id = entry.config.id
             metrics.journal.labels(id).set(entry.stream.journal.size())
             metrics.waiting.labels(id).set(entry.observe.waiting)
+            metrics.age.labels(id).set(entry.observe.age)
             metrics.drift.labels(id).set(entry.stream.history.drift)
+            metrics.alarm.labels(id).set(entry.stream.history.watch.raised_at is not None)
             metrics.faults.labels(id).set(len(entry.stream.faults))
     return metrics.text()
-
-
-def dump_json(content: dict[str, Any]) -> str:
-    """Return JSON text."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def json_response(text: str, status: int = 200) -> Response:

@@ -1,9 +1,10 @@
 """What callers send to a stream, and what they get back."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError
-from unseen.verdicts import VerdictArray
+from unseen.verdicts import VerdictArray, records
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,34 @@ class BatchVerdicts(NamedTuple):
     first: int
     verdicts: VerdictArray
     repeated: bool = False
+    text: str = ""  # as JSON, where it is to be sent
+
+    def rows(self, names: Sequence[str], keys: Sequence[str | None] = ()) -> list[dict[str, Any]]:
+        """Return verdicts as JSON shows them; samples that were only scored have no number."""
+        rows = list(records(self.verdicts, names, keys or [None] * len(self.verdicts)))
+        if self.first >= 0:
+            for seq, row in enumerate(rows, self.first):
+                row["seq"] = seq
+        return rows
+
+    def with_text(self, names: Sequence[str], keys: Sequence[str | None] = ()) -> "BatchVerdicts":
+        """Return the verdicts with what is sent of them."""
+        return self._replace(text=dump_json({"verdicts": self.rows(names, keys), "repeated": self.repeated}))
+
+
+Work = Callable[[Sequence[SampleBatch]], Sequence[BatchVerdicts | Exception]]
+
+
+def with_texts(work: Work, names: Sequence[str], batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
+    """Return the answers to a block with what is sent of them, made by the thread that computed them: it takes as long
+    as the rest of a request, and the loop serves everyone."""
+    answers = zip(work(batches), batches, strict=True)
+    return [one if isinstance(one, Exception) else one.with_text(names, batch.keys) for one, batch in answers]
+
+
+def dump_json(content: dict[str, Any]) -> str:
+    """Return JSON text."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def sample_batch(

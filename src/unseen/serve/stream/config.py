@@ -14,6 +14,7 @@ from unseen.storage.files import replacing
 
 STREAM_ID = re.compile("[0-9a-f]{16}")
 FORMAT = 2  # of stream.json; 0.1 wrote no format
+KEPT = 2048  # unknown images that a stream keeps: a service has many streams
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class StreamConfig:
     threshold_settings: dict[str, Any] = field(default_factory=dict)
     created: str = ""
     format: int = FORMAT
+    request: str = ""  # hashes of the idempotency key and the body that asked for the stream
 
     @property
     def refusal(self) -> str:
@@ -42,15 +44,20 @@ class StreamConfig:
             )
         return ""
 
+    @property
+    def recipe(self) -> str:
+        """Return what decides how the stream computes, as text: equal for streams that compute alike."""
+        return json.dumps([self.detector, self.settings, self.threshold, self.threshold_settings], sort_keys=True)
+
     def spec(self, labels: LabelSpace) -> SessionSpec:
         """Return how the stream's session is built."""
-        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings)
+        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings, keep=KEPT)
 
     def check(self, labels: LabelSpace) -> None:
         """Refuse settings that a service cannot work with, or that do not survive one sample."""
-        if detectors.find(self.detector).needs_patches:
+        if parts := detectors.find(self.detector).parts:
             raise SettingError(
-                f"expected a detector of whole-image vectors, got {self.detector!r}, which needs patches; "
+                f"expected a detector of whole-image vectors, got {self.detector!r}, which needs {parts}; "
                 "choose another for a service"
             )
         try:

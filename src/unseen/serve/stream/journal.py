@@ -159,29 +159,41 @@ class Journal:
         """Return the bytes the journal takes on disk."""
         return 0
 
+    def rest(self) -> None:
+        """Close the files until they are needed again."""
+
     def close(self) -> None:
         """Close the files; what was appended stays."""
 
 
 class SqliteJournal(Journal):
-    """A journal in one SQLite file. One thread at a time may use it."""
+    """A journal in one SQLite file. One thread at a time may use it; at rest it holds no file open."""
+
+    is_open = False
 
     def __init__(self, path: Path, start: Position) -> None:
         self.path, self.start, self.tip = path, start, Tip(path.with_name(TIP))
         refuse_holes(path.with_name(path.name + "-wal"))
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            if self._is_new():
-                self._db.executescript(OPEN + SCHEMA)
-            else:
-                self._db.executescript(OPEN)
+            self._connection.executescript(OPEN + SCHEMA if self._is_new() else OPEN)
+            self.is_open = True
             self._check_tip()
         except sqlite3.Error as error:
-            self._db.close()
+            self._connection.close()
             raise no_room(error) if is_passing(error) else journal_damage(path, error) from error
         except BaseException:
-            self._db.close()
+            self._connection.close()
             raise
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """Return the connection, made again after a rest."""
+        if not self.is_open:
+            self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._connection.executescript(OPEN)
+            self.is_open = True
+        return self._connection
 
     def append(
         self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
@@ -238,8 +250,12 @@ class SqliteJournal(Journal):
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
+    def rest(self) -> None:
+        self.is_open = False
+        self._connection.close()
+
     def close(self) -> None:
-        self._db.close()
+        self.rest()
 
     def _check_tip(self) -> None:
         """Refuse a journal that lacks what was acknowledged: SQLite takes a shortened log for one that ended there."""
@@ -254,8 +270,8 @@ class SqliteJournal(Journal):
 
     def _is_new(self) -> bool:
         """Return whether there are no tables yet; refuse a file of another format before anything is written to it."""
-        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        is_new = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        found = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+        is_new = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if is_new or found == VERSION:
             return bool(is_new)
         remedy = "a newer unseen wrote it, install that" if found > VERSION else "open it with the unseen it is from"

@@ -1,6 +1,7 @@
 """How much memory a stream will take, known before it is made."""
 
-from dataclasses import replace
+import json
+from functools import lru_cache
 from itertools import product
 
 import torch
@@ -15,12 +16,13 @@ from unseen.session import Session
 
 WIDTHS = (8, 16, 24)  # of the small label spaces that a state is measured on
 FEW, MORE = 20, 21  # names of each side: from 16 on, sizes grow linearly with them
+SIDES = ((FEW, FEW), (MORE, FEW), (FEW, MORE))
 
 
 def session_bytes(session: Session) -> int:
-    """Return the bytes of everything a session has learned."""
+    """Return the bytes of everything a session has learned, and of the images that it may keep."""
     tensors = [tensor for state in session.snapshot for tensor in flatten(state).values()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return session.reservoir.byte_limit + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def state_bytes(config: StreamConfig, labels: LabelSpace) -> int:
@@ -30,13 +32,11 @@ def state_bytes(config: StreamConfig, labels: LabelSpace) -> int:
     give the size for a large one.
     """
     known, negative = len(labels.names), len(labels.negatives)
-    sides = ((FEW, FEW), (MORE, FEW), (FEW, MORE))
     try:
-        dtype = labels.id_anchors.dtype
-        sizes = {(side, dim): _measured(config, *side, dim, dtype) for side, dim in product(sides, WIDTHS)}
+        sizes = _sizes(config.recipe, labels.id_anchors.dtype)
     except (UnseenError, TypeError, ValueError, RuntimeError, ArithmeticError):
         return 0  # settings that do not work at all, which `StreamConfig.check` says better
-    few, more_known, more_negative = (_at_width([sizes[side, dim] for dim in WIDTHS], labels.dim) for side in sides)
+    few, more_known, more_negative = (_at_width([sizes[side, dim] for dim in WIDTHS], labels.dim) for side in SIDES)
     return int(few + (known - FEW) * (more_known - few) + (negative - FEW) * (more_negative - few))
 
 
@@ -44,7 +44,14 @@ def check_names(labels: LabelSpace, limits: Limits) -> None:
     """Refuse a label space of too many names, however it came."""
     for what, names, most in (("names", labels.names, limits.names), ("negatives", labels.negatives, limits.negatives)):
         if len(names) > most:
-            raise ServiceError(413, f"expected at most {most:,} {what}, got {len(names):,}; leave some out")
+            raise ServiceError(413, f"expected at most {most:,} {what}, got {len(names):,}; leave some out", "names")
+
+
+@lru_cache(64)
+def _sizes(recipe: str, dtype: torch.dtype) -> dict[tuple[tuple[int, int], int], int]:
+    """Return the bytes of the states of small label spaces, by names of each side and width."""
+    config = StreamConfig("", "", "", *json.loads(recipe))
+    return {(side, dim): _measured(config, *side, dim, dtype) for side, dim in product(SIDES, WIDTHS)}
 
 
 def _measured(config: StreamConfig, known: int, negative: int, dim: int, dtype: torch.dtype) -> int:
@@ -52,7 +59,7 @@ def _measured(config: StreamConfig, known: int, negative: int, dim: int, dtype: 
     anchors = normalize(torch.randn(known + negative, dim, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
     names = [f"name {number}" for number in range(known + negative)]
     space = LabelSpace(tuple(names[:known]), tuple(names[known:]), anchors[:known], anchors[known:])
-    session = replace(config, id="").spec(space).build()
+    session = config.spec(space).build()
     session.observe(anchors[:1])
     return session_bytes(session)
 

@@ -8,6 +8,7 @@ from unseen.errors import ServiceError
 from unseen.serve.stream.journal import Position, Retention
 
 AUTO, KEPT, RESTORED, DAMAGED = "auto", "kept", "restored", "damaged"
+MOST_DAMAGED = 4  # set aside; the oldest make room
 AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
 
 
@@ -41,7 +42,9 @@ class SnapshotFolder:
     def new(self, kind: str, entry: int) -> SavedSnapshot:
         """Return where a new snapshot belongs; refuse one by hand too many."""
         if kind == KEPT and len(self.all(KEPT)) >= self._most_kept:
-            raise ServiceError(409, f"expected at most {self._most_kept} snapshots, got one more; delete one first")
+            raise ServiceError(
+                409, f"expected at most {self._most_kept} snapshots, got one more; delete one first", "snapshots"
+            )
         return self.slot(kind, entry)
 
     def all(self, *kinds: str) -> list[SavedSnapshot]:
@@ -63,6 +66,8 @@ class SnapshotFolder:
     def set_aside(self, saved: SavedSnapshot) -> None:
         """Rename a snapshot that cannot be read, so that it is neither used nor lost."""
         saved.path.rename(self.slot(DAMAGED, saved.entry).path)
+        for old in self.all(DAMAGED)[:-MOST_DAMAGED]:
+            old.path.unlink()
 
     def rotate(self, at: Position, *, retain: int, receipts: int) -> Retention | None:
         """Delete what newer snapshots replace; return what the journal may drop after this."""

@@ -5,8 +5,9 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import Counter as Count
@@ -15,10 +16,11 @@ from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError, UnseenError
 from unseen.serve.settings import EVERYONE, Settings
-from unseen.serve.stream.batch import BatchVerdicts, SampleBatch
+from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
 from unseen.serve.stream.config import StreamConfig, read_config
+from unseen.serve.stream.disk import check_quota, expected_bytes, folder_bytes
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.history import Thumbnails
+from unseen.serve.stream.history import RECENT, THUMBNAILS, RecentItems
 from unseen.serve.stream.memory import check_names, state_bytes
 from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
@@ -30,6 +32,7 @@ log = logging.getLogger("unseen.serve")
 
 OPENERS = 2 * len(os.sched_getaffinity(0))  # threads: opening computes and waits for the disk in turn
 STOP_SECONDS = 4  # after which a stop takes no more snapshots
+JOURNALS = 100  # whose files stay open, three each: those used last
 SNAPSHOTS = 8  # at most a second, of the streams that would take longest to replay
 READY, OPENING, WAITING, DAMAGED, REFUSED = "ready", "opening", "waiting", "damaged", "refused"
 
@@ -44,7 +47,8 @@ class StreamEntry:
     stream: Stream | None = None
     observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
-    thumbnails: Thumbnails = field(default_factory=Thumbnails)
+    thumbnails: RecentItems[bytes] = field(default_factory=lambda: RecentItems(THUMBNAILS))
+    keys: RecentItems[str | None] = field(default_factory=lambda: RecentItems(RECENT))  # what callers call samples
     counters: list[Count] | None = None
 
     @property
@@ -53,7 +57,9 @@ class StreamEntry:
         if self.stream is None:
             why = self.reason or "still being opened; try again in a moment"
             status = 507 if self.status == WAITING else 503
-            raise ServiceError(status, f"expected a stream that is ready, got one that is {self.status}: {why}")
+            raise ServiceError(
+                status, f"expected a stream that is ready, got one that is {self.status}: {why}", self.status
+            )
         return self.stream
 
     async def idle(self) -> None:
@@ -70,6 +76,7 @@ class StreamStore(ABC):
         self.threads = ServiceThreads(settings.compute)
         self.entries = {path.name: _entry(path) for path in folder.stream_folders()}
         self.stopping = False
+        self.on_commit: Callable[[float], object] = lambda seconds: None  # told how long the disk took
         self.ready, self._retried, self._summed = False, 0.0, 0.0
 
     @abstractmethod
@@ -121,10 +128,12 @@ class StreamStore(ABC):
         limits, most = self.settings.limits, self.settings.limits.streams
         check_names(labels, limits)
         if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
-            raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first")
+            raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first", "streams")
+        wanted = replace(wanted, detector=detectors.find(wanted.detector).name)
         self._check_memory(labels, wanted)
+        self.check_disk(wanted.owner, expected_bytes(labels, state_bytes(wanted, labels), self.settings.durability))
         wanted.check(labels)
-        config = self.folder.add_stream(labels, replace(wanted, detector=detectors.find(wanted.detector).name))
+        config = self.folder.add_stream(labels, wanted)
         entry = self.entries[config.id] = StreamEntry(config)
         self._try_open(entry)
         return entry
@@ -144,7 +153,14 @@ class StreamStore(ABC):
                     413,
                     f"expected {what} to take at most {most:,} bytes, got {before:,} and {size:,} for a new one; "
                     "choose smaller settings or delete a stream",
+                    "memory",
                 )
+
+    def check_disk(self, owner: str, more: int) -> None:
+        """Refuse what would take an owner over its share of the disk, by what its streams may come to or have."""
+        owned = [entry for entry in list(self.entries.values()) if entry.config.owner == owner and entry.stream]
+        taken = sum(max(entry.opened.expected_disk, folder_bytes(entry.opened.folder)) for entry in owned)
+        check_quota(taken, more, self.settings.limits)
 
     def delete(self, entry: StreamEntry) -> None:
         """Remove a stream and everything it learned."""
@@ -173,6 +189,7 @@ class StreamStore(ABC):
         now = time.monotonic()
         if now - self._summed > 1:
             self._summed = now
+            self.threads.keeper.submit(self._rest)
             for costly in self._costly_streams():
                 self._queue_snapshot(costly)
 
@@ -188,6 +205,12 @@ class StreamStore(ABC):
             excess -= stream.replay_seconds
             found.append(stream)
         return found
+
+    def _rest(self) -> None:
+        """Close the files of the journals that were used least lately, so that few hold any."""
+        holding = [entry.stream for entry in list(self.entries.values()) if entry.stream and entry.stream.holds_files]
+        for stream in sorted(holding, key=lambda stream: stream.used)[:-JOURNALS]:
+            stream.rest()
 
     def _queue_snapshot(self, stream: Stream) -> None:
         if not stream.snapshot_queued and not stream.durability.volatile:
@@ -215,9 +238,12 @@ class LocalStreams(StreamStore):
         """Replay a stream."""
         config, settings = entry.config, self.settings
         stream = Stream(self.folder.streams / config.id, config, settings.durability)
+        stream.rest()
+        stream.on_commit = lambda seconds: self.on_commit(seconds)
         executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
-        entry.observe = MicroBatcher(stream.observe, executor, block=BLOCK, queue=queue)
-        entry.score = MicroBatcher(stream.score, executor, block=BLOCK, queue=queue)
+        observe, score = (partial(with_texts, work, stream.labels.names) for work in (stream.observe, stream.score))
+        entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)
+        entry.score = MicroBatcher(score, executor, block=BLOCK, queue=queue)
         entry.stream, entry.status = stream, READY
 
     def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:

@@ -4,7 +4,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,6 +19,8 @@ from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, first_of_each_key, raw_bytes, split_by_batch
 from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.disk import expected_bytes
+from unseen.serve.stream.fresh import fresh_session
 from unseen.serve.stream.history import History
 from unseen.serve.stream.journal import (
     OBSERVE,
@@ -36,6 +38,7 @@ from unseen.serve.stream.memory import session_bytes
 from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO, AUTOS, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
 from unseen.session import Session
+from unseen.storage.files import claimed_checksum
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 log = logging.getLogger("unseen.serve")
@@ -47,10 +50,11 @@ class Stream:
     def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
         self.folder, self.config, self.durability = folder, config, durability
         self.labels = shared_space(folder / "space.safetensors")
-        self.spec = config.spec(self.labels)
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
         self.snapshot_queued = False
+        self.on_commit: Callable[[float], object] = lambda seconds: None
+        self.used = 0.0  # when something was last written
         self.replay_seconds = 0.0  # that a restart would take for what no snapshot covers
         self._lock = threading.Lock()
         self._saving = threading.Lock()
@@ -58,6 +62,10 @@ class Stream:
         self._closed = False
         self.start = self.at = Position.start(f"{config.id} {self.labels.fingerprint}")
         self._recover()
+
+    def fresh(self) -> Session:
+        """Return a session as it was before the first sample."""
+        return fresh_session(self.config, self.labels)
 
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Return verdicts for a block without learning anything."""
@@ -82,7 +90,7 @@ class Stream:
         with self._lock:
             self._refresh()
             self._append(JournalEntry(RESET, 0, b""))
-            self._begin(self.spec.build())
+            self._begin(self.fresh())
 
     def snapshot(self, kind: str = KEPT) -> SavedSnapshot:
         """Write the state readers see to a file of its own, while the writer goes on."""
@@ -101,7 +109,7 @@ class Stream:
 
     def restore(self, source: Path) -> None:
         """Take over the state in a file; the journal records it as one more entry."""
-        session = self.spec.resume(source)
+        session = self.fresh().resumed(checkpoint.load(source))
         refuse_infinite(session)
         with self._lock:
             self._refresh()
@@ -128,15 +136,28 @@ class Stream:
         """Return the bytes of the state; while a block is learned there are two."""
         return session_bytes(self.readers)
 
+    @property
+    def expected_disk(self) -> int:
+        """Return the bytes on disk that the stream may come to, without snapshots taken by hand."""
+        return expected_bytes(self.labels, self.memory, self.durability)
+
     def moved(self) -> dict[str, float]:
         """Return for each bank how far its rows have moved from the frozen text on average."""
-        state, start = flatten(self.readers.snapshot.detector), flatten(self.spec.build().snapshot.detector)
+        state, start = flatten(self.readers.snapshot.detector), flatten(self.fresh().snapshot.detector)
         pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2 and start[name].any()}
         return {
             name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
             for name, (bank, anchors) in pairs.items()
             if bank.shape == anchors.shape and bank.shape[1] == self.labels.dim and len(bank)
         }
+
+    def rest(self) -> None:
+        """Close the journal's files until they are needed, unless it is in use."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self.journal.rest()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         """Take a last snapshot, so that the next start replays nothing, and close the files."""
@@ -163,7 +184,9 @@ class Stream:
             return None
         if found.digest != batch.digest:
             return ServiceError(
-                422, "expected the features this idempotency key came with first, got others; use a new key"
+                422,
+                "expected the features this idempotency key came with first, got others; use a new key",
+                "key_reused",
             )
         return BatchVerdicts(found.first, np.frombuffer(found.answer, VERDICT_DTYPE), repeated=True)
 
@@ -177,13 +200,19 @@ class Stream:
         self._publish()
         return answers
 
+    @property
+    def holds_files(self) -> bool:
+        """Return whether the journal's files are open."""
+        return isinstance(self.journal, SqliteJournal) and self.journal.is_open
+
     def _append(self, entry: JournalEntry, receipts: Sequence[Receipt] = ()) -> None:
-        self._fresh = False  # until the write is confirmed, what is on disk is not known
+        self._fresh, started = False, time.perf_counter()  # until it is confirmed, what is on disk is not known
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
             raise no_room(error) from error
-        self._retention, self._fresh = None, True
+        self._retention, self._fresh, self.used = None, True, time.monotonic()
+        self.on_commit(time.perf_counter() - started)
 
     def _refresh(self) -> None:
         """After a failed write, go back to what is on disk, whatever that is."""
@@ -198,8 +227,9 @@ class Stream:
         self.journal: Journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
         if self.journal.lost_tip:
             self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
-        self._begin(self.spec.build())
-        self.at = self._from_snapshot() or self.start
+        fresh = self.fresh()
+        self._begin(fresh)
+        self.at = self._from_snapshot(fresh) or self.start
         self._snapshotted = self.at.seq
         self.replayed, started = 0, time.perf_counter()
         for entry, at in self.journal.replay(self.at):
@@ -224,12 +254,12 @@ class Stream:
             )
         self.journal.set_note("arithmetic", now)
 
-    def _from_snapshot(self) -> Position | None:
+    def _from_snapshot(self, fresh: Session) -> Position | None:
         for saved in reversed(self.snapshots.all()):
             try:
                 found = checkpoint.load(saved.path)
                 at = _position(found.identity, saved.entry)
-                session = self.spec.build().resumed(found)
+                session = fresh.resumed(found)
             except OSError:  # of the disk or of file handles; says nothing about the snapshot
                 raise
             except Exception as error:  # an altered file may lead anywhere
@@ -243,12 +273,12 @@ class Stream:
 
     def _replay(self, entry: JournalEntry, at: Position) -> None:
         if entry.kind == RESET:
-            self._begin(self.spec.build())
+            self._begin(self.fresh())
         elif entry.kind == RESTORE:
             saved = self.snapshots.slot(RESTORED, at.entry)
             if not saved.path.is_file() or saved.digest != entry.payload:
                 raise StateError(f"expected the state {saved.path.name} as it was, got another; restore a backup")
-            self._begin(self.spec.resume(saved.path))
+            self._begin(self.fresh().resumed(checkpoint.load(saved.path)))
         else:
             self.history.add(at.seq - entry.count, self.writer.observe(self._features(entry)).structured())
 
@@ -266,13 +296,14 @@ class Stream:
         self.readers = self.writer.at(self.writer.snapshot)
 
 
-_spaces: WeakValueDictionary[tuple[str, torch.dtype], LabelSpace] = WeakValueDictionary()
+_spaces: WeakValueDictionary[str, LabelSpace] = WeakValueDictionary()
 
 
 def shared_space(path: Path) -> LabelSpace:
-    """Return the label space in a file; streams with equal ones share one copy."""
-    labels = LabelSpace.load(path)
-    return _spaces.setdefault((labels.fingerprint, labels.id_anchors.dtype), labels)
+    """Return the label space in a file; of files with equal checksums one is read, and streams share it."""
+    claimed = claimed_checksum(path)
+    found = _spaces.get(claimed)
+    return found if found is not None else _spaces.setdefault(claimed, LabelSpace.load(path))
 
 
 def refuse_infinite(session: Session) -> None:

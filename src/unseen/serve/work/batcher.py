@@ -35,6 +35,7 @@ class MicroBatcher(Generic[P, A]):
     ) -> None:
         self._work, self._pool, self._block, self._queue = work, pool, block, queue
         self._requests: deque[tuple[P, asyncio.Future[A]]] = deque()
+        self._oldest = 0.0  # when the first request that waits came
         self._task: asyncio.Task[None] | None = None
         self.waiting = 0  # samples that wait for the next block
         self._last_requests, self._last_seconds = 0, 0.0  # of the last block
@@ -43,8 +44,12 @@ class MicroBatcher(Generic[P, A]):
     async def __call__(self, request: P) -> A:
         """Return the answer to one request; refuse it when too many samples wait already."""
         if self._requests and self.waiting + len(request) > self._queue:
-            raise ServiceError(429, f"expected at most {self._queue} samples waiting, got more; try again in a moment")
+            raise ServiceError(
+                429, f"expected at most {self._queue} samples waiting, got more; try again in a moment", "queue"
+            )
         answer = asyncio.get_running_loop().create_future()
+        if not self._requests:
+            self._oldest = time.monotonic()
         self._requests.append((request, answer))
         self.waiting += len(request)
         if self._task is None:
@@ -52,6 +57,11 @@ class MicroBatcher(Generic[P, A]):
         elif self._enough and not self._enough.done() and self._is_enough():
             self._enough.set_result(None)
         return await answer
+
+    @property
+    def age(self) -> float:
+        """Return for how many seconds, at most, a request has waited for the next block."""
+        return time.monotonic() - self._oldest if self._requests else 0.0
 
     async def idle(self) -> None:
         """Wait until every request is answered."""
@@ -76,6 +86,9 @@ class MicroBatcher(Generic[P, A]):
         self._enough = None
 
     def _next_block(self) -> list[tuple[P, asyncio.Future[A]]]:
+        self._leave_out_gone()
+        if not self._requests:
+            return []
         block = [self._requests.popleft()]
         size = len(block[0][0])
         while self._requests and size + len(self._requests[0][0]) <= self._block:
@@ -84,7 +97,16 @@ class MicroBatcher(Generic[P, A]):
         self.waiting -= size
         return block
 
+    def _leave_out_gone(self) -> None:
+        """Drop the requests of callers that have gone: when the service stops, it waits for nobody."""
+        gone = [pair for pair in self._requests if pair[1].done()]
+        if gone:
+            self.waiting -= sum(len(request) for request, _ in gone)
+            self._requests = deque(pair for pair in self._requests if not pair[1].done())
+
     async def _answer(self, block: list[tuple[P, asyncio.Future[A]]]) -> None:
+        if not block:
+            return
         answers: Sequence[A | Exception]
         started = time.perf_counter()
         try:

@@ -20,6 +20,7 @@ from unseen.encoders import Encoder
 from unseen.errors import EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.images import Image
 from unseen.images.decode import claimed_pixels, decode, jpeg_thumbnail
+from unseen.progress import Progress, no_progress
 from unseen.serve.settings import Limits
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.fair_pool import FairThreadPool
@@ -100,11 +101,13 @@ class ImageEncoder:
             self._encoder = self._encoder or load_encoder(self.name)
             return self._encoder
 
-    async def space(self, owner: str, names: Sequence[str], negatives: int) -> LabelSpace:
+    async def space(
+        self, owner: str, names: Sequence[str], negatives: int, *, progress: Progress = no_progress
+    ) -> LabelSpace:
         """Return a label space of `names` with mined negatives."""
         if not 0 < len(names) <= self.limits.names:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
-        work = partial(self._build_space, names, negatives)
+        work = partial(self._build_space, names, negatives, progress)
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
     async def encode(self, owner: str, files: Sequence[bytes], required: RequiredEncoder) -> EncodedImages:
@@ -136,8 +139,8 @@ class ImageEncoder:
         self._encoding.abandon()
         self._mining.abandon()
 
-    def _build_space(self, names: Sequence[str], negatives: int) -> LabelSpace:
-        return LabelSpace.build(names, self.encoder(), negatives=negatives)
+    def _build_space(self, names: Sequence[str], negatives: int, progress: Progress) -> LabelSpace:
+        return LabelSpace.build(names, self.encoder(), negatives=negatives, progress=progress)
 
     def _decode(self, batch: ImageBatch) -> list[Image] | Exception:
         try:

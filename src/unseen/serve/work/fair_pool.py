@@ -112,6 +112,8 @@ class RateLimiter:
     """A bucket per owner that fills at `rate` a second and holds two seconds' worth."""
 
     rate: float
+    what: str = "samples"
+    code: str = "rate"
     clock: Callable[[], float] = time.monotonic  # a jump of the wall clock changes nothing
     _level: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -124,7 +126,9 @@ class RateLimiter:
         level = min(most, level + (now - then) * self.rate)
         if level < min(amount, most):
             wait = (min(amount, most) - level) / self.rate
-            raise ServiceError(429, f"expected at most {self.rate:g} samples a second, got more; wait {wait:.1f} s")
+            raise ServiceError(
+                429, f"expected at most {self.rate:g} {self.what} a second, got more; wait {wait:.1f} s", self.code
+            )
         self._level[owner] = level - amount, now
 
 
@@ -134,11 +138,13 @@ class ServiceThreads:
     def __init__(self, compute: int) -> None:
         self.writers = FairThreadPool(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
         self.chores = FairThreadPool(1, "chores", compute=compute, nice=2)  # slow and seldom: create, inspect, download
+        self.parsers = FairThreadPool(1, "parse", compute=compute)  # what is large in requests
         self.keeper = thread_pool(1, "keeper", compute=compute)  # opens streams and takes snapshots
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
         self.writers.close()
+        self.parsers.close()
         self.chores.close()
         self.keeper.shutdown()
 

@@ -11,15 +11,17 @@ from unseen.serve.settings import EVERYONE
 class Shares:
     """Count what each owner holds; refuse what is over its share, or over what there is."""
 
-    def __init__(self, *, total: int, each: int, what: str) -> None:
-        self.total, self.each, self.what = total, each, what
+    def __init__(self, *, total: int, each: int, what: str, code: str = "") -> None:
+        self.total, self.each, self.what, self.code = total, each, what, code
         self.taken: Counter[str] = Counter()
 
     def take(self, owner: str, amount: int, *, reserve: int = 0) -> None:
         """Count `amount` as held by an owner, leaving `reserve` of the whole for others."""
         if owner != EVERYONE and self.taken[owner] + amount > self.each:
             raise ServiceError(
-                429, f"expected at most {self.each:,} {self.what} of one caller at once, got more; wait for answers"
+                429,
+                f"expected at most {self.each:,} {self.what} of one caller at once, got more; wait for answers",
+                self.code,
             )
         if self.taken.total() + amount > self.total - reserve:
             raise ServiceError(

@@ -1,0 +1,146 @@
+"""A few labelled examples per class: every method that may see them, by their number, on stored CLIP features.
+
+    python benchmarks/examples.py FOLDER                                   # tin-near-0, imagenet200; minutes
+    python benchmarks/examples.py FOLDER --suites tin-near-0 tin-near-2 --shots 5 --methods pooled neglabel --seeds 3
+
+Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
+from names alone, on the same streams; `pooled` has the examples. `+` after a frozen method: its label space is moved by
+the examples. A seed is one draw of examples and one order of arrival. Figures are in percent.
+"""
+
+import functools
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from pooled import NEAR, OFFLINE, SETS, load_suite
+from unseen import LabelSpace, detectors, fewshot
+from unseen.bench import Case, Row, command, grouped, markdown_table, mean
+from unseen.bench.command import Arguments
+from unseen.detectors import Detector
+from unseen.evaluate import evaluate
+from unseen.labels import Examples, with_examples
+from unseen.trial import Trial
+
+SUITES = {**SETS, **NEAR, **OFFLINE}
+SHOTS = (1, 2, 4, 8, 16)
+FEWEST_LEFT = 2  # images of each known class that stay for the stream
+METHODS = ("zero-shot", "pooled", "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
+FIGURES = {
+    "margin_auroc": "AUROC",
+    "margin_fpr95_id": "FPR95",
+    "accuracy": "names",
+    "kept": "kept",
+    "rejected": "rejected",
+}
+
+
+def main() -> None:
+    arguments = command.parse(arguments_parser())
+    command.answer(cases(arguments), arguments, tables)
+
+
+def arguments_parser() -> ArgumentParser:
+    parser = command.parser(__doc__, features=True, resumes=True, seeds=3)
+    parser.add_argument("--suites", nargs="+", choices=SUITES, default=["tin-near-0", "imagenet200"])
+    parser.add_argument("--sets", nargs="+", help="unknown sets (default: all of a suite)")
+    parser.add_argument("--shots", nargs="+", type=int, default=list(SHOTS), help="examples of each class")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--share", type=float, default=1.0, help="share of the classes that have examples (1)")
+    parser.add_argument("--most", type=int, default=3000, help="images of each set, drawn at random (3000)")
+    return parser
+
+
+class Drawn(NamedTuple):
+    """Examples, and the samples that are left for streams."""
+
+    examples: Examples
+    rest: Trial
+
+
+def cases(arguments: Arguments) -> Iterator[Case]:
+    for suite in arguments.suites:
+        for shots in arguments.shots:
+            for seed in command.seeds(arguments):
+                for name in SUITES[suite]:
+                    if arguments.sets and name not in arguments.sets:
+                        continue
+                    for method in arguments.methods:
+                        key = {"suite": suite, "set": name, "shots": shots, "seed": seed, "method": method}
+                        options = {"most": arguments.most, "share": arguments.share}
+                        yield Case(key | options, functools.partial(judge, arguments.folder, **key, **options))
+
+
+def judge(folder: Path, *, suite: str, set: str, shots: int, seed: int, method: str, most: int, share: float) -> Row:
+    """Return the figures of one method on one stream; none where a class has too few images."""
+    drawn = draw(suite, folder, shots, seed, most, share)
+    if drawn is None:
+        return {}
+    wanted = torch.tensor([0, drawn.rest.sources.index(set)])
+    trial = drawn.rest[torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)].ordered("shuffled", seed)
+    found = evaluate(build(method, suite, folder, shots, seed, most, share), trial).metrics
+    return {name: 100 * found[name] for name in (*FIGURES, "kept", "rejected")}
+
+
+@functools.cache
+def draw(suite: str, folder: Path, shots: int, seed: int, most: int, share: float) -> Drawn | None:
+    """Return `shots` examples of each known class, or of a share of them, and everything else."""
+    pool = load_suite(suite, folder, most).pool
+    generator = torch.Generator().manual_seed(seed)
+    names = torch.randperm(len(pool.label[pool.is_id].unique()), generator=generator)
+    chosen = []
+    for name in names[: round(share * len(names))].tolist():
+        members = (pool.label == name).nonzero().squeeze(1)
+        if len(members) < shots + FEWEST_LEFT:
+            return None
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:shots]])
+    rows = torch.cat(chosen)
+    left = torch.ones(len(pool.z), dtype=torch.bool)
+    left[rows] = False
+    return Drawn(Examples(pool.z[rows], pool.label[rows]), pool[left.nonzero().squeeze(1)])
+
+
+@functools.cache
+def moved(suite: str, folder: Path, shots: int, seed: int, most: int, share: float) -> LabelSpace:
+    drawn = draw(suite, folder, shots, seed, most, share)
+    assert drawn is not None
+    return with_examples(load_suite(suite, folder, most).labels, drawn.examples)
+
+
+@functools.cache
+def build(method: str, suite: str, folder: Path, shots: int, seed: int, most: int, share: float) -> Detector:
+    space = load_suite(suite, folder, most).labels
+    if method in fewshot.REGISTRY:
+        drawn = draw(suite, folder, shots, seed, most, share)
+        assert drawn is not None
+        return fewshot.make(method, space, drawn.examples, seed=seed)
+    if method == "zero-shot":
+        return detectors.make(detectors.DEFAULT, space)
+    has_examples = method == detectors.DEFAULT or method.endswith("+")
+    used = moved(suite, folder, shots, seed, most, share) if has_examples else space
+    return detectors.make(method.removesuffix("+"), used)
+
+
+def tables(rows: list[Row]) -> Iterator[str]:
+    """Yield a table per suite and set: a row per method, a column per number of examples."""
+    measured = [row for row in rows if "margin_auroc" in row]
+    for (suite, name), streams in grouped(measured, "suite", "set").items():
+        shots = sorted({row["shots"] for row in streams})
+        yield f"\n{suite}, {name}: {' / '.join(FIGURES.values())}\n"
+        heads = ["needs examples", *(f"{count} of each class" for count in shots)]
+        lines = []
+        for (method,), found in grouped(streams, "method").items():
+            by_shots = {count: [row for row in found if row["shots"] == count] for count in shots}
+            lines.append([str(method), *(cell(by_shots[count]) for count in shots)])
+        yield from markdown_table(heads, lines)
+
+
+def cell(rows: list[Row]) -> str:
+    return " / ".join(f"{mean(rows, name):.1f}" for name in FIGURES) if rows else ""
+
+
+if __name__ == "__main__":
+    main()

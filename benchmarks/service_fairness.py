@@ -1,0 +1,136 @@
+"""How long a tenant waits for single samples, alone and beside a neighbour that asks for all it can, turn by turn.
+
+`python benchmarks/service.py --rows fairness` prints it; the neighbour calls from a process of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from service_load import SPAWN, Load, get, observes, percentiles, post
+from unseen.bench import Row, markdown_table
+from unseen.bench.command import Arguments
+from unseen.bench.synthetic import label_space, stream
+from unseen.serve.client import Client
+from unseen.serve.http.auth import ApiKeys
+from unseen.serve.run import run
+from unseen.serve.settings import Settings
+
+STREAMS = 4  # of the neighbour
+
+
+class Neighbour(NamedTuple):
+    """What a neighbour asks for: so many callers, each with requests of a kind; `batch` is 0 for what is read."""
+
+    callers: int
+    kind: str
+    batch: int = 0
+
+
+NEIGHBOURS = {
+    "16 x 512": Neighbour(16, "observe", 512),
+    "64 x 2048": Neighbour(64, "observe", 2048),
+    "64 x 1": Neighbour(64, "observe", 1),
+    "8 x 256 as JSON": Neighbour(8, "json", 256),
+    "32 inspect": Neighbour(32, ""),
+    "32 history": Neighbour(32, "/history"),
+    "32 labels": Neighbour(32, "/labels"),
+    "64 refused": Neighbour(64, "refused"),
+}
+
+
+def measure_all(arguments: Arguments) -> Iterator[Row]:
+    labels = label_space(arguments.known, arguments.negatives, arguments.dim)
+    z = stream(labels, 2048)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        keys = ApiKeys(Path(folder) / "data" / "keys.json")
+        tenants = keys.add("lone", "admin"), keys.add("neighbour", "admin")
+        labels.save(Path(folder) / "space")
+        ours, theirs = SPAWN.Pipe()
+        server = SPAWN.Process(target=_serve, args=(theirs, Path(folder) / "data", arguments.compute), daemon=True)
+        server.start()
+        try:
+            host = str(ours.recv()).removeprefix("http://")
+            paths = [_streams(host, key, Path(folder) / "space", arguments.detector, STREAMS) for key in tenants]
+            lone = observes(host, f"{paths[0][0]}/observe", z, 1, tenants[0])
+            Load(host, lone, 1).run(1)
+            for name in arguments.neighbours:
+                requests = _requests(host, NEIGHBOURS[name], paths[1], z, tenants[1])
+                yield beside(host, lone, name, requests, arguments)
+        finally:
+            server.kill()
+            server.join()
+
+
+def beside(host: str, lone: list[bytes], name: str, requests: list[bytes], arguments: Arguments) -> Row:
+    """Return how long the lone tenant waited alone and beside a neighbour: the median of p99 over rounds in turn."""
+    alone, busy, asked = [], [], 0
+    for _ in range(arguments.rounds):
+        alone.append(_p99(host, lone, arguments.seconds))
+        stop, count = SPAWN.Event(), SPAWN.Value("q", 0)
+        neighbour = SPAWN.Process(
+            target=_ask, args=(host, requests, NEIGHBOURS[name].callers, stop, count), daemon=True
+        )
+        neighbour.start()
+        while not count.value:
+            time.sleep(0.05)
+        busy.append(_p99(host, lone, arguments.seconds))
+        stop.set()
+        neighbour.join(60)
+        asked += count.value
+    rows = {"neighbour": name, "alone_p99_ms": statistics.median(alone), "beside_p99_ms": statistics.median(busy)}
+    ratio = statistics.median(after / before for before, after in zip(alone, busy, strict=True))
+    return {**rows, "ratio": ratio, "neighbour_requests": asked}
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    heads = ("neighbour", "alone p99 ms", "beside p99 ms", "ratio", "neighbour's requests")
+    names = ("alone_p99_ms", "beside_p99_ms")
+    cells = (
+        (row["neighbour"], *(f"{row[n]:.0f}" for n in names), f"{row['ratio']:.1f}", f"{row['neighbour_requests']:,}")
+        for row in rows
+    )
+    yield from markdown_table(heads, cells)
+
+
+def _p99(host: str, requests: list[bytes], seconds: float) -> float:
+    load = Load(host, requests, 1)
+    load.run(seconds)
+    return float(percentiles(load.times)["p99_ms"])
+
+
+def _ask(host: str, requests: list[bytes], callers: int, stop: Any, count: Any) -> None:
+    while not stop.is_set():
+        load = Load(host, requests, callers)
+        load.run(0.5)
+        count.value += len(load.times)
+
+
+def _serve(pipe: Any, data: Path, compute: int) -> None:
+    settings = Settings(data, encoder=None, compute=compute)
+    run(settings, port=0, demo=False, announce=lambda text: pipe.send(text.split()[2]))
+
+
+def _streams(host: str, key: str, space: Path, detector: str, count: int) -> list[str]:
+    with Client(f"http://{host}", key, retries=20) as client:
+        return [f"/v1/streams/{client.create(space, detector=detector).id}" for _ in range(count)]
+
+
+def _requests(host: str, wanted: Neighbour, paths: list[str], z: torch.Tensor, key: str) -> list[bytes]:
+    if wanted.kind == "observe":
+        return [one for path in paths for one in observes(host, f"{path}/observe", z, wanted.batch, key)]
+    if wanted.kind == "json":
+        rows = json.dumps({"features": z[: wanted.batch].tolist()}).encode()
+        return [post(host, f"{path}/observe", rows, "application/json", key) for path in paths]
+    if wanted.kind == "refused":
+        return [get(host, paths[0], base64.b64encode(key.encode()).decode())]
+    return [get(host, path + wanted.kind, key) for path in paths]

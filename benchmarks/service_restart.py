@@ -1,0 +1,80 @@
+"""How long a service takes from its start to ready, after a kill: many single samples, and many streams.
+
+`python benchmarks/service.py --rows restart` prints it. Samples are observed by the store itself, as many as are
+wanted, and the process that did so is left without a stop.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from service_load import SPAWN
+from unseen import LabelSpace
+from unseen.bench import Row, markdown_table
+from unseen.bench.command import Arguments
+from unseen.bench.synthetic import label_space, stream
+from unseen.serve.http.service import Service
+from unseen.serve.settings import Limits, Settings
+from unseen.serve.stream.batch import sample_batch
+from unseen.serve.stream.config import StreamConfig
+
+CASES = {"many samples": (1, 100_000), "many streams": (500, 1_000)}  # streams, single samples observed in all
+
+
+def measure_all(arguments: Arguments) -> Iterator[Row]:
+    labels = label_space(arguments.known, arguments.negatives, arguments.dim)
+    for name, (streams, samples) in CASES.items():
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            labels.save(Path(folder) / "space")
+            options = (Path(folder), arguments.detector, streams, samples, arguments.compute)
+            SPAWN.Process(target=_fill, args=options).start()
+            for process in SPAWN.active_children():
+                process.join()
+            ours, theirs = SPAWN.Pipe()
+            SPAWN.Process(target=_open, args=(theirs, Path(folder), arguments.compute)).start()
+            yield {"case": name, "streams": streams, "samples": samples, **ours.recv()}
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    heads = ("case", "streams", "single samples", "replayed", "ready after s", "CPU s")
+    names = ("streams", "samples", "replayed", "ready_s", "cpu_s")
+    yield from markdown_table(
+        heads, ((row["case"], *(f"{row[name]:,.1f}".removesuffix(".0") for name in names)) for row in rows)
+    )
+
+
+def _settings(folder: Path, compute: int) -> Settings:
+    return Settings(
+        folder / "data",
+        encoder=None,
+        compute=compute,
+        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40),
+    )
+
+
+def _fill(folder: Path, detector: str, streams: int, samples: int, compute: int) -> None:
+    torch.set_num_threads(compute)
+    labels, service = LabelSpace.load(folder / "space"), Service(_settings(folder, compute))
+    opened = [service.store.create(labels, StreamConfig("", "", "*", detector)).opened for _ in range(streams)]
+    z = stream(labels, 4096)
+    for number in range(samples):
+        one = opened[number % streams]
+        one.observe([sample_batch(labels, z[number % len(z)][None])])
+        service.store.snapshot_if_due(one)
+    os._exit(0)
+
+
+def _open(pipe: Any, folder: Path, compute: int) -> None:
+    started, spent = time.perf_counter(), time.process_time()
+    service = Service(_settings(folder, compute))
+    service.store.open_all()
+    replayed = sum(entry.opened.replayed for entry in service.store.entries.values())
+    pipe.send({"replayed": replayed, "ready_s": time.perf_counter() - started, "cpu_s": time.process_time() - spent})
+    os._exit(0)

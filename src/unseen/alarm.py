@@ -1,0 +1,96 @@
+"""An alarm on the rate of unknown images: a sequential test that may be read after every sample.
+
+The hypothesis is that each image, whatever came before it, is unknown with probability at most `allowed`. For a higher
+rate q, the product over a run of images of q / allowed (unknown) or (1 - q) / (1 - allowed) (known) is a bet against it
+that gains nothing on average. The evidence sums such products over every moment at which a change may have begun, and
+averages them over rates q (a Shiryaev-Roberts e-detector). Under the hypothesis its mean after n images is at most n,
+so it reaches `between` after `between` images on average or later: that is the stated rate of false alarms.
+
+    >>> import numpy as np
+    >>> rule = UnknownRateAlarm(allowed=0.2, between=10_000)
+    >>> state = rule.update(rule.start(), np.zeros(300, bool))     # nothing is unknown
+    >>> state.raised_at is None
+    True
+    >>> rule.update(state, np.ones(40, bool)).raised_at            # the images from number 300 on are unknown
+    307
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from unseen.errors import SettingError
+
+ODDS = (1.5, 2.0, 4.0, 16.0)  # of the rates that are tested, as multiples of the odds of the allowed rate
+BLOCK = 64  # samples whose products are computed together: within one, sums stay in the range of float64
+
+
+class AlarmState(NamedTuple):
+    """What the test knows: samples seen, evidence for each tested rate, and the sample that raised the alarm."""
+
+    seen: int
+    evidence: tuple[float, ...]
+    raised_at: int | None = None
+
+
+@dataclass(frozen=True)
+class UnknownRateAlarm:
+    """Raise an alarm when more than `allowed` of the images are unknown.
+
+    On average at least `between` images pass before a false alarm, if each is unknown with probability at most
+    `allowed` given those before it.
+    """
+
+    allowed: float = 0.5
+    between: float = 100_000
+    rates: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.allowed < 1:
+            raise SettingError(f"expected an allowed rate between 0 and 1, got {self.allowed}; choose one")
+        if self.between < 2:
+            raise SettingError(f"expected at least 2 images between false alarms, got {self.between}; choose more")
+        odds = self.allowed / (1 - self.allowed)
+        object.__setattr__(self, "rates", tuple(factor * odds / (1 + factor * odds) for factor in ODDS))
+
+    def start(self) -> AlarmState:
+        """Return the state before the first sample."""
+        return AlarmState(0, (0.0,) * len(self.rates))
+
+    def update(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
+        """Return the state after more samples; an alarm stays raised until the test is started again."""
+        for first in range(0, len(unknown), BLOCK):
+            if state.raised_at is not None:
+                return state._replace(seen=state.seen + len(unknown) - first)
+            state = self._after(state, unknown[first : first + BLOCK])
+        return state
+
+    def share(self, state: AlarmState) -> float:
+        """Return the evidence as a share of what raises the alarm."""
+        return min(1.0, float(np.mean(state.evidence)) / self.between) if state.raised_at is None else 1.0
+
+    def _after(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
+        paths = np.stack([self._path(*pair, unknown) for pair in zip(state.evidence, self.rates, strict=True)])
+        over = np.flatnonzero(paths.mean(0) >= self.between)
+        raised = state.seen + int(over[0]) if len(over) else None
+        return AlarmState(state.seen + len(unknown), tuple(paths[:, -1].tolist()), raised)
+
+    def _path(self, evidence: float, rate: float, unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return R_1 .. R_n of the recurrence R_t = (R_(t-1) + 1) * ratio_t."""
+        steps = np.where(unknown, math.log(rate / self.allowed), math.log((1 - rate) / (1 - self.allowed)))
+        total = np.cumsum(steps)
+        before = total - steps
+        # R_t = e^{S_t} (R_0 + sum over j <= t of e^{-S_(j-1)})
+        return np.exp(total) * (evidence + np.cumsum(np.exp(-before)))
+
+
+def allowed_rate(unknown: int, seen: int, *, doubt: float = 0.001) -> float:
+    """Return an upper bound of an observed rate, too low with probability at most `doubt` (Hoeffding)."""
+    if not 0 <= unknown <= seen or not seen:
+        raise SettingError(f"expected a count out of those seen, got {unknown} of {seen}; pass both")
+    return min(0.99, unknown / seen + math.sqrt(math.log(1 / doubt) / (2 * seen)))

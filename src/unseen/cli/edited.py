@@ -1,0 +1,39 @@
+"""What the commands that change the names of a state print."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unseen.cli import terminal
+
+
+def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path) -> None:
+    """Print the record of an edit."""
+    if as_json:
+        terminal.emit({**record, "state": str(state)})
+        return
+    parts = [
+        SENTENCES[record["verb"]].format_map(record),
+        _negatives(record.get("negatives_removed", ())),
+        ""
+        if record.get("carried", True)
+        else "the detector cannot carry its state: it learned anew from the kept images",
+        "" if record["verb"] == "undo" else "take it back: unseen undo",
+    ]
+    print(" · ".join(filter(None, parts)))
+
+
+SENTENCES = {
+    "promote": "{name} is a known name now · {now_named} of its {images} images are known by it",
+    "rename": "{name} is called {new} now",
+    "retire": "{name} is a negative now: images of it are unknown from here on",
+    "dismiss": "group {group} ({images} images) is not shown again",
+    "undo": "edit {undone} ({of}) is undone",
+}
+
+
+def _negatives(words: tuple[str, ...]) -> str:
+    if not words:
+        return ""
+    more = f" and {len(words) - 5} more" if len(words) > 5 else ""
+    return f"negatives that stepped aside: {', '.join(words[:5])}{more}"

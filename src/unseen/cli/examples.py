@@ -1,0 +1,142 @@
+"""Examples for a command: photos in a folder per class, or labelled features, checked before anything is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from unseen import LabelSpace
+from unseen.cli import label_space, terminal
+from unseen.cli.calibrate import KnownImages, is_features, warn
+from unseen.encoders import Encoder
+from unseen.errors import DataError, SettingError
+from unseen.features import Features, load_features, stream_images
+from unseen.images import Entry, find_images
+from unseen.labels import Examples, with_examples
+from unseen.labels.examples import no_such_names, spelled
+from unseen.threshold.calibrated import fewest_images
+
+FEW = 2  # examples: one alone cannot be judged by another
+
+
+@dataclass
+class ExampleImages:
+    """Images that a user has labelled, and what became of them."""
+
+    source: str
+    folders: Mapping[str, Sequence[Entry]]  # class -> its images; empty lists where features were given
+    features: Features | None = None
+    skipped: Sequence[tuple[str, str]] = ()
+    for_threshold: KnownImages | None = field(default=None, init=False)  # examples that teach nothing
+
+    @classmethod
+    def find(cls, source: str, *, saved: LabelSpace | None, state: Path | None) -> ExampleImages:
+        """Return the examples of a source; refuse them where a state has begun without."""
+        if state and state.exists():
+            raise SettingError(
+                f"expected --examples for a new state, got {state}, which has begun; leave --examples out (the state "
+                "keeps those it began with), or start another --state file"
+            )
+        if saved and saved.examples:
+            raise SettingError(f"expected a label space without examples, got {len(saved.examples)}; leave out one")
+        if not is_features(source):
+            return cls(source, class_folders(source))
+        features = load_features(source)
+        if features.labels is None:
+            raise DataError(f"expected labelled features in {source}, got no labels; encode a folder per class")
+        return cls(source, {name.replace("_", " "): () for name in features.classes}, features)
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse a folder that is none of the names."""
+        known = {spelled(name) for name in names}
+        if foreign := [name for name in self.folders if spelled(name) not in known]:
+            raise DataError(no_such_names(foreign, tuple(names), self.source))
+
+    def teach(self, space: LabelSpace, model: Encoder, *, recall: float | None) -> LabelSpace:
+        """Return the label space that the examples have moved; where there are enough, some set the threshold.
+
+        `recall` is None where something else sets the threshold.
+        """
+        examples = self.encoded(space, model)
+        kept, left_out = examples.for_threshold()
+        if recall is not None and len(left_out) >= fewest_images(recall):
+            self.for_threshold = KnownImages(left_out.z, left_out.keys, recall)
+            examples = kept
+        moved = with_examples(space, examples)
+        self.print_result(moved)
+        return moved
+
+    def encoded(self, space: LabelSpace, model: Encoder) -> Examples:
+        """Return the features of the examples with the index of the name of each."""
+        if self.features is not None:
+            found = Examples.of(self.features, space.names)
+            found.check(space)
+            return found
+        place = {spelled(name): index for index, name in enumerate(space.names)}
+        labelled = [(entry, place[spelled(name)]) for name, entries in self.folders.items() for entry in entries]
+        label = {entry.path: index for entry, index in labelled}
+        parts, keys, skipped = [], [], []
+        for batch, z in stream_images([entry for entry, _ in labelled], model):
+            parts.append(z.cpu())
+            keys += [image.path for image in batch]
+            skipped += [(row.path, row.reason) for row in batch.skipped]
+        self.skipped = skipped
+        if not keys:
+            raise DataError(f"expected readable examples in {self.source}, got {len(skipped)} that are not; see each")
+        return Examples(torch.cat(parts), torch.tensor([label[key] for key in keys]), tuple(keys), model.fingerprint)
+
+    def print_result(self, space: LabelSpace) -> None:
+        """Print what the examples changed, and what could not be read."""
+        for key, reason in self.skipped:
+            terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
+        examples = space.examples
+        assert examples is not None
+        with_some = int((examples.counts(len(space.names)) > 0).sum())
+        spared = f" + {len(self.for_threshold.keys)} for the threshold" if self.for_threshold else ""
+        terminal.err.print(
+            f"{len(examples):,} examples of {with_some:,} of {len(space.names):,} names{spared} · {in_words(space)}",
+            markup=False,
+            soft_wrap=True,
+        )
+        if len(examples) < FEW:
+            warn("one example cannot be judged by another: it moves no name; two or more per class are better")
+
+
+def names_of(
+    path: Path | None, given: list[str] | None, examples: ExampleImages | None, saved: LabelSpace | None
+) -> list[str]:
+    """Return the names that are given, else those of the folders of examples, else none where a space is saved."""
+    if path or given:
+        names = label_space.given_names(path, given)
+    elif saved:
+        names = []
+    else:
+        names = list(examples.folders) if examples else label_space.given_names(None, None)
+    if examples:
+        examples.check_names(names or saved.names if saved else names)
+    return names
+
+
+def in_words(space: LabelSpace) -> str:
+    """Return what leaving examples out has shown."""
+    before, _, after = space.manifest["examples_loss"].partition(" -> ")
+    if space.manifest["examples_penalty"] == "inf":
+        return "names stay where their text is: examples left out show no sure gain"
+    return f"names moved: loss of examples left out {before} -> {after} nats"
+
+
+def class_folders(source: str) -> dict[str, list[Entry]]:
+    """Return the images of each folder in `source`, by the name of the folder."""
+    root = Path(source)
+    if not root.is_dir():
+        raise DataError(f"expected a folder with one folder of examples per class, got none at {source}; make one")
+    folders: dict[str, list[Entry]] = {}
+    for entry in find_images(source):
+        first, *rest = Path(entry.path).relative_to(root).parts
+        if not rest:
+            raise DataError(f"expected examples in a folder per class, got {entry.path} beside them; move it into one")
+        folders.setdefault(first.replace("_", " "), []).append(replace(entry, label=first))
+    return folders

@@ -1,0 +1,25 @@
+"""unseen rename: a known name is called otherwise."""
+
+from typing import Annotated
+
+import typer
+
+from unseen.cli import options, saved_state
+from unseen.cli.edited import print_record
+from unseen.discover import edits
+from unseen.discover import rename as renamed
+
+
+def rename(
+    name: Annotated[str, typer.Argument(help="A known name.")],
+    new: Annotated[str, typer.Argument(help="What it is called from now on.")],
+    state: saved_state.State,
+    space: saved_state.Space = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Call a known name otherwise; its vector and all that was learned of it stay.
+
+    Example: `unseen rename "sea urchin" urchin --state state.safetensors`
+    """
+    done = edits.apply(state, saved_state.given_space(space), lambda session: renamed(session, name, new))
+    print_record(done.record, as_json=as_json, state=state)

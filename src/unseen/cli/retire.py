@@ -1,0 +1,24 @@
+"""unseen retire: a known name is known no more."""
+
+from typing import Annotated
+
+import typer
+
+from unseen.cli import options, saved_state
+from unseen.cli.edited import print_record
+from unseen.discover import edits
+from unseen.discover import retire as retired
+
+
+def retire(
+    name: Annotated[str, typer.Argument(help="A known name.")],
+    state: saved_state.State,
+    space: saved_state.Space = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make a negative of a known name: images of it are unknown from now on, and what was learned of it stays with it.
+
+    Example: `unseen retire "sea urchin" --state state.safetensors`
+    """
+    done = edits.apply(state, saved_state.given_space(space), lambda session: retired(session, name))
+    print_record(done.record, as_json=as_json, state=state)

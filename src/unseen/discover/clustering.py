@@ -1,0 +1,74 @@
+"""Which vectors belong together: average linkage on images that are described by their look and by words.
+
+An image is its vector, less the mean image, beside the mean of the words that it resembles, less the mean word: a
+cluster is then alike to the eye and in meaning. No number of clusters is asked for; clusters whose mean similarity is
+below `CUT` are not joined. benchmarks/discover.py compares this with k-means and HDBSCAN.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+CUT = 0.45  # mean cosine at which two clusters are one
+WORD_TAU = 0.02  # temperature of the words that an image resembles, on centred cosines
+TILE = 2048  # images whose words are read at once
+
+
+def describe(z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Tensor, "w d"]) -> Float[Tensor, "n 2d"]:
+    """Return unit descriptions of images, look and words counting alike; the look alone where there are no words."""
+    look = normalize(z - mean, dim=-1)
+    if len(words) < 2:
+        return look
+    centred = normalize(words - words.mean(0), dim=-1)
+    meaning = torch.cat([(part @ centred.T / WORD_TAU).softmax(1) @ centred for part in look.split(TILE)])
+    return torch.cat([look, normalize(meaning, dim=-1)], 1) / 2**0.5
+
+
+def average_linkage(x: Float[Tensor, "n d"], *, cut: float = CUT) -> Int[Tensor, " n"]:
+    """Return the cluster of each unit row: average linkage on cosines, cut where the mean cosine falls below `cut`.
+
+    Chains of nearest neighbours find the same tree as joining the closest pair each time, in quadratic time. A cluster
+    whose nearest neighbour is farther than the cut is final, because joining others never brings one closer.
+    """
+    similarity = (x @ x.T).numpy()
+    np.fill_diagonal(similarity, -np.inf)
+    parent, size = np.arange(len(x)), np.ones(len(x))
+    closed = np.zeros(len(x), dtype=similarity.dtype)  # -inf for clusters that are final or part of another
+    unfinished = dict.fromkeys(range(len(x)))
+    chain: list[int] = []
+    while unfinished:
+        chain = chain or [next(iter(unfinished))]
+        last = chain[-1]
+        row = similarity[last] + closed
+        nearest = int(row.argmax())
+        if row[nearest] < cut:
+            closed[last] = -np.inf
+            del unfinished[chain.pop()]
+        elif len(chain) > 1 and row[nearest] <= row[chain[-2]]:
+            other = chain[-2]
+            del chain[-2:], unfinished[other]
+            closed[other] = -np.inf
+            _join(similarity, size, last, other)
+            parent[other] = last
+        else:
+            chain.append(nearest)
+    return torch.from_numpy(_roots(parent))
+
+
+def _join(similarity: np.ndarray, size: np.ndarray, into: int, other: int) -> None:
+    """Make two clusters one: similarities to it are means over all pairs."""
+    total = size[into] + size[other]
+    row = (size[into] * similarity[into] + size[other] * similarity[other]) / total
+    row[into] = -np.inf
+    similarity[into] = row
+    similarity[:, into] = row
+    size[into] = total
+
+
+def _roots(parent: np.ndarray) -> np.ndarray:
+    """Return the cluster that each item ended in."""
+    while not np.array_equal(parent, parent[parent]):
+        parent = parent[parent]
+    return parent

@@ -1,0 +1,123 @@
+"""Edits of a state file: one command at a time, written whole or not at all, and undone.
+
+Beside `state.safetensors` lies its label space, and in the folder `state.edits` what an edit needs to be undone: the
+state as it was before (`0003.safetensors`), and label spaces by fingerprint. The state is renamed into place last, and
+it says which label space it needs: a crash in between loses nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from unseen import checkpoint
+from unseen.discover.relabel import Edited, journalled, relabelled
+from unseen.errors import StateError
+from unseen.labels import LabelSpace
+from unseen.session import Session
+from unseen.storage.files import replacing
+from unseen.storage.locks import locked
+
+KEPT = 8  # edits that can be undone
+
+
+def space_path(state: Path) -> Path:
+    """Return where the label space of a state lies."""
+    return state.with_suffix(".space.safetensors")
+
+
+def edits_folder(state: Path) -> Path:
+    """Return the folder with what edits of a state need to be undone."""
+    return state.with_suffix(".edits")
+
+
+def find_space(state: Path) -> LabelSpace:
+    """Return the label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
+    if not (path := space_path(state)).exists():
+        raise StateError(f"expected the label space of {state} at {path}, got no file; pass --space")
+    space = LabelSpace.load(path)
+    if not edits_folder(state).exists():
+        return space
+    wanted = checkpoint.load(state).identity["labels"]
+    if space.fingerprint == wanted or not (other := _space_file(state, wanted)).exists():
+        return space
+    return LabelSpace.load(other)
+
+
+def apply(state: Path, space: LabelSpace | None, edit: Callable[[Session], Edited]) -> Edited:
+    """Change a state by `edit`, alone; what there was before is kept, so that it can be undone."""
+    check_state(state)
+    with locked(state):
+        before = Session.load(state, space or find_space(state))
+        done = edit(before)
+        _keep(state, before, int(done.record["edit"]))
+        _write(state, done.session)
+    return done
+
+
+def undo(state: Path, space: LabelSpace | None = None) -> Edited:
+    """Take back the last edit that has not been undone: exactly, or, if the stream has gone on, by its names."""
+    check_state(state)
+    with locked(state):
+        now = Session.load(state, space or find_space(state))
+        last = _last_edit(now)
+        number = int(last["edit"])
+        saved = edits_folder(state) / f"{number:04d}.safetensors"
+        if not saved.exists():
+            raise StateError(f"expected an edit whose state is kept, got edit {number}; the last {KEPT} are")
+        found = checkpoint.load(saved)
+        old = Session.load(saved, LabelSpace.load(_space_file(state, found.identity["labels"])))
+        is_exact = int(now.snapshot.tally.seen) == last["seen"] and now.rule == old.rule
+        back = old if is_exact else relabelled(now, old.detector.labels, new_names=_names_back(last)).session
+        reservoir = replace(back.reservoir.settled(), journal=now.reservoir.journal, dismissed=old.reservoir.dismissed)
+        record = {"verb": "undo", "undone": number, "of": last["verb"], "exact": is_exact}
+        done = journalled(back.at(back.snapshot, reservoir=reservoir), record)
+        _write(state, done.session)
+    return done
+
+
+def check_state(state: Path) -> None:
+    """Refuse a path without a file."""
+    if not state.exists():
+        raise StateError(f"expected a state, got no file at {state}; make one with: unseen detect --state {state}")
+
+
+def _last_edit(session: Session) -> dict[str, Any]:
+    undone = {one.get("undone") for one in session.reservoir.journal}
+    open_edits = [one for one in session.reservoir.journal if one["verb"] != "undo" and one["edit"] not in undone]
+    if not open_edits:
+        raise StateError("expected an edit to undo, got none; promote, rename, retire and dismiss are edits")
+    return dict(open_edits[-1])
+
+
+def _names_back(record: dict[str, Any]) -> dict[str, str]:
+    return {record["new"]: record["name"]} if record["verb"] == "rename" else {}
+
+
+def _keep(state: Path, before: Session, number: int) -> None:
+    """Keep the state and the label space of before an edit; forget the oldest."""
+    folder = edits_folder(state)
+    folder.mkdir(exist_ok=True)
+    with replacing(folder / f"{number:04d}.safetensors") as temporary:
+        shutil.copyfile(state, temporary)
+    _keep_space(state, before.detector.labels)
+    (folder / f"{number - KEPT:04d}.safetensors").unlink(missing_ok=True)
+
+
+def _write(state: Path, session: Session) -> None:
+    _keep_space(state, session.detector.labels)
+    session.save(state)
+    session.detector.labels.save(space_path(state))
+
+
+def _keep_space(state: Path, labels: LabelSpace) -> None:
+    edits_folder(state).mkdir(exist_ok=True)
+    if not (path := _space_file(state, labels.fingerprint)).exists():
+        labels.save(path)
+
+
+def _space_file(state: Path, fingerprint: str) -> Path:
+    return edits_folder(state) / f"{fingerprint[:16]}.space.safetensors"

@@ -1,0 +1,162 @@
+"""Why an image got its verdict: the words and the earlier images that spoke for and against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.reservoir import KeptImages
+from unseen.session import Session
+from unseen.text import text_logits
+from unseen.verdicts import Verdict
+
+TAU = 0.01  # temperature of the shares, whatever the detector's own
+COUNT = 3  # names, negatives and images that are listed
+
+
+@dataclass(frozen=True)
+class WordShare:
+    """A name or negative and its share of the softmax over all words, from the frozen text."""
+
+    word: str
+    share: float
+
+
+@dataclass(frozen=True)
+class SimilarImage:
+    """An earlier image with what was decided about it."""
+
+    key: str
+    known: bool
+    nearest: str
+    cosine: float  # of the two vectors, each less the mean of the kept images
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an image got its verdict."""
+
+    key: str
+    verdict: Verdict
+    names: tuple[WordShare, ...]  # the nearest known names
+    negatives: tuple[WordShare, ...]  # the negatives that speak most against it
+    known_share: float  # of all known names together
+    text_margin: float  # margin of the detector before its first image: the frozen text alone
+    similar: tuple[SimilarImage, ...]  # the most similar images that the session has kept
+
+    @property
+    def learned_margin(self) -> float:
+        """Return what the stream added to the margin."""
+        return self.verdict.margin - self.text_margin
+
+    def row(self) -> dict[str, Any]:
+        """Return everything as one JSON object."""
+        row = asdict(self) | {"verdict": "known" if self.verdict.known else "unknown"}
+        row |= {name: value for name, value in self.verdict._asdict().items() if name != "known"}
+        return row | {"learned_margin": self.learned_margin, "why": self.sentence()}
+
+    def sentence(self) -> str:
+        """Return the main reason in one sentence.
+
+        >>> verdict = Verdict(None, False, -2.0, 0.1, "cat", 1.0)
+        >>> words = (WordShare("cat", 0.12),), (WordShare("lorry", 0.6),)
+        >>> print(Explanation("a.jpg", verdict, *words, 0.2, -1.0, ()).sentence())
+        unknown: looks more like lorry (60 %) than like any of your names (best: cat, 12 %)
+        """
+        best, *_ = self.names
+        parts = [f"{'known' if self.verdict.known else 'unknown'}: {self._words(best)}"]
+        if self.similar:
+            alike = sum(image.known == self.verdict.known for image in self.similar)
+            kind = "known" if self.verdict.known else "unknown"
+            parts.append(f"{alike} of the {len(self.similar)} most similar earlier images were {kind}")
+        return "; ".join(parts)
+
+    def _words(self, best: WordShare) -> str:
+        other = next(iter(self.negatives), None)
+        if other and other.share > best.share:
+            than = f"than like any of your names (best: {best.word}, {best.share:.0%})"
+            text = f"looks more like {other.word} ({other.share:.0%}) {than}"
+        else:
+            text = f"looks most like {best.word} ({best.share:.0%}; your names together {self.known_share:.0%})"
+        return text.replace("%", " %")
+
+    def lines(self) -> list[str]:
+        """Return the reasons as lines of text."""
+        verdict = self.verdict
+        away = abs(verdict.margin - verdict.threshold)
+        where = "above" if verdict.margin >= verdict.threshold else "below"
+        return [
+            f"{self.key}  {self.sentence()}",
+            f"  margin      {verdict.margin:+.2f}, {away:.2f} {where} the threshold of {verdict.threshold:.2f}; "
+            f"the text alone gives {self.text_margin:+.2f}, the stream added {self.learned_margin:+.2f}",
+            f"  your names  {_listed(self.names)}",
+            f"  against it  {_listed(self.negatives) or 'no negatives in this label space'}",
+            f"  looks like  {', '.join(map(_image, self.similar)) or 'no earlier image is kept'}",
+        ]
+
+
+def explain(session: Session, z: Float[Tensor, " d"], *, key: str = "", count: int = COUNT) -> Explanation:
+    """Return why an image gets its verdict from a session as it is now; nothing is learned."""
+    row = z.unsqueeze(0)
+    detector, snapshot = session.detector, session.snapshot
+    (verdict,) = session.score(row)
+    frozen = detector.score(detector.start(), row)
+    text = text_logits(detector.labels, row.to(detector.labels.id_anchors), tau=TAU)
+    shares = torch.cat([text.known, text.negative], 1).softmax(1)[0].cpu()
+    known, negative = shares.split([len(detector.labels.names), len(detector.labels.negatives)])
+    return Explanation(
+        key or f"#{int(snapshot.tally.seen) + 1}",
+        verdict,
+        top_shares(detector.labels.names, known, count),
+        top_shares(detector.labels.negatives, negative, count),
+        float(known.sum()),
+        float(frozen.margin),
+        similar_images(session.reservoir.images, z.cpu(), detector.labels.names, count, but=key),
+    )
+
+
+def top_shares(words: Sequence[str], shares: Float[Tensor, " n"], count: int) -> tuple[WordShare, ...]:
+    """Return the words with the largest shares, the largest first."""
+    top = shares.topk(min(count, len(shares)))
+    return tuple(WordShare(words[i], share) for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def similar_images(
+    images: KeptImages, z: Float[Tensor, " d"], names: Sequence[str], count: int, *, but: str = ""
+) -> tuple[SimilarImage, ...]:
+    """Return the kept images that are most like an image, itself (by its key) left out."""
+    if not len(images):
+        return ()
+    cosine = centred_cosines(images.z.float(), z.float())
+    if but and but in images.keys:
+        cosine[[row for row, key in enumerate(images.keys) if key == but]] = -torch.inf
+    top = cosine.topk(min(count, int(cosine.isfinite().sum())))
+    found, called = images.select(top.indices), images.select(top.indices).names()
+    return tuple(
+        SimilarImage(key, is_known, names[label], round(value, 4))
+        for key, is_known, label, value in zip(
+            called, found.known.tolist(), found.label.tolist(), top.values.tolist(), strict=True
+        )
+    )
+
+
+def centred_cosines(images: Float[Tensor, "n d"], z: Float[Tensor, " d"]) -> Float[Tensor, " n"]:
+    """Return the cosine of each image with `z`, all less the mean image; raw cosines of images are all high."""
+    mean = images.mean(0)
+    products = images @ torch.stack([z - mean, mean], 1)
+    square = mean @ mean
+    norms = (images.square().sum(1) - 2 * products[:, 1] + square).clamp(min=1e-12).sqrt()
+    return (products[:, 0] - mean @ (z - mean)) / norms / (z - mean).norm().clamp(min=1e-6)
+
+
+def _listed(words: Sequence[WordShare]) -> str:
+    return ", ".join(f"{one.word} {100 * one.share:.0f} %" for one in words)
+
+
+def _image(one: SimilarImage) -> str:
+    return f"{one.key} ({one.nearest if one.known else 'unknown'}, {one.cosine:.2f})"

@@ -1,0 +1,201 @@
+"""The unknown images of a session in groups, each with exemplars and suggested names; numbers stay with a group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.discover.clustering import average_linkage, describe
+from unseen.discover.naming import Suggestion, Vocabulary, suggest
+from unseen.errors import StateError
+from unseen.labels import LabelSpace
+from unseen.reservoir import KeptImages, Reservoir
+from unseen.session import Session
+
+SMALLEST = 3  # distinct images of a group
+DUPLICATE = 0.99  # raw cosine of two pictures of the same thing: copies, frames, other sizes
+EXEMPLARS = 9
+RECENT = 512  # images of the stream in which growth is counted
+FAST = 8  # new images of a group in that window before it may be called growing
+
+
+@dataclass(frozen=True)
+class Group:
+    """Unknown images that belong together."""
+
+    number: int  # stays with the group as the stream goes on
+    size: int  # kept images
+    distinct: int  # of these, without duplicates
+    tightness: float  # mean cosine to the centre, all less the mean image: 1 for copies of one image
+    first: int  # number of the first and of the last image in the stream, from 1
+    last: int
+    growing: bool  # many more of them came of late than before
+    nearest: str  # the known name that most of them are nearest to
+    looks_known: bool  # a known name describes them better than any other word: known images that were rejected?
+    exemplars: tuple[str, ...]  # keys of the most central images, duplicates left out
+    keys: tuple[str, ...]  # of all images, most central first
+    suggestions: tuple[Suggestion, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Return everything as one JSON object."""
+        return asdict(self)
+
+
+class Grouping(NamedTuple):
+    """The groups of a session, largest first, and the session that knows their numbers.
+
+    Groups that look like a known name come last.
+    """
+
+    groups: list[Group]
+    session: Session
+    unknown: int  # kept unknown images
+    grouped: int  # of these in a group that is shown
+
+
+def group(
+    session: Session, vocabulary: Vocabulary | None = None, *, smallest: int = SMALLEST, dismissed: bool = False
+) -> Grouping:
+    """Return the unknown images that a session has kept, in groups; groups that were seen before keep their numbers.
+
+    `vocabulary` is where names are suggested from, the negatives of the label space by default. With `dismissed`,
+    groups that were dismissed are returned too.
+    """
+    reservoir = session.reservoir.settled()
+    check_kept(reservoir, int(session.snapshot.tally.seen))
+    labels, images = session.detector.labels, reservoir.kept
+    words = (vocabulary or Vocabulary.of_space(labels)).with_names(labels)
+    rows = (~images.known).nonzero().flatten()
+    unknown, mean = images.select(rows), images.features.mean(0)
+    clusters = clusters_of(unknown, average_linkage(describe(unknown.features, mean, words.vectors)), smallest)
+    numbers, next_group = numbered(clusters, unknown.group, reservoir.next_group)
+    column = images.group.clone()
+    column[rows] = 0
+    for number, members in zip(numbers, clusters, strict=True):
+        column[rows[members]] = number
+    kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
+    shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
+    about = Context(mean, len(labels.names), words, int(session.snapshot.tally.seen))
+    found = [about.group(number, unknown.select(members)) for number, members in shown]
+    moved = session.at(session.snapshot, reservoir=kept)
+    ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
+    return Grouping(ranked, moved, len(unknown), sum(one.size for one in found))
+
+
+def group_features(
+    z: Float[Tensor, "n d"],
+    keys: Sequence[str],
+    labels: LabelSpace,
+    vocabulary: Vocabulary | None = None,
+    *,
+    smallest: int = SMALLEST,
+) -> Grouping:
+    """Return all images of a set of features in groups, whatever a detector would say of them."""
+    session = Session(labels)
+    nothing = torch.zeros(len(z))
+    nearest = (z.to(labels.id_anchors) @ labels.id_anchors.T).argmax(1).cpu()
+    places = torch.arange(len(z))
+    images = KeptImages(z.half(), places, nothing, nearest, nothing.bool(), torch.zeros_like(places), tuple(keys))
+    tally = session.snapshot.tally._replace(seen=torch.tensor(len(z)))
+    reservoir = session.reservoir.with_images(images)
+    return group(session.at(session.snapshot._replace(tally=tally), reservoir=reservoir), vocabulary, smallest=smallest)
+
+
+def check_kept(reservoir: Reservoir, seen: int) -> None:
+    """Refuse a reservoir without an unknown image, and say why there is none."""
+    if bool((~reservoir.images.known).any()):
+        return
+    if not reservoir.unknown:
+        raise StateError("expected a session that keeps images, got one with keep=0; start it with keep=8192")
+    if seen and reservoir.since == seen:
+        raise StateError(
+            f"expected a state with kept images, got one of {seen:,} images without a reservoir, as an earlier version "
+            "wrote it; let it observe more images, or group a features folder"
+        )
+    raise StateError(f"expected unknown images, got none among {seen:,}; observe more images first")
+
+
+def clusters_of(images: KeptImages, cluster: Int[Tensor, " n"], smallest: int) -> list[Int[Tensor, " m"]]:
+    """Return the members of each cluster with enough distinct images, in order of arrival."""
+    ids, counts = cluster.unique(return_counts=True)
+    members = [(cluster == one).nonzero().flatten() for one in ids[counts >= smallest].tolist()]
+    return [rows for rows in members if len(distinct(images.features[rows])) >= smallest]
+
+
+def distinct(z: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
+    """Return the rows that are no copy of an earlier row."""
+    is_copy = (z @ z.T > DUPLICATE).tril(diagonal=-1).any(1)
+    return (~is_copy).nonzero().flatten()
+
+
+def numbered(
+    clusters: Sequence[Int[Tensor, " m"]], before: Int[Tensor, " n"], next_number: int
+) -> tuple[list[int], int]:
+    """Return a number for each cluster and the next free one; a cluster goes on with the number most of it had.
+
+    The pair of a cluster and an earlier group that share most images is settled first; either may be used once, and
+    only where half of one of the two is in the other.
+    """
+    sizes = Counter(before[before > 0].tolist())
+    shared = [
+        (count, number, place)
+        for place, rows in enumerate(clusters)
+        for number, count in Counter(before[rows][before[rows] > 0].tolist()).items()
+        if 2 * count >= min(len(rows), sizes[number])
+    ]
+    numbers: dict[int, int] = {}
+    for _, number, place in sorted(shared, key=lambda one: (-one[0], one[1])):
+        if place not in numbers and number not in numbers.values():
+            numbers[place] = number
+    fresh = iter(range(next_number, next_number + len(clusters)))
+    found = [numbers[place] if place in numbers else next(fresh) for place in range(len(clusters))]
+    return found, max([next_number, *(number + 1 for number in found)])
+
+
+class Context(NamedTuple):
+    """What a group is described with."""
+
+    mean: Float[Tensor, " d"]  # of all kept images
+    known: int  # how many of the words are known names
+    words: Vocabulary  # the known names first
+    seen: int
+
+    def group(self, number: int, images: KeptImages) -> Group:
+        """Return the description of a group."""
+        centred = normalize(images.features - self.mean, dim=-1)
+        central = centred @ normalize(centred.mean(0), dim=0)
+        order = central.argsort(descending=True, stable=True)
+        called = images.select(order).names()
+        unlike = distinct(images.features[order]).tolist()
+        common = Counter(images.label.tolist()).most_common(1)[0][0]
+        known, others = self.words.shares(centred).split([self.known, len(self.words.words) - self.known])
+        return Group(
+            number,
+            len(images),
+            len(unlike),
+            round(float(central.mean()), 4),
+            int(images.place[0]) + 1,
+            int(images.place[-1]) + 1,
+            is_growing(images.place, self.seen),
+            self.words.words[common],
+            not len(others) or bool(known.max() > others.max()),
+            tuple(called[row] for row in unlike[:EXEMPLARS]),
+            tuple(called),
+            suggest(self.words.words[self.known :], others),
+        )
+
+
+def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
+    """Return whether the latest images hold many more of a group than the rate before lets expect: four deviations."""
+    late: Bool[Tensor, " n"] = place >= seen - RECENT
+    before = seen - RECENT
+    came = int(late.sum())
+    expected = float((~late).sum()) / before * RECENT if before > 0 else 0.0
+    return came >= FAST and came > expected + 4 * max(expected, 1.0) ** 0.5 and before > 0

@@ -1,0 +1,89 @@
+"""Names for a group of images out of a list of words: both are directions from the mean of their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.discover.clustering import TILE, WORD_TAU
+from unseen.errors import LabelError
+from unseen.labels import Corpus, LabelSpace, synset_names
+from unseen.labels.corpus import canonical_spelling
+
+# lists of WordNet with things that a photo can show; people are left out: nobody is to be named by a guess
+VISIBLE = ("noun.animal", "noun.artifact", "noun.food", "noun.object", "noun.plant")
+TAXA = ("genus ", "family ", "order ", "class ", "phylum ", "subfamily ", "suborder ", "superfamily ", "tribe ")
+COUNT = 5
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A word for a group, and its mean share over the images: how much of the softmax over all words it takes."""
+
+    word: str
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Words that groups may be called by, with their text vectors."""
+
+    words: tuple[str, ...]
+    vectors: Float[Tensor, "w d"]
+
+    def __post_init__(self) -> None:
+        """Refuse vectors that do not belong to the words."""
+        if len(self.words) != len(self.vectors):
+            raise LabelError(f"expected a vector per word, got {len(self.words)} words and {len(self.vectors)} vectors")
+
+    def with_names(self, labels: LabelSpace) -> Vocabulary:
+        """Return the known names of a label space, then the words that none of them is spelled like."""
+        others = self.but(labels.names)
+        return Vocabulary((*labels.names, *others.words), torch.cat([labels.id_anchors.float().cpu(), others.vectors]))
+
+    @classmethod
+    def of_space(cls, labels: LabelSpace) -> Vocabulary:
+        """Return the negatives of a label space: words that are there without an encoder."""
+        return cls(labels.negatives, labels.ood_anchors.float().cpu())
+
+    def but(self, names: Sequence[str]) -> Vocabulary:
+        """Return the words that none of `names` is spelled like."""
+        taken = set(map(canonical_spelling, names))
+        rows = [row for row, word in enumerate(self.words) if canonical_spelling(word) not in taken]
+        return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows])
+
+    @cached_property
+    def directions(self) -> Float[Tensor, "w d"]:
+        """Return each word as a direction from the mean word."""
+        return normalize(self.vectors - self.vectors.mean(0), dim=-1)
+
+    def shares(self, look: Float[Tensor, "n d"]) -> Float[Tensor, " w"]:
+        """Return the mean share of each word over images, which are directions from the mean image."""
+        parts = [(part @ self.directions.T / WORD_TAU).softmax(1).sum(0) for part in look.split(TILE)]
+        return torch.stack(parts).sum(0) / len(look)
+
+
+def suggest(words: Sequence[str], shares: Float[Tensor, " w"], *, count: int = COUNT) -> tuple[Suggestion, ...]:
+    """Return the words with the largest shares, the largest first."""
+    top = shares.topk(min(count, len(words)))
+    return tuple(
+        Suggestion(words[row], round(value, 4))
+        for row, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    )
+
+
+@cache
+def visible_words() -> Corpus:
+    """Return the words of WordNet that a photo can show: no names of persons or places, no taxa."""
+    lists = {name: tuple(filter(_is_plain, words)) for name, words in synset_names().lists.items() if name in VISIBLE}
+    return Corpus("WordNet 3.1, what a photo can show", lists)
+
+
+def _is_plain(word: str) -> bool:
+    return word == word.lower() and not word.startswith(TAXA) and not any(letter.isdigit() for letter in word)

@@ -1,0 +1,209 @@
+"""Edits of a running session: a group becomes a name, a name goes or is called otherwise; what was learned goes on.
+
+Every function returns another session and a record of what was done; the one it was given stays as it is, so that a
+caller keeps it to undo the edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen import detectors
+from unseen.errors import StateError
+from unseen.labels import LabelSpace
+from unseen.labels.edits import Difference, renamed, with_name, without_name
+from unseen.reservoir import KeptImages
+from unseen.session import Session
+
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+SAMPLE = 1024  # kept images from which means are corrected
+TAKEN = 0.02  # share of other images that may come to be nearest to a new name by moving it
+STEPS = 41  # places that are tried on the way from a text to its images
+
+
+class Edited(NamedTuple):
+    """A session after an edit, and the record of it."""
+
+    session: Session
+    record: dict[str, Any]
+
+
+def promote(session: Session, which: int | str, name: str, text: Float[Tensor, " d"]) -> Edited:
+    """Make a known name of a group, or of one kept image; its images are judged again.
+
+    `text` is the text vector of the name, of the encoder and the prompt of the label space.
+    """
+    reservoir = session.reservoir.settled()
+    session = session.at(session.snapshot, reservoir=reservoir)
+    member = members(session, which)
+    images, labels = reservoir.kept.select(member), session.detector.labels
+    anchor = raised_anchor(session, member, text)
+    moved = relabelled(session, with_name(labels, name, anchor, images.features))
+    judged = judged_again(moved.session, member)
+    now = judged.reservoir.kept
+    record = {
+        "verb": "promote",
+        "name": name.strip(),
+        "group": which,
+        "images": len(images),
+        "now_known": int(now.known[member].sum()),
+        "now_named": int((now.known & (now.label == len(labels.names)))[member].sum()),
+        **moved.record,
+    }
+    return journalled(judged, record)
+
+
+def retire(session: Session, name: str) -> Edited:
+    """Move a known name to the negatives: images of it are unknown from now on."""
+    moved = relabelled(session, without_name(session.detector.labels, name))
+    return journalled(moved.session, {"verb": "retire", "name": name, **moved.record})
+
+
+def rename(session: Session, old: str, new: str) -> Edited:
+    """Call a known name otherwise; its vector and what was learned of it stay."""
+    labels = renamed(session.detector.labels, old, new)
+    moved = relabelled(session, labels, new_names={old: new.strip()})
+    return journalled(moved.session, {"verb": "rename", "name": old, "new": new.strip(), **moved.record})
+
+
+def dismiss(session: Session, number: int) -> Edited:
+    """Show a group never again; its images stay unknown."""
+    reservoir = session.reservoir.settled()
+    if number in reservoir.dismissed:
+        raise StateError(f"expected a group that is shown, got {number}, which was dismissed before; nothing to do")
+    session = session.at(session.snapshot, reservoir=reservoir)
+    count = int(members(session, number).sum())
+    hidden = replace(reservoir, dismissed=(*reservoir.dismissed, number))
+    return journalled(
+        session.at(session.snapshot, reservoir=hidden), {"verb": "dismiss", "group": number, "images": count}
+    )
+
+
+def members(session: Session, which: int | str) -> Bool[Tensor, " n"]:
+    """Return which kept images belong to a group, or are called by a key; refuse none, and say what there is."""
+    images = session.reservoir.images
+    if isinstance(which, str) and not which.isdigit():
+        found = torch.tensor([key == which for key in images.names()], dtype=torch.bool)
+        if not bool(found.any()):
+            raise StateError(f"expected a group's number or an image's key, got {which!r}; {_numbers(images)}")
+        return found
+    found = (images.group == int(which)) & ~images.known
+    if not bool(found.any()):
+        raise StateError(_no_group(session, int(which)))
+    return found
+
+
+def _no_group(session: Session, number: int) -> str:
+    for one in reversed(session.reservoir.journal):
+        if one["verb"] == "promote" and str(one["group"]) == str(number):
+            return f"expected a group with unknown images, got {number}, which was promoted to {one['name']!r} before"
+    if not bool((session.reservoir.images.group > 0).any()):
+        return f"expected the number of a group, got {number} before anything was grouped; run: unseen group"
+    return f"expected the number of a group, got {number}; {_numbers(session.reservoir.images)}"
+
+
+def _numbers(images: KeptImages) -> str:
+    numbers = sorted(set(images.group[~images.known].tolist()) - {0})
+    listed = ", ".join(map(str, numbers[:12])) + (" ..." if len(numbers) > 12 else "")
+    return f"there are {listed}" if numbers else "there are no groups yet: unseen group"
+
+
+def raised_anchor(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+    """Return the text vector, moved towards its images until it is as near to them as known names are to theirs.
+
+    It stops before it would be the nearest word of more than `TAKEN` of the other images. A text that is near enough
+    stays where it is.
+    """
+    kept, labels = session.reservoir.images, session.detector.labels
+    text, images = normalize(text.float().cpu(), dim=0), kept.features[member]
+    if not bool(kept.known.any()):
+        return text
+    known = kept.select(kept.known)
+    wanted = float((known.features * labels.id_anchors.float().cpu()[known.label]).sum(1).mean())
+    towards = normalize(images.mean(0) - kept.features.mean(0), dim=0)
+    others = kept.features[~member]
+    others = others[:: max(1, len(others) // SAMPLE)]
+    best = (others @ torch.cat([labels.id_anchors, labels.ood_anchors]).float().cpu().T).amax(1)
+    anchor = text
+    for step in torch.linspace(0, 1, STEPS).tolist():
+        moved = normalize(text + step * towards, dim=0)
+        if step and float((others @ moved > best).float().mean()) > TAKEN:
+            break
+        anchor = moved
+        if float((images @ moved).mean()) >= wanted:
+            break
+    return anchor
+
+
+def relabelled(session: Session, labels: LabelSpace, *, new_names: Mapping[str, str] = NO_NAMES) -> Edited:
+    """Return a session that goes on over another label space, and what changed; `new_names` has the new by the old.
+
+    A detector that cannot carry its state starts anew from the kept images, in their order.
+    """
+    old = session.detector
+    detector = detectors.make(old.name, labels, **old.settings)
+    images, is_lost = _renumbered(session.reservoir.images, _spoken(old.labels, new_names), labels)
+    record = {
+        "carried": detector.carries,
+        "before": old.labels.fingerprint,
+        "after": labels.fingerprint,
+        "negatives_removed": list(Difference.between(old.labels, labels).negatives_removed),
+    }
+    sample = images.features.to(labels.id_anchors)
+    if detector.carries:
+        before = detectors.make(old.name, _spoken(old.labels, new_names), **old.settings)
+        few = sample[:: max(1, len(sample) // SAMPLE)]
+        snapshot = session.snapshot._replace(detector=detector.carried(session.snapshot.detector, before, few))
+    else:
+        fresh = Session(detector, session.rule, keep=0)
+        fresh.observe(sample)
+        snapshot = fresh.snapshot._replace(tally=session.snapshot.tally)
+    moved = session.at(snapshot, detector=detector, reservoir=session.reservoir.with_images(images))
+    return Edited(judged_again(moved, is_lost), record)
+
+
+def _spoken(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSpace:
+    """Return a label space by its new names; a negative that is spelled like one of them gets out of the way."""
+    if not new_names:
+        return labels
+    names = tuple(new_names.get(name, name) for name in labels.names)
+    taken = set(new_names.values())
+    negatives = tuple(f"{word} (negative)" if word in taken else word for word in labels.negatives)
+    return replace(labels, names=names, negatives=negatives)
+
+
+def _renumbered(images: KeptImages, before: LabelSpace, after: LabelSpace) -> tuple[KeptImages, Bool[Tensor, " n"]]:
+    """Return kept images with the nearest names by their new places, and which had a name that has gone."""
+    places = {name: place for place, name in enumerate(after.names)}
+    moved = torch.tensor([places.get(name, -1) for name in before.names], dtype=torch.int64)[images.label]
+    return replace(images, label=moved.clamp(min=0)), moved < 0
+
+
+def judged_again(session: Session, rows: Bool[Tensor, " n"]) -> Session:
+    """Return the session with new verdicts on some of its kept images; nothing is learned."""
+    images = session.reservoir.images
+    if not bool(rows.any()):
+        return session
+    verdicts = session.score(images.features[rows].to(session.detector.labels.id_anchors))
+    columns = {name: getattr(images, name).clone() for name in ("margin", "label", "known", "group")}
+    columns["margin"][rows] = verdicts.margin.float()
+    columns["label"][rows] = verdicts.label
+    columns["known"][rows] = verdicts.known
+    columns["group"][rows & columns["known"]] = 0
+    return session.at(session.snapshot, reservoir=session.reservoir.with_images(replace(images, **columns)))
+
+
+def journalled(session: Session, record: dict[str, Any]) -> Edited:
+    """Return the session with the record of an edit, numbered, in its journal."""
+    journal: Sequence[Any] = session.reservoir.journal
+    full = {"edit": 1 + max((one["edit"] for one in journal), default=0), "seen": int(session.snapshot.tally.seen)}
+    longer = replace(session.reservoir, journal=(*journal, full | record))
+    return Edited(session.at(session.snapshot, reservoir=longer), full | record)

@@ -1,0 +1,102 @@
+"""What methods that learn from examples share: the examples of their label space, a score by MCM, and a trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from unseen.detectors.base import Reading
+from unseen.detectors.frozen import Frozen
+from unseen.errors import LabelError
+from unseen.labels import Examples
+from unseen.odds import top
+
+TAU = 0.01  # CLIP's temperature: logits are 100 times cosines
+
+
+@dataclass(frozen=True, eq=False)
+class FewShot(Frozen):
+    """A method that is fitted to the examples of its label space before the first sample, and never learns again.
+
+    Subclasses write `logits`; the score is MCM's at T = 1 on logits / 100, as the published rows of prompt learners.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a label space without examples."""
+        super().__post_init__()
+        if self.labels.examples is None:
+            raise LabelError(
+                f"expected a label space with examples for {self.name!r}, got none; "
+                "use dataclasses.replace(space, examples=Examples(z, label))"
+            )
+
+    @property
+    def examples(self) -> Examples:
+        """Return the examples."""
+        assert self.labels.examples is not None
+        return self.labels.examples
+
+    @property
+    def images(self) -> Float[Tensor, "n d"]:
+        """Return the features of the examples in the type of the anchors."""
+        return self.examples.z.to(self.labels.id_anchors)
+
+    def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
+        """Return the logits of the known names."""
+        raise NotImplementedError
+
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+        """Score a block by how far the best name stands out."""
+        best = top(TAU * self.logits(z))
+        return Reading.frozen(best.log_odds, best.label)
+
+
+class Schedule(NamedTuple):
+    """How long and how fast to train."""
+
+    optimiser: str  # of OPTIMISERS
+    rate: float
+    epochs: int
+    batch: int
+    warm_up: float | None = None  # rate of the first epoch
+
+
+OPTIMISERS: dict[str, Callable[[Sequence[Tensor], float], Optimizer]] = {
+    "adam": lambda rows, rate: Adam(rows, lr=rate),
+    "adamw": lambda rows, rate: AdamW(rows, lr=rate, eps=1e-4),
+    "sgd": lambda rows, rate: SGD(rows, lr=rate, momentum=0.9, weight_decay=5e-4, nesterov=True),
+}
+
+
+def train(
+    start: Sequence[Tensor],
+    loss: Callable[[Sequence[Tensor], Int[Tensor, " b"], int], Tensor],
+    count: int,
+    schedule: Schedule,
+    *,
+    seed: int,
+) -> list[Tensor]:
+    """Return parameters after minimising `loss(parameters, rows of a batch, epoch)`, the rate falling by a cosine."""
+    parameters = [one.detach().clone().requires_grad_() for one in start]
+    optimiser = OPTIMISERS[schedule.optimiser](parameters, schedule.rate)
+    generator = torch.Generator().manual_seed(seed)
+    for epoch in range(schedule.epochs):
+        rate = schedule.rate * (1 + math.cos(math.pi * epoch / schedule.epochs)) / 2
+        if epoch == 0 and schedule.warm_up is not None:
+            rate = schedule.warm_up
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        for rows in torch.randperm(count, generator=generator).split(schedule.batch):
+            optimiser.zero_grad()
+            loss(parameters, rows.to(parameters[0].device), epoch).backward()
+            optimiser.step()
+    return [one.detach() for one in parameters]

@@ -1,0 +1,145 @@
+"""Edits of a label space: a name more, a name less, a name by another word, and what differs between two spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.errors import LabelError
+from unseen.labels.corpus import canonical_spelling
+from unseen.labels.examples import Examples
+from unseen.labels.nearest import NEAR
+from unseen.labels.space import LabelSpace
+
+TAU = 0.01
+CLAIMED = 0.1  # a negative that takes this share of the images of a new name describes the same thing
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one label space has and another has not."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    negatives_added: tuple[str, ...]
+    negatives_removed: tuple[str, ...]
+
+    @classmethod
+    def between(cls, before: LabelSpace, after: LabelSpace) -> Difference:
+        """Return what was added and removed on the way from one label space to another."""
+        return cls(
+            _without(after.names, before.names),
+            _without(before.names, after.names),
+            _without(after.negatives, before.negatives),
+            _without(before.negatives, after.negatives),
+        )
+
+    def __str__(self) -> str:
+        sides = ("added", self.added), ("removed", self.removed)
+        parts = [f"{what} {_quoted(words)}" for what, words in sides if words]
+        counts = len(self.negatives_added), len(self.negatives_removed)
+        if any(counts):
+            parts.append(f"negatives: {counts[0]} added, {counts[1]} removed")
+        return "; ".join(parts) or "the same names in another order, or other vectors"
+
+
+def with_name(
+    space: LabelSpace, name: str, anchor: Float[Tensor, " d"], images: Float[Tensor, "n d"] | None = None
+) -> LabelSpace:
+    """Return the label space with one more known name; negatives that say the same step aside.
+
+    Those are negatives spelled like it, with nearly its vector, or that describe its `images` as the frozen text sees
+    them.
+    """
+    taken = {canonical_spelling(one): one for one in space.names}
+    if not name.strip():
+        raise LabelError("expected a name, got a blank; write what the images show")
+    if (spelling := canonical_spelling(name)) in taken:
+        raise LabelError(f"expected a new name, got {name!r}, which is known as {taken[spelling]!r}; choose another")
+    row = normalize(anchor.to(space.id_anchors), dim=0).unsqueeze(0)
+    stays = ~_conflicts(space, name, row, images)
+    kept = stays.nonzero().flatten().tolist()
+    return replace(
+        space,
+        names=(*space.names, name.strip()),
+        id_anchors=torch.cat([space.id_anchors, row]),
+        negatives=tuple(space.negatives[place] for place in kept),
+        ood_anchors=space.ood_anchors[stays],
+    )
+
+
+def _conflicts(
+    space: LabelSpace, name: str, row: Float[Tensor, "1 d"], images: Float[Tensor, "n d"] | None
+) -> Bool[Tensor, " L"]:
+    """Return which negatives say the same as a new name."""
+    spelling = canonical_spelling(name).removesuffix("s")
+    same = [canonical_spelling(word).removesuffix("s") == spelling for word in space.negatives]
+    found = torch.tensor(same, dtype=torch.bool, device=row.device) | ((space.ood_anchors @ row.T).flatten() > NEAR)
+    if images is None or not len(images) or not len(space.negatives):
+        return found
+    text = torch.cat([space.id_anchors, row, space.ood_anchors])
+    shares = (images.to(text) @ text.T / TAU).softmax(1).mean(0)
+    return found | (shares[len(space.names) + 1 :] > CLAIMED)
+
+
+def without_name(space: LabelSpace, name: str) -> LabelSpace:
+    """Return the label space with a known name among the negatives: images of it are unknown from now on."""
+    place = place_of(space, name)
+    if len(space.names) == 1:
+        raise LabelError(f"expected at least two known names, got {name!r} alone; promote another one first")
+    rest = [other for other in range(len(space.names)) if other != place]
+    return replace(
+        space,
+        names=tuple(space.names[other] for other in rest),
+        id_anchors=space.id_anchors[rest],
+        negatives=(*space.negatives, space.names[place]),
+        ood_anchors=torch.cat([space.ood_anchors, space.id_anchors[place : place + 1]]),
+        examples=_examples_without(space.examples, place),
+    )
+
+
+def _examples_without(examples: Examples | None, place: int) -> Examples | None:
+    """Return the examples of the other names, by their new places."""
+    if examples is None or not bool((examples.label != place).any()):
+        return None
+    kept = examples[examples.label != place]
+    return replace(kept, label=kept.label - (kept.label > place).long())
+
+
+def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
+    """Return the label space with a known name by another word; its vector stays."""
+    place_of(space, old)
+    others = {canonical_spelling(one) for one in space.names if one != old}
+    if not new.strip():
+        raise LabelError("expected a name, got a blank; write what the images show")
+    if canonical_spelling(new) in others:
+        raise LabelError(f"expected a new name, got {new!r}, which is known already; choose another")
+    stays = [row for row, word in enumerate(space.negatives) if canonical_spelling(word) != canonical_spelling(new)]
+    return replace(
+        space,
+        names=tuple(new.strip() if one == old else one for one in space.names),
+        negatives=tuple(space.negatives[row] for row in stays),
+        ood_anchors=space.ood_anchors[stays],
+    )
+
+
+def place_of(space: LabelSpace, name: str) -> int:
+    """Return the index of a known name."""
+    if name not in space.names:
+        raise LabelError(f"expected a known name, got {name!r}; there are {_quoted(space.names)}")
+    return space.names.index(name)
+
+
+def _without(words: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    gone = set(others)
+    return tuple(word for word in words if word not in gone)
+
+
+def _quoted(words: Sequence[str], shown: int = 5) -> str:
+    more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
+    return ", ".join(map(repr, words[:shown])) + more

@@ -1,0 +1,152 @@
+"""A few labelled images of known names, seen before a stream starts. No image of a stream is ever among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unseen.errors import DataError, EncoderError
+
+if TYPE_CHECKING:
+    from unseen.features import Features
+    from unseen.labels.space import LabelSpace
+
+UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
+SAME_IMAGE = 0.9999  # cosine from which two images count as one
+HELD_OUT_FROM = 4  # examples of a name from which one of them can be spared for the threshold
+
+
+class Division(NamedTuple):
+    """Examples that teach, and examples that were left out."""
+
+    kept: Examples
+    left_out: Examples
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Features of labelled images; `label` is the index of the known name of each.
+
+    This is the only way in which labels of images reach a detector: through its label space, before the first sample.
+    """
+
+    z: Float[Tensor, "n d"]
+    label: Int[Tensor, " n"]
+    keys: tuple[str, ...] = ()
+    encoder: str = ""  # fingerprint, where it is known
+    skipped: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # key and reason of what could not be read
+
+    def __post_init__(self) -> None:
+        """Check everything once and keep exactly unit rows."""
+        if self.z.ndim != 2 or self.label.shape != self.z.shape[:1] or self.label.is_floating_point():
+            raise DataError(
+                "expected examples as features [n, d] and one index of a known name for each, got shapes "
+                f"{list(self.z.shape)} and {list(self.label.shape)} ({self.label.dtype}); pass both from one file"
+            )
+        z = self.z.detach().float()
+        norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        if not bool(((norm - 1).abs() <= UNIT_TOLERANCE).all()):
+            raise DataError("expected unit features of examples, got others; use torch.nn.functional.normalize")
+        # rows that are unit to rounding stay as they are: else a saved space would load with another fingerprint
+        is_exact = (norm - 1).abs() <= 8 * torch.finfo(z.dtype).eps
+        object.__setattr__(self, "z", torch.where(is_exact, z, z / norm))
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def __getitem__(self, rows: Bool[Tensor, " n"]) -> Examples:
+        """Return the examples at which `rows` is true."""
+        keys = tuple(key for key, kept in zip(self.keys, rows.tolist(), strict=True) if kept) if self.keys else ()
+        return replace(self, z=self.z[rows], label=self.label[rows], keys=keys, skipped=())
+
+    def counts(self, names: int) -> Int[Tensor, " K"]:
+        """Return how many examples each of `names` names has."""
+        return torch.bincount(self.label, minlength=names)
+
+    @property
+    def place(self) -> Int[Tensor, " n"]:
+        """Return for each example how many of the same name stand before it."""
+        order = self.label.argsort(stable=True)
+        counts = self.counts(int(self.label.max()) + 1)
+        first = (counts.cumsum(0) - counts)[self.label[order]]
+        place = torch.empty_like(self.label)
+        place[order] = torch.arange(len(order), device=order.device) - first
+        return place
+
+    def folds(self, most: int) -> list[Division]:
+        """Return at most `most` divisions that leave out every example once, every n-th of each name.
+
+        With one example per name, every other name is left out.
+        """
+        count = min(most, int(self.place.max()) + 1)
+        number = self.place % count if count > 1 else torch.arange(len(self), device=self.label.device) % 2
+        return [Division(self[number != one], self[number == one]) for one in range(max(count, 2))]
+
+    def for_threshold(self) -> Division:
+        """Return the examples that teach, and one of each name with at least HELD_OUT_FROM for the threshold."""
+        last = self.place + 1 == self.counts(int(self.label.max()) + 1)[self.label]
+        left_out = last & (self.place + 1 >= HELD_OUT_FROM)
+        return Division(self[~left_out], self[left_out])
+
+    def repeated(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
+        """Return which images of a stream are examples as well."""
+        return (z.float().to(self.z) @ self.z.T).amax(1) >= SAME_IMAGE
+
+    def check(self, space: LabelSpace) -> None:
+        """Refuse examples of another encoder, or of names that a label space does not have."""
+        if not len(self):
+            raise DataError("expected at least one example, got none; leave out the examples to work from names alone")
+        own = space.manifest.get("encoder_fingerprint", "")
+        if self.encoder and own and self.encoder != own:
+            raise EncoderError(
+                f"expected examples of the encoder of this label space, {space.encoder} ({own[:8]}), got those of "
+                f"another ({self.encoder[:8]}); encode the examples with --encoder {space.encoder}"
+            )
+        if self.z.shape[1] != space.dim:
+            raise EncoderError(
+                f"expected examples of width {space.dim} as of this label space, got {self.z.shape[1]}; "
+                f"encode the examples with --encoder {space.encoder or 'as the names'}"
+            )
+        if bool(((self.label < 0) | (self.label >= len(space.names))).any()):
+            raise DataError(
+                f"expected labels of examples from 0 to {len(space.names) - 1}, one for each known name, got "
+                f"{int(self.label.min())} to {int(self.label.max())}; use the order of the names"
+            )
+
+    def to(self, *, device: torch.device | str | None = None) -> Examples:
+        """Return the same examples on another device."""
+        return replace(self, z=self.z.to(device=device), label=self.label.to(device=device))
+
+    @classmethod
+    def of(cls, features: Features, names: tuple[str, ...]) -> Examples:
+        """Return labelled features as examples of `names`; refuse a class that is none of them."""
+        place = {spelled(name): index for index, name in enumerate(names)}
+        classes = [spelled(name) for name in features.classes]
+        if foreign := [name for name in features.classes if spelled(name) not in place]:
+            raise DataError(no_such_names(foreign, names, features.name))
+        label = torch.tensor([place[name] for name in classes])[features.true_labels]
+        encoder = features.encoder if features.encoder != features.metadata.get("encoder") else ""
+        return cls(features.z, label, features.keys, encoder)
+
+
+def spelled(name: str) -> str:
+    """Return a name as names of folders and names of classes are compared.
+
+    >>> spelled("Sports_car") == spelled("sports car")
+    True
+    """
+    return " ".join(name.replace("_", " ").lower().split())
+
+
+def no_such_names(foreign: list[str], names: tuple[str, ...], where: str | Path) -> str:
+    """Return what to say of classes of examples that are no known names."""
+    return (
+        f"expected examples of known names in {where}, got {', '.join(map(repr, foreign[:3]))}, which "
+        f"{'is' if len(foreign) == 1 else 'are'} not among {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}; "
+        "rename the folder, or add the name with --label"
+    )

@@ -1,0 +1,198 @@
+"""A bounded sample of the images a session has judged: what explanations, groups and promotions work on.
+
+Of the unknown images it keeps the latest, and a uniform sample of all before them; of the known images an eighth as
+many. Which image is kept depends on its place in the stream only, so the division into calls changes nothing. Vectors
+are kept in half precision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unseen.errors import SettingError
+from unseen.verdicts import Verdicts
+
+UNKNOWN = 8192  # unknown images that are kept
+KNOWN_SHARE = 8  # one known image is kept for so many unknown ones
+INTAKE = 1024  # images after which those that are not to be kept are dropped
+
+
+@dataclass(frozen=True, eq=False)
+class KeptImages:
+    """Images with what was decided about them, in order of arrival."""
+
+    z: Float[Tensor, "n d"]  # unit, half precision
+    place: Int[Tensor, " n"]  # in the stream, from 0
+    margin: Float[Tensor, " n"]
+    label: Int[Tensor, " n"]  # the nearest name
+    known: Bool[Tensor, " n"]
+    group: Int[Tensor, " n"]  # number of the group, 0 for none; numbers are given by unseen.discover
+    keys: tuple[str, ...]  # "" where the caller gave none
+
+    @classmethod
+    def none(cls, dim: int) -> KeptImages:
+        """Return no images of a width."""
+        whole = torch.zeros(0, dtype=torch.int64)
+        return cls(torch.zeros(0, dim, dtype=torch.float16), whole, torch.zeros(0), whole, whole.bool(), whole, ())
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def select(self, rows: Int[Tensor, " m"] | Bool[Tensor, " n"]) -> KeptImages:
+        """Return some of the images, by number or by mask."""
+        rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return KeptImages(**columns, keys=tuple(self.keys[row] for row in rows.tolist()))
+
+    @property
+    def features(self) -> Float[Tensor, "n d"]:
+        """Return exactly unit vectors in single precision."""
+        return normalize(self.z.float(), dim=-1)
+
+    def names(self) -> list[str]:
+        """Return what to call each image: its key, or its number in the stream, from 1."""
+        return [key or f"#{place + 1}" for key, place in zip(self.keys, self.place.tolist(), strict=True)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the columns as tensors, keys as UTF-8."""
+        encoded = [key.encode() for key in self.keys]
+        ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
+        text = np.frombuffer(b"".join(encoded), dtype=np.uint8).copy()
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return columns | {"key_bytes": torch.from_numpy(text), "key_ends": torch.from_numpy(ends)}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> KeptImages:
+        """Return the images that `tensors` describes."""
+        text, ends = tensors["key_bytes"].numpy().tobytes(), tensors["key_ends"].tolist()
+        keys = tuple(text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False))
+        return cls(**{name: tensors[name].clone() for name in COLUMNS}, keys=keys)
+
+
+COLUMNS = tuple(one.name for one in fields(KeptImages) if one.name != "keys")
+
+
+class Arrivals(NamedTuple):
+    """Images that were judged in one call."""
+
+    z: Float[Tensor, "T d"]
+    verdicts: Verdicts
+    start: int  # place of the first in the stream
+    keys: tuple[str, ...]
+
+    def images(self) -> KeptImages:
+        """Return the images with what was decided about them."""
+        places = torch.arange(self.start, self.start + len(self.z))
+        margin, label, known = self.verdicts.margin.float(), self.verdicts.label, self.verdicts.known
+        return KeptImages(self.z.cpu(), places, margin, label, known, torch.zeros_like(places), self.keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Reservoir:
+    """What is kept of a stream, as one value: a reader that holds it sees no later image."""
+
+    kept: KeptImages
+    unknown: int = UNKNOWN  # most unknown images
+    since: int = 0  # place in the stream before which nothing was kept: the state had no reservoir
+    next_group: int = 1
+    dismissed: tuple[int, ...] = ()  # numbers of groups that are not to be shown
+    journal: tuple[Mapping[str, Any], ...] = ()  # what people changed, as unseen.discover wrote it
+    recent: tuple[Arrivals, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def empty(cls, dim: int, *, unknown: int = UNKNOWN, since: int = 0) -> Reservoir:
+        """Return a reservoir without an image."""
+        if unknown < 0:
+            raise SettingError(f"expected to keep at least 0 images, got {unknown}; 0 keeps none")
+        return cls(KeptImages.none(dim), unknown, since)
+
+    def after(self, z: Float[Tensor, "T d"], verdicts: Verdicts, start: int, keys: Sequence[str] = ()) -> Reservoir:
+        """Return the reservoir after more images; `start` is the place of the first in the stream."""
+        if not self.unknown or not len(z):
+            return self
+        z = z[:, 0] if z.ndim == 3 else z  # without patches
+        copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
+        more = Arrivals(copied, verdicts, start, tuple(keys) or ("",) * len(z))
+        longer = replace(self, recent=(*self.recent, more))
+        is_full = start + len(z) - longer.recent[0].start >= INTAKE
+        return longer.settled() if is_full else longer
+
+    def settled(self) -> Reservoir:
+        """Return the reservoir with its latest images among the others and without those that are not to be kept."""
+        if not self.recent:
+            return self
+        images = joined([self.kept, *(one.images() for one in self.recent)])
+        return replace(self, kept=images.select(self._keeps(images)), recent=())
+
+    @property
+    def images(self) -> KeptImages:
+        """Return every image that is kept now."""
+        return self.settled().kept
+
+    def with_images(self, images: KeptImages, **changes: object) -> Reservoir:
+        """Return the reservoir with other columns for the same images."""
+        return replace(self, kept=images, recent=(), **changes)  # type: ignore[arg-type]
+
+    @property
+    def byte_limit(self) -> int:
+        """Return the most bytes that vectors and numbers can take; keys come besides."""
+        row = self.kept.z.shape[1] * 2 + sum(getattr(self.kept, name).element_size() for name in COLUMNS[1:])
+        return (self.unknown + self.unknown // KNOWN_SHARE + INTAKE) * row
+
+    def _keeps(self, images: KeptImages) -> Bool[Tensor, " n"]:
+        unknown = kept_places(images.place.numpy(), (~images.known).numpy(), self.unknown)
+        known = kept_places(images.place.numpy(), images.known.numpy(), self.unknown // KNOWN_SHARE)
+        return torch.from_numpy(unknown | known)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything as tensors, as a state file holds it."""
+        numbers = torch.tensor([self.unknown, self.since, self.next_group])
+        settled = self.settled()
+        text = np.frombuffer(json.dumps(self.journal).encode(), dtype=np.uint8).copy()
+        more = {"numbers": numbers, "dismissed": torch.tensor(self.dismissed).long(), "journal": torch.from_numpy(text)}
+        return settled.kept.tensors() | more
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Reservoir:
+        """Return the reservoir that `tensors` describes."""
+        unknown, since, next_group = tensors["numbers"].tolist()
+        dismissed = tuple(tensors["dismissed"].tolist())
+        journal = tuple(json.loads(tensors["journal"].numpy().tobytes()))
+        return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed, journal)
+
+
+def joined(parts: Sequence[KeptImages]) -> KeptImages:
+    """Return consecutive images as one."""
+    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS}
+    return KeptImages(**columns, keys=tuple(key for part in parts for key in part.keys))
+
+
+def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
+    """Return which images of `among` are kept: the latest half of `count`, and of those before a uniform sample."""
+    rows = np.flatnonzero(among)
+    keeps = np.zeros(len(place), dtype=bool)
+    if len(rows) <= count:
+        keeps[rows] = True
+        return keeps
+    latest = count - count // 2
+    older = rows[: len(rows) - latest]
+    keeps[rows[len(rows) - latest :]] = True
+    keeps[older[np.argsort(_scrambled(place[older]), kind="stable")[: count // 2]]] = True
+    return keeps
+
+
+def _scrambled(place: np.ndarray) -> np.ndarray:
+    """Return a number for each place that is as good as random and always the same: the mixer of splitmix64."""
+    x = (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,85 @@
+"""Samples in binary files: safetensors and Arrow, read without being trusted."""
+
+import struct
+from typing import Any
+
+import safetensors.torch
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from torch import Tensor
+
+from unseen.errors import FeatureError, ServiceError, import_extra
+
+SAFETENSORS, ARROW = "application/vnd.safetensors", "application/vnd.apache.arrow.stream"
+COLUMN, KEY = "features", "key"
+SCHEMA_MESSAGE, BATCH_MESSAGE = 1, 3  # kinds of messages in an Arrow stream; dictionaries are not needed here
+
+
+def from_safetensors(body: bytes) -> Float[Tensor, "n d"]:
+    """Return the tensor `features` of a safetensors file."""
+    try:
+        found = safetensors.torch.load(body)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise FeatureError(f"expected a safetensors file, got a damaged one ({error}); save it again") from error
+    if COLUMN not in found or not found[COLUMN].is_floating_point() or found[COLUMN].ndim != 2:
+        raise FeatureError(f"expected one tensor `{COLUMN}` of shape [n, d] in floats, got {sorted(found)}; rename it")
+    return found[COLUMN].float()
+
+
+def from_arrow(body: bytes) -> tuple[Float[Tensor, "n d"], list[str | None]]:
+    """Return the column `features` of an Arrow stream, lists of floats of one length, and its column `key` if any."""
+    pyarrow = import_extra("pyarrow", "tables")
+    try:
+        table = _read(pyarrow, body)
+        rows = table.column(COLUMN).combine_chunks()
+        width = len(rows.flatten()) // max(1, len(rows))
+        flat = rows.cast(pyarrow.list_(pyarrow.float32(), width)).flatten()
+        keys = table.column(KEY).cast(pyarrow.string()).to_pylist() if KEY in table.column_names else []
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError, struct.error, IndexError) as error:
+        raise FeatureError(
+            f"expected an Arrow stream with a column `{COLUMN}` of lists of floats, got {str(error)[:200]}; "
+            "write it without compression and dictionaries"
+        ) from error
+    if flat.null_count or not width:
+        raise FeatureError(f"expected numbers in `{COLUMN}`, got none; leave out what has no vector")
+    return torch.from_numpy(flat.to_numpy().copy()).view(-1, width), keys
+
+
+def _read(pyarrow: Any, body: bytes) -> Any:
+    """Return the table of an Arrow stream; a small body that says it is a large one is refused, not expanded."""
+    reader = pyarrow.ipc.MessageReader.open_stream(body)
+    for message in reader:
+        if not is_plain(bytes(message.metadata)):
+            raise ValueError("compressed or encoded parts")
+    table = pyarrow.ipc.open_stream(body).read_all()
+    table.validate(full=True)
+    return table
+
+
+def is_plain(metadata: bytes) -> bool:
+    """Return whether an Arrow message is a schema or a batch without compression, by its flatbuffer alone."""
+    message = struct.unpack_from("<I", metadata)[0]
+    kind_at, header_at = _field(metadata, message, 1), _field(metadata, message, 2)
+    kind = metadata[kind_at] if kind_at else 0
+    if kind == SCHEMA_MESSAGE:
+        return True
+    if kind != BATCH_MESSAGE or not header_at:
+        return False
+    batch = header_at + struct.unpack_from("<I", metadata, header_at)[0]
+    return not _field(metadata, batch, 3)  # of a record batch: length, nodes, buffers, compression
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer table lies, 0 where it is left out."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    size = struct.unpack_from("<H", data, vtable)[0]
+    if 4 + 2 * number >= size:
+        return 0
+    offset = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else 0
+
+
+def unsupported(media: str, known: list[str]) -> ServiceError:
+    """Return the error for a media type that is not read."""
+    return ServiceError(415, f"expected {', '.join(known)} or image/*, got {media!r}; set Content-Type")

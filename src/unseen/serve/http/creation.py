@@ -1,0 +1,130 @@
+"""Creating a stream: a job that fast callers do not notice, and that slow ones can watch, cancel and ask for again."""
+
+import asyncio
+import hashlib
+import re
+from functools import partial
+from typing import NamedTuple
+
+from fastapi import Request
+
+from unseen import LabelSpace
+from unseen.errors import ServiceError
+from unseen.serve.http import bodies, schema
+from unseen.serve.http.bodies import FORM
+from unseen.serve.http.service import Service
+from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.store import StreamEntry
+from unseen.serve.work.jobs import Job, cancelled
+
+WAIT, LONGEST = 5.0, 30.0  # seconds that a caller waits for its stream before it is given the job instead
+
+
+class Creation(NamedTuple):
+    """What a caller wants: a stream, with an uploaded label space or without."""
+
+    wanted: schema.StreamBody
+    upload: bytes | None = None
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of what was asked for."""
+        digest = hashlib.blake2b(self.wanted.model_dump_json().encode(), digest_size=16)
+        digest.update(self.upload or b"")
+        return digest.hexdigest()
+
+
+async def read_creation(request: Request, service: Service) -> Creation:
+    """Return what a request to create a stream asks for."""
+    if bodies.media_type(request) != FORM:
+        wanted = await bodies.read_json(request, schema.StreamBody, service.limits)
+        if (wanted.names is None) == (wanted.space is None):
+            raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
+        return Creation(wanted)
+    form = await bodies.read_form(request, service.limits)
+    files = form.files.get("space", [])
+    if len(files) != 1:
+        raise ServiceError(422, f"expected one file in the field `space`, got {len(files)}; send one")
+    return Creation(bodies.parse_json(form.texts.get("stream", ""), schema.StreamBody), files[0].data)
+
+
+async def start(service: Service, owner: str, request: Request) -> Job:
+    """Return the job that creates the stream a request asks for; the same request sent twice gets the same job."""
+    creation = await read_creation(request, service)
+    key = bodies.idempotency_key(request)
+    name = f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.{creation.digest}" if key else ""
+    refuse_other_request(service, owner, name)
+    return service.jobs.start(owner, name, partial(run, service, creation))
+
+
+def refuse_other_request(service: Service, owner: str, name: str) -> None:
+    """Refuse an idempotency key that came with another request before."""
+    key = name.partition(".")[0]
+    before = [entry.config.request for entry in service.store.owned(owner)]
+    before += [job.request for job in service.jobs.owned(owner)]
+    if name and any(other != name and other.startswith(f"{key}.") for other in before):
+        raise ServiceError(
+            422, "expected the request this idempotency key came with first, got another; use a new key", "key_reused"
+        )
+
+
+async def run(service: Service, creation: Creation, job: Job) -> StreamEntry:
+    """Return the stream that a job creates, or the one that an earlier process made for the same request."""
+    for entry in service.store.owned(job.owner):
+        if job.request and (entry.config.owner, entry.config.request) == (job.owner, job.request):
+            return entry
+    labels = await label_space(service, creation, job)
+    wanted, rule = creation.wanted, creation.wanted.threshold
+    config = StreamConfig(
+        "", wanted.name, job.owner, wanted.detector, wanted.settings, rule.kind, rule.settings, request=job.request
+    )
+    job.stage = "opening"
+    job.progress(0, 0)
+    made = asyncio.ensure_future(service.run_chore(job.owner, partial(service.store.create, labels, config)))
+    try:
+        return await asyncio.shield(made)
+    except asyncio.CancelledError:  # what a thread makes is made whole, then removed
+        made.add_done_callback(partial(remove, service))
+        raise
+
+
+def remove(service: Service, made: asyncio.Future[StreamEntry]) -> None:
+    """Delete the stream of a job that was cancelled while a thread made it."""
+    if not made.cancelled() and not made.exception():
+        service.store.delete(made.result())
+
+
+async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
+    """Return the label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
+    wanted, name = creation.wanted, creation.wanted.space
+    if creation.upload is not None:
+        job.stage = "reading"
+        return await service.run_chore(job.owner, partial(uploaded_space, creation.upload))
+    if name is not None:
+        job.stage = "reading"
+        return await service.run_chore(job.owner, lambda: service.store.folder.space(name))
+    job.stage = "encoding words"
+    return await service.encoder.space(job.owner, wanted.names or [], wanted.negatives, progress=job.progress)
+
+
+def uploaded_space(data: bytes) -> LabelSpace:
+    """Return an uploaded label space."""
+    with bodies.as_file(data) as path:
+        return LabelSpace.load(path)
+
+
+def wanted_wait(request: Request) -> float:
+    """Return for how long a caller wants to wait for its stream (RFC 7240)."""
+    prefer = request.headers.get("prefer", "")
+    if "respond-async" in prefer:
+        return 0.0
+    found = re.search(r"wait=(\d{1,4})", prefer)
+    return min(float(found[1]), LONGEST) if found else WAIT
+
+
+def finished(job: Job) -> StreamEntry:
+    """Return the stream that a job made; raise why it made none."""
+    entry = job.result
+    if not isinstance(entry, StreamEntry):
+        raise cancelled()
+    return entry

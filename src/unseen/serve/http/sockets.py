@@ -1,0 +1,149 @@
+"""Many observes over one connection: a WebSocket that takes samples and answers each message in order.
+
+A binary message is rows of float32, a text message is JSON as in POST. Every message gets one answer, a list of
+verdicts or an error. Messages that wait are learned in one block, so a caller that does not wait for each answer is
+served at the speed of batches. With `?session=NAME&first=N` message n is learned once, however often it is sent: a
+caller that lost its connection sends again what was not answered.
+"""
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from unseen.errors import ServiceError, UnseenError
+from unseen.serve.http.auth import bearer_secret
+from unseen.serve.http.bodies import message_samples
+from unseen.serve.http.errors import error_content, error_response
+from unseen.serve.http.middleware import cross_site, is_same_origin
+from unseen.serve.http.service import Service
+from unseen.serve.stream.batch import SampleBatch, dump_json, sample_batch
+from unseen.serve.stream.store import StreamEntry
+
+MESSAGE = 1 << 20  # bytes of one message
+MESSAGES, BYTES = 256, 8 << 20  # of one connection that wait for answers
+CHECK = 1.0  # seconds after which a caller's key is looked at again
+ENDED = 1008  # policy: the key was revoked or the stream deleted
+
+
+@dataclass
+class Numbers:
+    """The name of a session and the number of its next message."""
+
+    session: str
+    next: int
+
+    @classmethod
+    def of(cls, socket: WebSocket) -> "Numbers":
+        """Return what the query says; refuse what cannot be a session."""
+        session, first = socket.query_params.get("session", ""), socket.query_params.get("first", "0")
+        if len(session) > 128 or not first.isdecimal() or len(first) > 15:
+            raise ServiceError(422, "expected session=NAME and first=NUMBER, got others; see /docs", "parameters")
+        return cls(session, int(first))
+
+    def key(self) -> str | None:
+        """Return the idempotency key of the next message, None without a session."""
+        number, self.next = self.next, self.next + 1
+        return f"{self.session}:{number}" if self.session else None
+
+
+async def observe_socket(service: Service, socket: WebSocket, id: str) -> None:
+    """Serve one connection until its caller, its key or its stream ends it."""
+    try:
+        if not service.needs_key() and not is_same_origin(socket):
+            raise cross_site()
+        entry, numbers = service.find(bearer_secret(socket), id, "observe"), Numbers.of(socket)
+        entry.opened  # noqa: B018 - refused before the connection is accepted
+        with service.sockets.held(entry.config.owner, 1):
+            await socket.accept()
+            await Conversation(service, socket, entry, numbers).run()
+    except UnseenError as error:
+        await socket.send_denial_response(error_response(error))
+
+
+class Conversation:
+    """The messages of one connection: one task reads and starts to learn, one answers in order."""
+
+    def __init__(self, service: Service, socket: WebSocket, entry: StreamEntry, numbers: Numbers) -> None:
+        self.service, self.socket, self.entry, self.numbers = service, socket, entry, numbers
+        self._waiting: deque[tuple[int, asyncio.Future[str]]] = deque()
+        self._bytes, self._moved = 0, asyncio.Event()
+        self._checked = time.monotonic()
+
+    async def run(self) -> None:
+        """Read and answer until one of both ends."""
+        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for _, answer in self._waiting:
+                answer.cancel()
+        if self.socket.client_state == WebSocketState.CONNECTED:
+            with suppress(WebSocketDisconnect, RuntimeError):  # the caller was faster
+                await self.socket.close(ENDED)
+
+    async def _read(self) -> None:
+        while True:
+            while len(self._waiting) >= MESSAGES or self._bytes > BYTES:
+                await self._changed()
+            try:
+                message = await self.socket.receive()
+            except (WebSocketDisconnect, RuntimeError):
+                return
+            if message["type"] != "websocket.receive":
+                return
+            content: bytes | str = message.get("bytes") or message.get("text") or b""
+            size = len(content)
+            self._bytes += size
+            self._waiting.append((size, asyncio.ensure_future(self._learn(content, self.numbers.key()))))
+            self._moved.set()
+
+    async def _learn(self, content: bytes | str, key: str | None) -> str:
+        try:
+            return await self.service.observe(self.entry, self._batch(content, key))
+        except UnseenError as error:
+            return dump_json(error_content(error)[1])
+
+    def _batch(self, content: bytes | str, key: str | None) -> SampleBatch:
+        """Return the samples of a message, within the limits of a request."""
+        labels, limits = self.entry.opened.labels, self.service.limits
+        samples = message_samples(content, labels.dim, limits)
+        self.service.rate.take(self.entry.config.owner, len(samples))
+        assert samples.features is not None
+        return sample_batch(labels, samples.features, key, keys=samples.keys)
+
+    async def _answer(self) -> None:
+        while self._may_go_on():
+            if not self._waiting:
+                await self._changed()
+                continue
+            size, answer = self._waiting[0]
+            if not answer.done():
+                await asyncio.wait([answer], timeout=CHECK)
+                continue
+            await self.socket.send_text(answer.result())
+            self._waiting.popleft()
+            self._bytes -= size
+            self._moved.set()
+
+    async def _changed(self) -> None:
+        """Wait until something was read or answered, for a while."""
+        self._moved.clear()
+        try:
+            await asyncio.wait_for(self._moved.wait(), CHECK)
+        except TimeoutError:
+            return
+
+    def _may_go_on(self) -> bool:
+        """Return whether the caller may still observe, looking at its key from time to time."""
+        now = time.monotonic()
+        if now - self._checked < CHECK:
+            return True
+        self._checked = now
+        return self.service.may(bearer_secret(self.socket), self.entry, "observe")

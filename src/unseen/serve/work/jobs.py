@@ -1,0 +1,124 @@
+"""Work that may outlast a request: started once, watched, cancelled, and remembered for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from unseen.errors import ServiceError, UnseenError
+
+RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
+KEPT = 256  # finished jobs that are remembered
+
+
+@dataclass
+class Job:
+    """One piece of work of an owner; `request` is equal for the same request sent twice."""
+
+    owner: str
+    request: str = ""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    stage: str = "waiting"  # what is being done, in a word
+    done: int = 0  # of `total` units of the stage; 0 of 0 where they are not counted
+    total: int = 0
+    started: float = field(default_factory=time.time)
+    task: asyncio.Task[Any] | None = None
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def progress(self, done: int, total: int) -> None:
+        """Note how far the work is; end the work of a job that was cancelled."""
+        if self._cancelled.is_set():
+            raise cancelled()
+        self.done, self.total = done, total
+
+    def cancel(self) -> None:
+        """End the job; work in a thread ends when it next tells its progress."""
+        self._cancelled.set()
+        if self.task:
+            self.task.cancel()
+
+    @property
+    def status(self) -> str:
+        """Return whether the job runs, is done, failed, or was cancelled."""
+        if self.task is None or not self.task.done():
+            return RUNNING
+        if self.task.cancelled():
+            return CANCELLED
+        return FAILED if self.task.exception() else DONE
+
+    @property
+    def error(self) -> BaseException | None:
+        """Return why the job failed, or None."""
+        return self.task.exception() if self.task and self.status == FAILED else None
+
+    @property
+    def result(self) -> Any:
+        """Return what a job that is done returned; raise why another ended."""
+        if self.status == CANCELLED:
+            raise cancelled()
+        assert self.task is not None
+        return self.task.result()
+
+    async def wait(self, seconds: float) -> bool:
+        """Return whether the job ended within some seconds; it goes on if its caller leaves."""
+        assert self.task is not None
+        return bool((await asyncio.wait([self.task], timeout=seconds))[0])
+
+
+class Jobs:
+    """The jobs of all owners: `each` may run at once for one of them, the latest ended ones are kept."""
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._jobs: dict[str, Job] = {}
+
+    def start(self, owner: str, request: str, work: Callable[[Job], Awaitable[Any]]) -> Job:
+        """Return the job of a request, started unless the same request started it before."""
+        found = self.of_request(owner, request)
+        if found and found.status in (RUNNING, DONE):
+            return found
+        if sum(job.status == RUNNING for job in self.owned(owner)) >= self._each:
+            raise ServiceError(429, f"expected at most {self._each} jobs at once, got one more; wait for one", "jobs")
+        job = Job(owner, request)
+        self._jobs[job.id] = job
+        job.task = asyncio.ensure_future(work(job))
+        job.task.add_done_callback(self._forget_oldest)
+        return job
+
+    def of_request(self, owner: str, request: str) -> Job | None:
+        """Return the latest job that a request started."""
+        return next((job for job in reversed(list(self.owned(owner))) if request and job.request == request), None)
+
+    def owned(self, owner: str) -> Iterator[Job]:
+        """Yield the jobs of one owner, oldest first."""
+        return (job for job in list(self._jobs.values()) if job.owner == owner)
+
+    def find(self, owner: str, id: str) -> Job:
+        """Return one job; to others than its owner it does not exist."""
+        job = self._jobs.get(id)
+        if job is None or job.owner != owner:
+            raise ServiceError(404, "expected the id of one of your jobs, got another; they are kept for a while only")
+        return job
+
+    def close(self) -> None:
+        """Cancel every job that runs."""
+        for job in self._jobs.values():
+            if job.status == RUNNING:
+                job.cancel()
+
+    def _forget_oldest(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # asked for, so that nobody is told that it was not
+        ended = [job.id for job in self._jobs.values() if job.status != RUNNING]
+        for id in ended[:-KEPT]:
+            del self._jobs[id]
+
+
+def cancelled() -> UnseenError:
+    """Return the error of a job that was cancelled."""
+    return ServiceError(409, "expected a job that runs to its end, got one that was cancelled; start another")

@@ -1,0 +1,137 @@
+"""unseen detect --examples, with an encoder that knows colours only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image as Pillow
+from safetensors.torch import save_file
+from typer.testing import CliRunner, Result
+
+from helpers.tiny_models import COLOURS, NamedColours
+from unseen import LabelSpace
+from unseen.cli import app, label_space
+from unseen.cli import detect as command
+from unseen.errors import DataError, EncoderError, SettingError
+from unseen.labels import Corpus
+
+
+@pytest.fixture(autouse=True)
+def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
+    made = NamedColours()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(command, "load_encoder", lambda name, device=None: made)
+    words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
+    monkeypatch.setattr(label_space, "wordnet", lambda: words)
+    return made
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(12):
+        name = list(COLOURS)[i % 3]
+        shade = tuple(min(255, c + 3 * i) for c in COLOURS[name])
+        Pillow.new("RGB", (20, 16), shade).save(folder / f"{i:02d}-{name}.png")
+    return folder
+
+
+def run(*options: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["detect", *options], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    for name in ("red", "green"):
+        (tmp_path / "known" / name).mkdir(parents=True)
+        for i in range(4):
+            shade = tuple(abs(c - 9 - 5 * i) for c in COLOURS[name])
+            Pillow.new("RGB", (20, 16), shade).save(tmp_path / "known" / name / f"{i}.png")
+    return tmp_path / "known"
+
+
+def test_names_come_from_the_folders_of_the_examples_and_stay_with_the_state(photos: Path, known: Path) -> None:
+    result = run("photos", "--examples", "known", "--state", "s.safetensors", "--json")
+    assert "8 examples of 2 of 2 names" in result.stderr
+    assert {row["nearest"] for row in rows(result)[:-1]} == {"green", "red"}
+    space = LabelSpace.load("s.space.safetensors")
+    assert space.examples.label.tolist() == [0] * 4 + [1] * 4
+    run("photos", "--state", "s.safetensors")
+    with pytest.raises(SettingError, match="expected --examples for a new state"):
+        run("photos", "--examples", "known", "--state", "s.safetensors")
+    with pytest.raises(SettingError, match="expected a label space without examples, got 8"):
+        run("photos", "--examples", "known", "--space", "s.space.safetensors")
+
+
+def test_a_class_without_examples_is_known_all_the_same(photos: Path, known: Path) -> None:
+    result = run("photos", "--examples", "known", "--label", "red", "--label", "green", "--label", "blue", "--json")
+    assert "8 examples of 2 of 3 names" in result.stderr
+    assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
+
+
+def test_enough_examples_set_the_threshold_too(photos: Path, known: Path) -> None:
+    result = run("photos", "--examples", "known", "--recall", "0.6")
+    assert "6 examples of 2 of 2 names + 2 for the threshold" in result.stderr
+    assert "calibrated with 2 known images" in result.stderr
+    fixed = run("photos", "--examples", "known", "--recall", "0.95")
+    assert "adaptive, aims at 95 % of known" in fixed.stderr
+
+
+def test_bad_examples_are_refused_before_anything_is_encoded(
+    photos: Path, known: Path, encoder: NamedColours, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="got 'red', which is not among blue, green; rename the folder"):
+        run("photos", "--examples", "known", "--label", "blue", "--label", "green")
+    (known / "stray.png").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"expected examples in a folder per class, got known/stray\.png beside them"):
+        run("photos", "--examples", "known")
+    with pytest.raises(DataError, match="expected a folder with one folder of examples per class, got none at nowhere"):
+        run("photos", "--examples", "nowhere")
+    assert encoder.calls == 0
+
+
+def test_an_unreadable_example_is_skipped_with_its_reason(photos: Path, known: Path) -> None:
+    (known / "red" / "9.png").write_bytes(b"not a picture")
+    result = run("photos", "--examples", "known", code=1)
+    assert "known/red/9.png  skipped: not an image of a supported format" in result.stderr
+    assert "8 examples of 2 of 2 names" in result.stderr
+
+
+def test_one_example_moves_nothing_and_says_so(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "one" / "red").mkdir(parents=True)
+    Pillow.new("RGB", (20, 16), (250, 9, 9)).save(tmp_path / "one" / "red" / "a.png")
+    result = run("photos", "--examples", "one", "--label", "red", "--label", "green")
+    assert "one example cannot be judged by another" in result.stderr
+    assert "names stay where their text is" in result.stderr
+
+
+def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
+    result = run("known", "--examples", "known")
+    assert "8 of the images are among the examples" in result.stderr
+
+
+def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, known: Path) -> None:
+    z = torch.nn.functional.normalize(torch.tensor([[9.0, 1, 1], [1, 9.0, 1]]), dim=1)
+    meta = {"classes": json.dumps(["red", "green"]), "fingerprint": "c010" * 16}
+    save_file({"features": z, "labels": torch.tensor([0, 1])}, "f.safetensors", metadata=meta)
+    assert "2 examples of 2 of 2 names" in run("photos", "--examples", "f.safetensors").stderr
+    save_file(
+        {"features": z, "labels": torch.tensor([0, 1])}, "g.safetensors", metadata=meta | {"fingerprint": "other"}
+    )
+    with pytest.raises(EncoderError, match="expected examples of the encoder of this label space"):
+        run("photos", "--examples", "g.safetensors")
+    save_file({"features": z}, "h.safetensors", metadata={})
+    with pytest.raises(DataError, match=r"expected labelled features in h\.safetensors, got no labels"):
+        run("photos", "--examples", "h.safetensors")

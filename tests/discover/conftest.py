@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from unseen import Session, demo
+from unseen.demo import Pack
+from unseen.discover import Grouping, group
+
+
+@pytest.fixture(scope="session")
+def pack() -> Pack:
+    pack = demo.load()
+    return pack[pack.trial.arrival("shuffled", 0)[:900]]
+
+
+@pytest.fixture(scope="session")
+def session(pack: Pack) -> Session:
+    session = Session(pack.space)
+    session.observe(pack.trial.z[:800], pack.keys[:800])
+    return session
+
+
+@pytest.fixture(scope="session")
+def grouping(session: Session) -> Grouping:
+    return group(session)

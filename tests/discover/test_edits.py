@@ -1,0 +1,136 @@
+"""Edits of a state file: whole or not at all, one at a time, and undone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from unseen import Session, demo
+from unseen.discover import edits, group, promote, rename, retire
+from unseen.errors import StateError
+from unseen.storage.locks import locked
+
+WORDS = demo.vocabulary()
+SHIP, TRUCK = (WORDS.vectors[WORDS.words.index(word)] for word in ("ship", "truck"))
+
+
+@pytest.fixture
+def state(session, tmp_path):
+    path = tmp_path / "state.safetensors"
+    found = group(session)
+    found.session.save(path)
+    session.detector.labels.save(edits.space_path(path))
+    return path
+
+
+def load(state) -> Session:
+    return Session.load(state, edits.find_space(state))
+
+
+def test_an_edit_changes_state_and_label_space_together(state):
+    done = edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    again = load(state)
+    assert again.detector.labels.names[-1] == "ship"
+    assert again.detector.labels.fingerprint == done.session.detector.labels.fingerprint
+    assert [one["verb"] for one in again.reservoir.journal] == ["promote"]
+
+
+def test_a_refused_edit_changes_nothing(state):
+    before = state.read_bytes()
+    with pytest.raises(StateError):
+        edits.apply(state, None, lambda session: promote(session, 999, "ship", SHIP))
+    assert state.read_bytes() == before
+
+
+def test_undo_brings_back_the_state_exactly_if_nothing_came_since(state, pack):
+    before = load(state).score(pack.trial.z[800:])
+    edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    done = edits.undo(state)
+    after = load(state)
+    assert done.record["exact"]
+    assert torch.equal(after.score(pack.trial.z[800:]).margin, before.margin)
+    assert [one["verb"] for one in after.reservoir.journal] == ["promote", "undo"]
+    with pytest.raises(StateError, match="expected an edit to undo, got none"):
+        edits.undo(state)
+
+
+def test_undo_keeps_what_was_learned_since(state, pack):
+    edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    run = load(state)
+    run.observe(pack.trial.z[800:], pack.keys[800:])
+    run.save(state)
+    done = edits.undo(state)
+    after = load(state)
+    assert not done.record["exact"]
+    assert after.detector.labels.names == pack.space.names
+    assert after.detector.labels.negatives == pack.space.negatives
+    assert int(after.snapshot.tally.seen) == 900
+    assert "ship" not in [verdict.name for verdict in after.score(pack.trial.z[800:])]
+
+
+def test_edits_are_undone_one_after_the_other_and_a_rename_too(state, pack):
+    edits.apply(state, None, lambda session: rename(session, "cat", "kitty"))
+    edits.apply(state, None, lambda session: retire(session, "dog"))
+    run = load(state)
+    run.observe(pack.trial.z[800:810])
+    run.save(state)
+    assert edits.undo(state).record["of"] == "retire"
+    assert "kitty" in load(state).detector.labels.names
+    assert edits.undo(state).record["of"] == "rename"
+    assert load(state).detector.labels.names == tuple(pack.space.names)
+
+
+def test_a_crash_between_the_two_files_leaves_a_state_that_finds_its_label_space(state, monkeypatch):
+    saved = edits.space_path(state).read_bytes()
+    edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    edits.space_path(state).write_bytes(saved)  # as if the machine had stopped before the label space was replaced
+    assert load(state).detector.labels.names[-1] == "ship"
+
+
+def test_two_people_who_promote_at_once_come_one_after_the_other(state):
+    numbers = iter((1, 2))
+    entered = threading.Barrier(2)
+    failures = []
+
+    def run(name: str) -> None:
+        number = next(numbers)
+        entered.wait()
+        try:
+            edits.apply(state, None, lambda session: promote(session, number, name, SHIP if name == "ship" else TRUCK))
+        except StateError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("ship", "truck")]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert failures == []
+    assert set(load(state).detector.labels.names[-2:]) == {"ship", "truck"}
+    assert [one["edit"] for one in load(state).reservoir.journal] == [1, 2]
+
+
+def test_a_state_in_use_is_refused_after_a_while_with_the_process_that_has_it(state):
+    with (
+        locked(state),
+        pytest.raises(StateError, match=r"got one that process \d+ is changing"),
+        locked(state, wait=0.1),
+    ):
+        pass
+    with locked(state, wait=0.1):
+        pass
+    assert [path.name for path in state.parent.iterdir() if path.name.endswith(".lock")] == []
+
+
+def test_only_the_last_edits_keep_their_states(state, monkeypatch):
+    monkeypatch.setattr(edits, "KEPT", 2)
+    for number in range(3):
+        edits.apply(
+            state, None, lambda session, n=number: rename(session, session.detector.labels.names[0], f"cat {n}")
+        )
+    assert sorted(path.name for path in edits.edits_folder(state).glob("[0-9][0-9][0-9][0-9].safetensors")) == [
+        "0002.safetensors",
+        "0003.safetensors",
+    ]

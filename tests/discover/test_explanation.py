@@ -1,0 +1,78 @@
+"""An explanation says what spoke for and against an image, in figures that can be recomputed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from unseen import Session
+from unseen.discover import explain
+from unseen.discover.explanation import centred_cosines
+
+
+def test_shares_are_the_softmax_of_the_frozen_text(session, pack):
+    z = pack.trial.z[850]
+    found = explain(session, z, count=5)
+    anchors = torch.cat([pack.space.id_anchors, pack.space.ood_anchors])
+    shares = (anchors @ z / 0.01).softmax(0)
+    best = shares[: len(pack.space.names)].max(0)
+    assert found.names[0].word == pack.space.names[int(best.indices)]
+    assert found.names[0].share == pytest.approx(float(best.values), rel=1e-4)
+    assert found.known_share == pytest.approx(float(shares[: len(pack.space.names)].sum()), rel=1e-4)
+
+
+def test_the_margin_is_what_the_text_gives_and_what_the_stream_added(session, pack):
+    z = pack.trial.z[850]
+    found = explain(session, z)
+    fresh = Session(pack.space).score(z[None])
+    assert found.verdict == session.score(z[None])[0]
+    assert found.text_margin == pytest.approx(float(fresh.margin), rel=1e-5)
+    assert found.text_margin + found.learned_margin == pytest.approx(found.verdict.margin)
+    assert found.learned_margin != 0
+
+
+def test_similar_images_are_the_nearest_kept_ones_without_the_image_itself(session, pack):
+    kept = session.reservoir.images
+    row = int((~kept.known).nonzero()[0])
+    found = explain(session, kept.features[row], key=kept.keys[row], count=4)
+    assert kept.keys[row] not in [image.key for image in found.similar]
+    centred = normalize(kept.features - kept.features.mean(0), dim=1)
+    cosines = centred @ centred[row]
+    cosines[row] = -1
+    assert [image.key for image in found.similar] == [kept.keys[i] for i in cosines.topk(4).indices.tolist()]
+    assert found.similar[0].cosine == pytest.approx(float(cosines.max()), abs=2e-3)
+
+
+def test_centred_cosines_are_those_of_the_differences_from_the_mean():
+    images = normalize(torch.randn(30, 8, generator=torch.Generator().manual_seed(0)) + 1, dim=1)
+    expected = normalize(images - images.mean(0), dim=1) @ normalize(images[3] - images.mean(0), dim=0)
+    torch.testing.assert_close(centred_cosines(images, images[3]), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_an_explanation_learns_nothing(session, pack):
+    before, kept = session.snapshot, session.reservoir
+    explain(session, pack.trial.z[0])
+    assert session.snapshot is before
+    assert session.reservoir is kept
+
+
+def test_it_reads_as_text_and_as_json(session, pack):
+    found = explain(session, pack.trial.z[850], key="a.jpg")
+    lines = found.lines()
+    assert lines[0].startswith("a.jpg  ")
+    assert ("unknown:" in lines[0]) != found.verdict.known
+    row = json.loads(json.dumps(found.row()))
+    assert row["verdict"] in ("known", "unknown")
+    assert row["nearest"] == found.verdict.nearest
+    assert row["names"][0]["word"] == found.names[0].word
+    assert row["why"] == found.sentence()
+
+
+def test_an_image_of_a_session_that_kept_nothing_is_explained_by_the_text_alone(pack):
+    found = explain(Session(pack.space, keep=0), pack.trial.z[0])
+    assert found.similar == ()
+    assert found.learned_margin == 0
+    assert "no earlier image is kept" in found.lines()[-1]

@@ -1,0 +1,183 @@
+"""Promoting, renaming, retiring: names change, what was learned goes on, earlier images are judged again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from unseen import Session, demo, detectors
+from unseen.discover import group, promote, relabel, rename, retire
+from unseen.discover.relabel import raised_anchor
+from unseen.errors import LabelError, StateError
+
+WORDS = demo.vocabulary()
+SHIP, TRUCK = (WORDS.vectors[WORDS.words.index(word)] for word in ("ship", "truck"))
+
+
+@pytest.fixture(scope="module")
+def ships(grouping):
+    return max(grouping.groups, key=lambda one: sum(key.startswith("ship/") for key in one.keys))
+
+
+@pytest.fixture(scope="module")
+def promoted(grouping, ships):
+    return promote(grouping.session, ships.number, "ship", SHIP)
+
+
+def test_the_images_of_a_promoted_group_are_known_by_its_name(promoted, ships):
+    kept = promoted.session.reservoir.images
+    names = promoted.session.detector.labels.names
+    named = {
+        key: names[label]
+        for key, label, known in zip(kept.keys, kept.label.tolist(), kept.known.tolist(), strict=True)
+        if known
+    }
+    right = sum(named.get(key) == "ship" for key in ships.keys)
+    assert right > 0.8 * ships.size
+    assert promoted.record["now_named"] == right
+    assert promoted.record["images"] == ships.size
+
+
+def test_later_images_of_the_group_are_known_by_its_name_and_others_stay_as_they_were(promoted, grouping, pack):
+    z, keys = pack.trial.z[800:], pack.keys[800:]
+    before, after = grouping.session.score(z), promoted.session.score(z)
+    is_ship = torch.tensor([key.startswith("ship/") for key in keys])
+    called = torch.tensor([verdict.name == "ship" for verdict in after])
+    assert float(called[is_ship].float().mean()) > 0.7
+    animals = torch.tensor([key.rsplit("/", 1)[0] in pack.space.names for key in keys])
+    same = torch.tensor([one.name == two.name for one, two in zip(before, after, strict=True)])
+    assert float(same[animals].float().mean()) > 0.9
+
+
+def test_what_was_learned_goes_on(promoted, grouping):
+    before, after = grouping.session.snapshot, promoted.session.snapshot
+    assert after.tally == before.tally
+    assert after.threshold is before.threshold
+    assert torch.equal(
+        after.detector.sums.known.total[:-1], before.detector.updated(grouping.session.detector.labels).sums.known.total
+    )
+    assert float(after.detector.sums.known.images[-1]) == 0  # "ship" was no negative here
+
+
+def test_a_negative_that_becomes_a_name_brings_what_it_has_learned(grouping, session):
+    labels = session.detector.labels
+    done = grouping.session.snapshot.detector.updated(labels)
+    place = int(done.sums.negative.images.argmax())
+    word = labels.negatives[place]
+    after = promote(grouping.session, grouping.groups[0].number, word, labels.ood_anchors[place]).session
+    assert after.detector.labels.names[-1] == word
+    assert word not in after.detector.labels.negatives
+    assert torch.equal(after.snapshot.detector.sums.known.total[-1], done.sums.negative.total[place])
+
+
+def test_the_session_goes_on_after_a_promotion_and_survives_a_checkpoint(promoted, pack, tmp_path):
+    promoted.session.save(tmp_path / "state.safetensors")
+    labels = promoted.session.detector.labels
+    again = Session.load(tmp_path / "state.safetensors", labels)
+    one = promoted.session.at(promoted.session.snapshot).observe(pack.trial.z[800:])
+    two = again.observe(pack.trial.z[800:])
+    assert torch.equal(one.margin, two.margin)
+    assert again.reservoir.journal[-1]["verb"] == "promote"
+
+
+def test_one_image_is_enough(grouping, pack):
+    kept = grouping.session.reservoir.images
+    key = next(
+        key for key, known in zip(kept.keys, kept.known.tolist(), strict=True) if key.startswith("truck/") and not known
+    )
+    done = promote(grouping.session, key, "truck", TRUCK)
+    assert done.record["images"] == 1
+    assert done.session.detector.labels.names[-1] == "truck"
+
+
+def test_a_text_that_is_near_enough_to_its_images_stays_and_another_moves_towards_them(session, ships, grouping):
+    kept = grouping.session.reservoir.images
+    member = kept.group == ships.number
+    images = kept.features[member]
+    near = normalize(images.mean(0), dim=0)
+    assert torch.equal(raised_anchor(grouping.session, member, near), near)
+    far = session.detector.labels.ood_anchors[0].float()
+    moved = raised_anchor(grouping.session, member, far)
+    assert float((images @ moved).mean()) > float((images @ far).mean())
+
+
+def test_a_name_moves_no_farther_than_other_images_allow(grouping, ships, monkeypatch):
+    kept = grouping.session.reservoir.images
+    member = kept.group == ships.number
+    monkeypatch.setattr(relabel, "TAKEN", -1.0)
+    torch.testing.assert_close(raised_anchor(grouping.session, member, SHIP), SHIP)
+
+
+def test_names_that_exist_blank_names_and_groups_that_do_not_are_refused(grouping, ships, promoted):
+    with pytest.raises(LabelError, match="expected a new name, got 'CAT', which is known as 'cat'"):
+        promote(grouping.session, ships.number, "CAT", SHIP)
+    with pytest.raises(LabelError, match="expected a name, got a blank"):
+        promote(grouping.session, ships.number, "  ", SHIP)
+    with pytest.raises(StateError, match=r"expected the number of a group, got 999; there are 1, 2"):
+        promote(grouping.session, 999, "ship", SHIP)
+    with pytest.raises(StateError, match=r"expected a group's number or an image's key, got 'nowhere\.jpg'"):
+        promote(grouping.session, "nowhere.jpg", "ship", SHIP)
+
+
+def test_a_group_without_unknown_images_left_says_what_became_of_it(promoted, ships):
+    kept = promoted.session.reservoir.images
+    if bool(((kept.group == ships.number) & ~kept.known).any()):
+        pytest.skip("some of its images are still unknown")
+    with pytest.raises(StateError, match="was promoted to 'ship' before"):
+        promote(promoted.session, ships.number, "boat", SHIP)
+
+
+def test_groups_must_be_made_before_they_are_promoted(session):
+    with pytest.raises(StateError, match="got 1 before anything was grouped; run: unseen group"):
+        promote(session, 1, "ship", SHIP)
+
+
+def test_a_retired_name_is_a_negative_and_its_images_are_judged_again(promoted, ships):
+    done = retire(promoted.session, "ship")
+    labels = done.session.detector.labels
+    assert "ship" not in labels.names
+    assert labels.negatives[-1] == "ship"
+    kept = done.session.reservoir.images
+    mine = torch.tensor([key in ships.keys for key in kept.keys])
+    assert float((~kept.known[mine]).float().mean()) > 0.9
+    with pytest.raises(LabelError, match="expected a known name, got 'ship'; there are"):
+        retire(done.session, "ship")
+
+
+def test_a_renamed_name_keeps_its_vector_and_all_that_was_learned(session, pack):
+    done = rename(session, "cat", "kitty")
+    labels = done.session.detector.labels
+    place = pack.space.names.index("cat")
+    assert labels.names[place] == "kitty"
+    assert torch.equal(labels.id_anchors, pack.space.id_anchors)
+    taken_in = session.snapshot._replace(detector=session.snapshot.detector.updated(pack.space))
+    one, two = session.at(taken_in).score(pack.trial.z[800:]), done.session.score(pack.trial.z[800:])
+    torch.testing.assert_close(one.margin, two.margin, atol=1e-4, rtol=1e-4)
+    assert torch.equal(one.label, two.label)
+    with pytest.raises(LabelError, match="got 'dog', which is known already"):
+        rename(session, "cat", "dog")
+
+
+def test_a_rename_to_a_negative_takes_it_out_of_the_negatives(session):
+    word = session.detector.labels.negatives[3]
+    labels = rename(session, "cat", word).session.detector.labels
+    assert word in labels.names
+    assert word not in labels.negatives
+
+
+@pytest.mark.parametrize("name", ["mcm", "neglabel", "online", "adaneg"])
+def test_every_detector_goes_on_some_by_their_state_others_from_the_kept_images(name, pack):
+    run = Session(detectors.make(name, pack.space))
+    run.observe(pack.trial.z[:300], pack.keys[:300])
+    kept = run.reservoir.images
+    key = kept.select(~kept.known).keys[0]
+    done = promote(run, key, "something else", SHIP)
+    assert done.record["carried"] == (name != "adaneg")
+    assert len(done.session.detector.labels.names) == len(pack.space.names) + 1
+    assert len(done.session.observe(pack.trial.z[300:320])) == 20
+
+
+def test_grouping_after_a_promotion_leaves_out_what_is_known_now(promoted, ships):
+    keys = {key for one in group(promoted.session).groups for key in one.keys}
+    assert len(keys & set(ships.keys)) < 0.2 * ships.size

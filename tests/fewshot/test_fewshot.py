@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from helpers.streams import cone, space, unit
+from unseen import fewshot
+from unseen.checks import ALL_CHECKS, Check, example_stream
+from unseen.detectors.mcm import MCM
+from unseen.errors import LabelError, SettingError
+from unseen.fewshot.base import Schedule, train
+from unseen.labels import Examples, LabelSpace
+
+LABELS = space(5, 20, 12)
+EXAMPLES = Examples(unit(15, 12, seed=4), torch.arange(15) % 5)
+FAST = [name for name in fewshot.REGISTRY if name != "npos-head"]
+
+
+def made(name: str, examples: Examples = EXAMPLES, **settings: int) -> Any:
+    return fewshot.make(name, LABELS, examples, **settings)
+
+
+def looks(labels: LabelSpace, count: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images of each name around a point that lies apart from its text."""
+    names, width = len(labels.names), labels.dim
+    centres = normalize(labels.id_anchors.float() + unit(names, width, seed=11).float(), dim=1)
+    label = torch.arange(names).repeat(count)
+    noise = 0.05 * torch.randn(len(label), width, generator=torch.Generator().manual_seed(seed))
+    return normalize(centres[label] + noise, dim=1), label
+
+
+@pytest.mark.parametrize("name", fewshot.REGISTRY)
+def test_every_method_passes_every_check(name: str) -> None:
+    detector = fewshot.make(name, LABELS, EXAMPLES)
+    z = example_stream(detector, 24)
+    for check in ALL_CHECKS:
+        _run(check, detector, z)
+
+
+def _run(check: Check, detector: fewshot.FewShot, z: torch.Tensor) -> None:
+    check(detector, z)
+
+
+@pytest.mark.parametrize("name", [*FAST, "npos-head"])
+def test_every_method_names_images_that_look_like_its_examples(name: str) -> None:
+    labels = cone(6, 30, 32, dtype=torch.float32)
+    z, label = looks(labels, 8)
+    detector = fewshot.make(name, labels, Examples(z, label))
+    unseen_z, truth = looks(labels, 4, seed=1)
+    frozen = MCM(labels).score(None, unseen_z).label
+    got = detector.score(None, unseen_z).label
+    assert float((got == truth).double().mean()) >= max(0.5, float((frozen == truth).double().mean()))
+
+
+def test_tip_adapter_equals_its_formula() -> None:
+    detector = made("tip-adapter")
+    z = unit(3, 12, seed=8)
+    for row, sample in zip(detector.logits(z), z, strict=True):
+        for name in range(5):
+            text = 100 * float(sample @ LABELS.id_anchors[name])
+            near = [float(sample @ EXAMPLES.z[i].double()) for i in range(15) if int(EXAMPLES.label[i]) == name]
+            assert float(row[name]) == pytest.approx(text + sum(math.exp(-5.5 * (1 - c)) for c in near), rel=1e-6)
+
+
+def test_tuned_keys_lower_the_loss_of_the_examples() -> None:
+    free, tuned = (fewshot.make(name, LABELS, EXAMPLES) for name in ("tip-adapter", "tip-adapter-f"))
+    before, after = (float(cross_entropy(one.logits(one.images), EXAMPLES.label)) for one in (free, tuned))
+    assert after < before
+
+
+def test_training_is_the_same_for_one_seed_and_another_for_another() -> None:
+    one, same, other = (made("vos-head", seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one.head[0], same.head[0])
+    assert not torch.equal(one.head[0], other.head[0])
+
+
+def test_outliers_of_vos_are_as_far_as_the_farthest_of_many_draws() -> None:
+    detector = made("vos-head")
+    mean, factor = detector.spread
+    drawn = torch.stack([detector.outliers(torch.Generator().manual_seed(i)) for i in range(40)])
+    whitened = torch.linalg.solve_triangular(factor, (drawn - mean).flatten(0, 1).T, upper=False).T
+    normal = torch.randn(40, 10_000, 12, generator=torch.Generator().manual_seed(0)).square().sum(2).amax(1)
+    assert float(whitened.square().sum(1).mean()) == pytest.approx(float(normal.mean()), rel=0.05)
+
+
+def test_outliers_of_npos_lie_farther_from_the_examples_than_examples_do() -> None:
+    detector = made("npos-head")
+    drawn = detector.outliers(torch.Generator().manual_seed(0))
+    assert len(drawn) == 1
+    assert float(detector._distance(drawn).mean()) > float(detector._distance(detector.images, own=True).mean())
+
+
+def test_names_without_examples_keep_their_text_in_prototypes() -> None:
+    few = EXAMPLES[EXAMPLES.label < 4]
+    optimal = made("optimal-prototypes", few)
+    assert torch.equal(optimal.rows[4], LABELS.id_anchors[4])
+    prototypes = made("few-shot-prototypes", few)
+    gap = few.z.double().mean(0) - LABELS.id_anchors[few.label].mean(0)
+    torch.testing.assert_close(prototypes.prototypes[0][4], normalize(LABELS.id_anchors[4] + gap, dim=0))
+
+
+def test_a_label_space_without_examples_and_an_unknown_name_are_refused() -> None:
+    with pytest.raises(LabelError, match="expected a label space with examples for 'taskres', got none"):
+        fewshot.TaskRes(LABELS)
+    with pytest.raises(SettingError, match="expected a method that needs examples out of taskres"):
+        fewshot.make("tascres", LABELS, EXAMPLES)
+    assert replace(LABELS, examples=EXAMPLES).fingerprint != LABELS.fingerprint
+
+
+def test_the_trainer_finds_the_minimum_of_a_parabola() -> None:
+    (found,) = train(
+        [torch.zeros(2)], lambda x, rows, epoch: (x[0] - 3).square().sum(), 1, Schedule("adam", 0.3, 200, 1), seed=0
+    )
+    torch.testing.assert_close(found, torch.full((2,), 3.0), atol=1e-2, rtol=0)

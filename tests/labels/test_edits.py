@@ -1,0 +1,57 @@
+"""Edits of label spaces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.streams import space, unit
+from unseen.errors import LabelError
+from unseen.labels.edits import Difference, renamed, with_name, without_name
+
+
+def test_a_new_name_stands_last_and_negatives_that_say_the_same_step_aside():
+    labels = space()
+    after = with_name(labels, "Negative-3", labels.ood_anchors[7])
+    assert after.names == (*labels.names, "Negative-3")
+    assert torch.equal(after.id_anchors[-1], labels.ood_anchors[7])
+    assert set(labels.negatives) - set(after.negatives) == {"negative 3", "negative 7"}  # by spelling, by vector
+
+
+def test_negatives_that_describe_the_images_of_a_name_step_aside():
+    labels = space()
+    images = labels.ood_anchors[5:6]
+    assert "negative 5" in with_name(labels, "new", unit(16, seed=9)).negatives
+    assert "negative 5" not in with_name(labels, "new", unit(16, seed=9), images).negatives
+
+
+def test_a_name_that_is_retired_and_promoted_again_is_where_it_was():
+    labels = space()
+    after = without_name(labels, "name 5")
+    assert after.negatives[-1] == "name 5"
+    again = with_name(after, "name 5", labels.id_anchors[5])
+    assert again.names == labels.names
+    assert again.fingerprint == labels.fingerprint
+
+
+def test_the_last_name_cannot_be_retired():
+    with pytest.raises(LabelError, match="expected at least two known names, got 'name 0' alone"):
+        without_name(space(1), "name 0")
+
+
+def test_a_difference_says_what_was_added_and_removed():
+    labels = space()
+    found = Difference.between(labels, with_name(without_name(labels, "name 5"), "new", unit(16, seed=9)))
+    assert (found.added, found.removed) == (("new",), ("name 5",))
+    assert str(found) == "added 'new'; removed 'name 5'; negatives: 1 added, 0 removed"
+    assert "other vectors" in str(Difference.between(labels, labels))
+
+
+def test_a_rename_changes_the_name_only():
+    labels = space()
+    after = renamed(labels, "name 1", "other")
+    assert after.names[1] == "other"
+    assert torch.equal(after.id_anchors, labels.id_anchors)
+    assert after.negatives == labels.negatives
+    with pytest.raises(LabelError, match="expected a name, got a blank"):
+        renamed(labels, "name 1", " ")

@@ -1,0 +1,165 @@
+"""Creating a stream is a job: watched, cancelled, asked for twice, and left when the service stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from helpers.service import Server, serving
+from helpers.streams import space
+from unseen.errors import ServiceError
+from unseen.serve.client import Client
+from unseen.serve.work.jobs import CANCELLED, DONE, FAILED, Jobs
+
+LABELS = space(dtype=torch.float32)
+
+
+class GatedText:
+    """A text encoder that encodes names at once and words only when a gate is open."""
+
+    name, fingerprint, dim = "gated", "g" * 64, 8
+
+    def __init__(self) -> None:
+        self.gate, self.calls = threading.Event(), 0
+
+    def texts(self, prompts: Sequence[str]) -> Tensor:
+        self.calls += 1
+        if self.calls > 2:  # the names, then a first part of the words
+            self.gate.wait(20)
+        return normalize(
+            torch.randn(len(prompts), self.dim, generator=torch.Generator().manual_seed(self.calls)), dim=-1
+        )
+
+
+@pytest.fixture
+def mining(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("unseen.serve.http.creation.WAIT", 0.1)
+    encoder = GatedText()
+    with serving(tmp_path / "data", encoder) as url, Client(url) as client:
+        yield client, encoder
+        encoder.gate.set()
+
+
+def job_of(client: Client, **options) -> dict:
+    answer = client.ask("POST", "/v1/streams", json={"names": ["cat", "dog"], "negatives": 5}, **options)
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"/v1/jobs/{answer.json()['job']}"
+    return answer.json()
+
+
+def until(client: Client, job: dict, wanted) -> dict:
+    for _ in range(100):
+        found = client.call("GET", f"/v1/jobs/{job['job']}", params={"wait": 0.05})
+        if wanted(found):
+            return found
+    raise TimeoutError(found)
+
+
+def test_a_slow_creation_is_a_job_with_progress_that_a_repeated_request_joins(mining):
+    client, encoder = mining
+    headers = {"idempotency-key": "k"}
+    job = job_of(client, headers=headers)
+    assert job_of(client, headers=headers)["job"] == job["job"]
+    shown = until(client, job, lambda found: found["done"] > 0)
+    assert (shown["status"], shown["stage"]) == ("running", "encoding words")
+    assert 0 < shown["done"] < shown["total"]
+    encoder.gate.set()
+    made = until(client, job, lambda found: found["status"] != "running")
+    assert made["status"] == "done"
+    assert [one["id"] for one in client.streams()] == [made["stream"]]
+    again = client.ask("POST", "/v1/streams", json={"names": ["cat", "dog"], "negatives": 5}, headers=headers)
+    assert (again.status_code, again.json()["id"]) == (201, made["stream"])
+    with pytest.raises(ServiceError, match="came with first") as caught:
+        client.ask("POST", "/v1/streams", json={"names": ["cat"]}, headers=headers)
+    assert caught.value.code == "key_reused"
+
+
+def test_a_cancelled_job_ends_and_makes_no_stream(mining):
+    client, encoder = mining
+    job = job_of(client)
+    until(client, job, lambda found: found["done"] > 0)
+    assert client.call("DELETE", f"/v1/jobs/{job['job']}")["status"] == "cancelled"
+    encoder.gate.set()
+    calls = encoder.calls
+    time.sleep(0.2)
+    assert encoder.calls <= calls + 1  # the thread ended when it told its progress
+    assert client.streams() == []
+    assert [one["status"] for one in client.call("GET", "/v1/jobs")["jobs"]] == ["cancelled"]
+
+
+def test_the_client_waits_for_a_job(mining):
+    client, encoder = mining
+    told = list[tuple[int, int]]()
+    threading.Timer(0.3, encoder.gate.set).start()
+    remote = client.create(names=["cat", "dog"], negatives=5, progress=lambda *now: told.append(now))
+    assert remote.info()["labels"]["negatives"] == 5
+    assert told
+
+
+def test_a_creation_repeated_after_a_restart_makes_no_second_stream(tmp_path):
+    LABELS.save(tmp_path / "space")
+    with Server(tmp_path / "data") as server:
+        first = server.client.create(tmp_path / "space", key="once", detector="mcm")
+    with Server(tmp_path / "data") as server:
+        again = server.client.create(tmp_path / "space", key="once", detector="mcm")
+        assert (again.id, len(server.client.streams())) == (first.id, 1)
+        assert server.client.create(tmp_path / "space", key="twice", detector="mcm").id != first.id
+
+
+def test_a_failed_job_says_why(tmp_path):
+    with serving(tmp_path, GatedText()) as url, Client(url) as client:
+        answer = client.ask(
+            "POST", "/v1/streams", json={"space": "none"}, headers={"prefer": "respond-async"}, again=False
+        )
+        failed = until(client, answer.json(), lambda found: found["status"] != "running")
+    assert failed["status"] == "failed"
+    assert failed["error"]["code"] == "invalid"
+    assert "expected a label space out of" in failed["error"]["message"]
+
+
+def test_jobs_are_limited_and_the_oldest_are_forgotten(monkeypatch):
+    monkeypatch.setattr("unseen.serve.work.jobs.KEPT", 2)
+
+    async def wait(job) -> None:
+        await asyncio.sleep(30)
+
+    async def fail(job) -> None:
+        raise ServiceError(422, "no")
+
+    async def check() -> None:
+        jobs = Jobs(1)
+        running = jobs.start("a", "", wait)
+        with pytest.raises(ServiceError, match="at most 1 jobs"):
+            jobs.start("a", "", wait)
+        running.cancel()
+        assert await running.wait(1)
+        failed = jobs.start("b", "same", fail)
+        await failed.wait(1)
+        retried = jobs.start("b", "same", wait)  # a request that failed may be tried again
+        assert (running.status, failed.status, retried.status) == (CANCELLED, FAILED, "running")
+        jobs.close()
+        await retried.wait(1)
+        with pytest.raises(ServiceError, match="your jobs"):
+            jobs.find("a", running.id)
+        assert DONE not in {failed.status, retried.status}
+
+    asyncio.run(check())
+
+
+def test_a_stop_ends_in_time_whatever_a_thread_does(tmp_path):
+    with Server(tmp_path, stuck=True) as server:
+        started = time.perf_counter()
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.process.join(20)
+        assert time.perf_counter() - started < 10
+        assert server.process.exitcode == 0

@@ -1,0 +1,192 @@
+"""What an operator has: logs, request ids, codes, key expiry and rotation, process metrics, the alarm, pages."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+import numpy as np
+import pyarrow
+import pytest
+import safetensors.torch
+import torch
+
+from helpers.service import Server
+from helpers.streams import space, stream
+from unseen.errors import ServiceError
+from unseen.serve.client import Client
+from unseen.serve.http import log as request_log
+from unseen.serve.http.auth import ApiKeys
+from unseen.serve.http.binary import ARROW, SAFETENSORS
+from unseen.serve.http.log import RequestLog
+from unseen.serve.settings import Limits
+from unseen.serve.stream.watch import UnknownWatch
+from unseen.verdicts import VERDICT_DTYPE
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 5)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("operation")
+    LABELS.save(folder / "space")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def admin(data):
+    return ApiKeys(data / "data" / "keys.json").add("*", "admin")
+
+
+@pytest.fixture(scope="module")
+def client(data, admin):
+    with (
+        Server(data / "data", logs=data / "logs", limits=Limits(reads=40)) as server,
+        Client(server.url, admin) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def remote(client, data):
+    return client.create(data / "space", detector="online", name="first")
+
+
+def lines(path) -> list[dict]:
+    for _ in range(100):
+        if path.exists():
+            break
+        time.sleep(0.02)
+    time.sleep(0.1)
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def test_every_request_has_an_id_and_a_line_in_the_log_and_changes_are_audited(client, remote, data, admin):
+    remote.observe(Z)
+    mine = client.http.get("/v1/streams", headers={"x-request-id": "mine-7"})
+    odd = client.http.get("/v1/streams", headers={"x-request-id": "\x41" * 65})
+    stranger = httpx.get(client.http.base_url.join("/v1/streams"), headers={"authorization": "Bearer unseen_secret_x"})
+    assert mine.headers["x-request-id"] == "mine-7"
+    assert len(odd.headers["x-request-id"]) == 16
+    assert (stranger.status_code, stranger.json()["code"]) == (401, "key")
+    access, audit = lines(data / "logs" / "access.jsonl"), lines(data / "logs" / "audit.jsonl")
+    assert any(row["request"] == "mine-7" and row["status"] == 200 and row["owner"] == "*" for row in access)
+    assert {row["path"] for row in audit} >= {"/v1/streams"}
+    assert not any(row["path"].endswith("/observe") for row in audit)
+    assert any(row["status"] == 401 and row["code"] == "key" for row in audit)
+    everything = json.dumps(access + audit)
+    assert admin.split("_")[2] not in everything
+    assert "secret" not in everything
+
+
+def test_a_log_that_cannot_be_written_is_counted_and_files_are_rotated(tmp_path, monkeypatch):
+    monkeypatch.setattr(request_log, "BYTES", 10)
+    log = RequestLog(tmp_path / "logs")
+    for number in range(6):
+        log.write("access.jsonl", number=number)
+        log.close()
+        log._thread = None
+    assert len(list((tmp_path / "logs").iterdir())) == 3  # numbers 1 to 3: the file itself was just moved
+    (tmp_path / "file").write_text("")
+    broken = RequestLog(tmp_path / "file" / "logs")
+    broken.write("access.jsonl", number=1)
+    broken.close()
+    assert broken.dropped == 1
+
+
+def test_keys_expire_and_are_rotated(client, data):
+    keys = ApiKeys(data / "data" / "keys.json")
+    soon, later = keys.add("a", "read", time.time() - 1), keys.add("a", "read", time.time() + 60)
+    with Client(str(client.http.base_url), soon) as expired, pytest.raises(ServiceError, match="expired") as caught:
+        expired.streams()
+    assert caught.value.code == "key_expired"
+    with Client(str(client.http.base_url), later) as good:
+        assert good.streams() == []
+    successor = keys.rotate(later.split("_")[1], 0)
+    time.sleep(0.01)
+    with Client(str(client.http.base_url), later) as old, pytest.raises(ServiceError, match="expired"):
+        old.streams()
+    with Client(str(client.http.base_url), successor) as new:
+        assert new.streams() == []
+
+
+def test_lists_of_streams_have_pages(client, remote, data):
+    more = [client.create(data / "space", detector="mcm").id for _ in range(2)]
+    first = client.call("GET", "/v1/streams", params={"limit": 2})
+    rest = client.call("GET", "/v1/streams", params={"limit": 2, "after": first["next"]})
+    found = [one["id"] for page in (first, rest) for one in page["streams"]]
+    assert found == sorted([remote.id, *more])
+    assert rest["next"] is None
+    with pytest.raises(ServiceError, match="parameters") as caught:
+        client.call("GET", "/v1/streams", params={"limit": 0})
+    assert caught.value.code == "parameters"
+
+
+def test_binary_bodies_and_numpy_get_the_same_verdicts(client, remote):
+    expected = [row["margin"] for row in remote.score(Z)]
+    rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(Z.flatten().numpy()), LABELS.dim)
+    table, sink = pyarrow.table({"features": rows, "key": list("abcde")}), pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    bodies = {ARROW: sink.getvalue().to_pybytes(), SAFETENSORS: safetensors.torch.save({"features": Z})}
+    for media, body in bodies.items():
+        path = f"/v1/streams/{remote.id}/score"
+        answer = client.ask("POST", path, content=body, headers={"content-type": media}).json()["verdicts"]
+        assert [row["margin"] for row in answer] == pytest.approx(expected)
+    assert [row["margin"] for row in remote.score(Z.numpy())] == pytest.approx(expected)
+    with pytest.raises(ServiceError, match="set Content-Type") as caught:
+        client.ask("POST", f"/v1/streams/{remote.id}/score", content=b"x", headers={"content-type": "text/plain"})
+    assert caught.value.code == "media_type"
+
+
+def test_process_metrics_and_refusals_are_counted(client, remote):
+    with pytest.raises(ServiceError):
+        client.ask(
+            "POST",
+            f"/v1/streams/{remote.id}/observe",
+            content=b"abc",
+            headers={"content-type": "application/octet-stream"},
+        )
+    text = client.ask("GET", "/metrics").text
+    for name in (
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "unseen_commit_seconds_count",
+        "unseen_waiting_seconds",
+    ):
+        assert name in text
+    assert 'unseen_refused_total{code="features"}' in text
+
+
+def test_reads_of_one_owner_are_limited_and_others_go_on(client, data, remote):
+    keys = ApiKeys(data / "data" / "keys.json")
+    with Client(str(client.http.base_url), keys.add("b", "read"), retries=0) as greedy:
+        codes = {greedy.http.get("/v1/streams").json().get("code") for _ in range(200)}
+    assert "reads" in codes
+    remote.info()
+
+
+def verdicts(known: list[bool], warming: bool = False):
+    made = np.zeros(len(known), VERDICT_DTYPE)
+    made["known"], made["warming"] = known, warming
+    return made
+
+
+def test_the_alarm_learns_the_usual_rate_and_names_the_sample_that_raised_it():
+    watch = UnknownWatch()
+    watch.add(0, verdicts([False] * 500, warming=True))
+    watch.add(500, verdicts([True, True, True, False] * 250))
+    assert watch.shown()["allowed"] == pytest.approx(0.25, abs=0.07)
+    watch.add(1500, verdicts([True, True, True, False] * 100))
+    assert watch.raised_at is None
+    watch.add(1900, verdicts([False] * 100))
+    assert 1900 < watch.raised_at < 1930
+
+
+def test_an_alarm_is_shown_and_started_again(client, remote):
+    shown = client.call("POST", f"/v1/streams/{remote.id}/alarm", json={"allowed": 0.1})
+    assert (shown["allowed"], shown["raised_at"]) == (0.1, None)
+    assert remote.info()["alarm"]["allowed"] == 0.1
+    assert client.call("POST", f"/v1/streams/{remote.id}/alarm", json={})["allowed"] is None
