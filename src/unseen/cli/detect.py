@@ -87,12 +87,8 @@ def detect(
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
-<<<<<<< HEAD
     run = DetectRun(session, out, state, has_report=report is not None, known_images=images, is_rejudged=rejudge)
-=======
-    run = DetectRun(session, out, state, has_thumbnails=report is not None, known_images=images, is_rejudged=rejudge)
     run.skipped += len(taught.skipped) if taught else 0
->>>>>>> main
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)
     if report:

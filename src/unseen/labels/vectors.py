@@ -134,6 +134,16 @@ def candidates(chunks: Iterable[WordChunk], rows: Iterable[Rows], read: Read) ->
     return [_candidates(chunk, wanted, read) for chunk, wanted in zip(chunks, rows, strict=True)]
 
 
+def encode_corpus(
+    corpus: Corpus, encoder: TextEncoder, prompts: CorpusPrompts, *, progress: Progress = no_progress
+) -> list[Candidates]:
+    """Return every word of a corpus once, with its exact vector."""
+    chunks = chunk_corpus(corpus, encoder, prompts)
+    rows = distinct_rows(chunks)
+    encode_rows(chunks, rows, encoder, progress=progress)
+    return candidates(chunks, rows, WordChunk.read)
+
+
 def _cut(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
     # chunks never span lists, so leaving out a list leaves the cached vectors of the others in use
     for name, words in corpus.lists.items():
