@@ -33,9 +33,10 @@ from unseen.bench.command import Arguments
 from unseen.bench.timing import alternating_seconds
 from unseen.encoders import load_encoder
 from unseen.encoders.offline import text
-from unseen.encoders.offline.encoder import TOWER, OfflineEncoder
+from unseen.encoders.offline.encoder import TOWER
 from unseen.evaluate import evaluate
 from unseen.labels import wordnet
+from unseen.trial import Trial
 from vocabulary import tasks
 
 COMMANDS = (["--version"], ["--help"], ["keys", "list"], ["demo"])
@@ -47,6 +48,7 @@ def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("folder", type=Path, nargs="?", help="stored features, for `negatives`")
+    parser.add_argument("--cache", type=Path, help="where vectors of words are kept, for `negatives`")
     parser.set_defaults(threads=2)
     arguments = command.parse(parser)
     command.show(PARTS[arguments.part](arguments), arguments)
@@ -146,32 +148,23 @@ def clip_works() -> dict[str, Callable[[], Tensor]]:
 
 def negatives(arguments: Arguments) -> Iterator[Row]:
     """Compare label spaces mined with codes and mined exactly: negatives in common, and AUROC on real features."""
-    encoder = CountingEncoder()
+    encoder = load_encoder("offline")
     settings = {"all words": (None, 10_000), "10,000 words": (wordnet().thinned(10_000), 5_000)}
-    for title, names, trial in tasks(arguments.folder):
-        for corpus_title, (corpus, count) in settings.items():
-            before = encoder.encoded
-            options: dict[str, Any] = {"corpus": corpus, "negatives": count}
-            with tempfile.TemporaryDirectory() as fresh:
-                coarse = LabelSpace.build(names, encoder, cache=Path(fresh), **options)
-            encoded = encoder.encoded - before - len(names)
+    for title, names, trial in [("1 name", ["golden retriever"], None), *tasks(arguments.folder)]:
+        for words, (corpus, count) in settings.items():
+            encoded: list[int] = []
+            options: dict[str, Any] = {"corpus": corpus, "negatives": count, "cache": arguments.cache}
             exact = LabelSpace.build(names, encoder, exact=True, **options)
-            both = {"codes": coarse, "exact": exact}
-            auroc = {f"AUROC {name}": 100 * evaluate(detectors.make(detectors.DEFAULT, space), trial).metrics["auroc"]
-                     for name, space in both.items()}  # fmt: skip
+            coarse = LabelSpace.build(names, encoder, progress=lambda _, total, e=encoded: e.append(total), **options)
             common = len(set(coarse.negatives) & set(exact.negatives)) / len(exact.negatives)
-            yield {"case": f"{title}, {corpus_title}", "negatives": count, "words encoded": encoded,
-                   "same negatives %": 100 * common, **auroc}  # fmt: skip
+            spaces = {"codes": coarse, "exact": exact} if trial else {}
+            aurocs = {f"AUROC {name}": auroc(space, trial) for name, space in spaces.items()}
+            yield {"case": f"{title}, {words}", "negatives": count, "words encoded": encoded[-1],
+                   "same negatives %": 100 * common, **aurocs}  # fmt: skip
 
 
-class CountingEncoder(OfflineEncoder):
-    """The offline encoder, with a count of the texts it has encoded."""
-
-    encoded = 0
-
-    def texts(self, prompts: Sequence[str]) -> Tensor:
-        self.encoded += len(prompts)
-        return super().texts(prompts)
+def auroc(space: LabelSpace, trial: Trial) -> float:
+    return 100 * evaluate(detectors.make(detectors.DEFAULT, space), trial).metrics["auroc"]
 
 
 def memory(arguments: Arguments) -> Iterator[Row]:
