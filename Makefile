@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray lint hooks bench gpu results leaderboard paper clean
+.PHONY: demo test test-ray lint hooks bench soak fuzz gpu results leaderboard paper clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
@@ -24,6 +24,13 @@ hooks: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/speed.py
+
+SOAK_SECONDS ?= 600
+soak: .venv/ready
+	$(BIN)/python benchmarks/soak.py --seconds $(SOAK_SECONDS)
+
+fuzz: .venv/ready
+	$(BIN)/python benchmarks/fuzz.py
 
 # on a machine with a GPU, with whatever Python has torch for CUDA there: PYTHON=...
 gpu:

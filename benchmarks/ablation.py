@@ -21,11 +21,10 @@ from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.detectors import PooledEvidence, Reading
 from unseen.detectors.pooled import TERMS, PooledState
-from unseen.detectors.pooled.detector import SampleBlock
 from unseen.detectors.pooled.evidence import LabelStatistics
 from unseen.detectors.pooled.likelihood import Likelihood
 from unseen.detectors.pooled.names import NameLogits, NearestNames
-from unseen.detectors.pooled.state import SampleRows
+from unseen.detectors.pooled.state import SampleBlock, SampleRows
 from unseen.evaluate import evaluate
 
 METRICS = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id", "accuracy")

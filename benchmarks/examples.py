@@ -5,30 +5,35 @@
 
 Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
 from names alone, on the same streams; `pooled` has the examples. `+` after a frozen method: its label space is moved by
-the examples. A seed is one draw of examples and one order of arrival. Figures are in percent.
+the examples. `calibrated` is what `unseen detect --examples` does: one example of each class with four or more teaches
+nothing and sets the threshold, again as the stream grows. A seed is one draw of examples and one order of arrival.
+Figures are in percent.
 """
 
 import functools
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from pooled import NEAR, OFFLINE, SETS, load_suite
-from unseen import LabelSpace, detectors, fewshot
+from unseen import LabelSpace, Session, detectors, fewshot
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.detectors import Detector
 from unseen.evaluate import evaluate
 from unseen.labels import Examples, with_examples
+from unseen.metrics import summary
+from unseen.threshold.calibrated import fewest_images
 from unseen.trial import Trial
 
 SUITES = {**SETS, **NEAR, **OFFLINE}
 SHOTS = (1, 2, 4, 8, 16)
+RECALL, BLOCK = 0.95, 256
 FEWEST_LEFT = 2  # images of each known class that stay for the stream
-METHODS = ("zero-shot", "pooled", "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
+METHODS = ("zero-shot", "pooled", "calibrated", "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
 FIGURES = {
     "margin_auroc": "AUROC",
     "margin_fpr95_id": "FPR95",
@@ -81,8 +86,33 @@ def judge(folder: Path, *, suite: str, set: str, shots: int, seed: int, method: 
         return {}
     wanted = torch.tensor([0, drawn.rest.sources.index(set)])
     trial = drawn.rest[torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)].ordered("shuffled", seed)
+    if method == "calibrated":
+        return judge_calibrated(load_suite(suite, folder, most).labels, drawn.examples, trial)
     found = evaluate(build(method, suite, folder, shots, seed, most, share), trial).metrics
     return {name: 100 * found[name] for name in (*FIGURES, "kept", "rejected")}
+
+
+def judge_calibrated(space: LabelSpace, examples: Examples, trial: Trial) -> Row:
+    """Return the figures of a session whose threshold examples that teach nothing set."""
+    kept, left_out = examples.for_threshold()
+    if len(left_out) < fewest_images(RECALL):
+        return {}
+    session = Session(with_examples(space, kept))
+    verdicts = []
+    for block in trial.z.split(BLOCK):
+        session.calibrate(left_out.z, recall=RECALL)
+        verdicts.append(session.observe(block))
+    margin, known = (torch.cat([getattr(one, name) for one in verdicts]) for name in ("margin", "known"))
+    label = torch.cat([one.reading.label for one in verdicts])
+    is_id = trial.is_id
+    found = summary(margin[is_id], margin[~is_id])
+    return {
+        "margin_auroc": 100 * found["auroc"],
+        "margin_fpr95_id": 100 * found["fpr95_id"],
+        "accuracy": 100 * float((label[is_id] == trial.label[is_id]).double().mean()),
+        "kept": 100 * float(known[is_id].double().mean()),
+        "rejected": 100 * float((~known[~is_id]).double().mean()),
+    }
 
 
 @functools.cache
@@ -136,10 +166,22 @@ def tables(rows: list[Row]) -> Iterator[str]:
             by_shots = {count: [row for row in found if row["shots"] == count] for count in shots}
             lines.append([str(method), *(cell(by_shots[count]) for count in shots)])
         yield from markdown_table(heads, lines)
+        yield from verdict_table([row for row in streams if row["method"] in ("zero-shot", "pooled", "calibrated")])
 
 
-def cell(rows: list[Row]) -> str:
-    return " / ".join(f"{mean(rows, name):.1f}" for name in FIGURES) if rows else ""
+def verdict_table(rows: list[Row]) -> Iterator[str]:
+    """Yield known images kept and unknown ones rejected, by the stream's own threshold and by that of examples."""
+    shots = sorted({row["shots"] for row in rows})
+    yield "\nknown kept / unknown rejected at a recall of 95 %\n"
+    lines = []
+    for (method,), found in grouped(rows, "method").items():
+        by_shots = {count: [row for row in found if row["shots"] == count] for count in shots}
+        lines.append([str(method), *(cell(by_shots[count], ("kept", "rejected")) for count in shots)])
+    yield from markdown_table(["threshold", *(f"{count} of each class" for count in shots)], lines)
+
+
+def cell(rows: list[Row], names: Iterable[str] = FIGURES) -> str:
+    return " / ".join(f"{mean(rows, name):.1f}" for name in names) if rows else ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast the scan is on a GPU: whole streams, many at once, one by one, and what reading in other precisions costs.
+"""How fast the recommended detector and the scan are on a GPU: streams, many at once, one by one, other precisions.
 
     python benchmarks/gpu.py                          # every part
     python benchmarks/gpu.py --only streams latency   # some of them
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import gpu_pooled
 from resident import Resident
 from speed import naive_loop
 from unseen import scan
@@ -64,7 +65,7 @@ def run_parts(parser: ArgumentParser, parts: Parts) -> None:
     """Print the rows of the parts that were asked for."""
     arguments = command.parse(parser)
     if not arguments.untested:
-        command.require_green(REPOSITORY, "-m", "gpu", "tests/scan/test_cuda.py")
+        command.require_green(REPOSITORY, "-m", "gpu", "tests/scan/test_cuda.py", "tests/detectors/pooled")
     command.show((row for part in arguments.only for row in parts[part](arguments)), arguments)
 
 
@@ -272,6 +273,9 @@ def precision(arguments: Arguments) -> Iterator[Row]:
 
 
 PARTS: Parts = {
+    "pooled": lambda _: gpu_pooled.pooled_rows(measured_ceilings),
+    "others": lambda _: gpu_pooled.other_rows(),
+    "million": lambda _: gpu_pooled.million_rows(),
     "ceilings": ceilings,
     "streams": streams,
     "many": many,

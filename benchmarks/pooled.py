@@ -102,7 +102,7 @@ def recalls(reading: Reading, is_id: Tensor) -> Row:
     found = accepted("baseline", reading.margin >= 0, is_id)
     for recall in RECALLS:
         rule = Adaptive(recall, derives_baseline=True)
-        decisions, _ = rule.learn(rule.start(), reading.margin)
+        decisions, _ = rule.learn(rule.start(), reading.margin, reading.clarity)
         found |= accepted(f"at{100 * recall:g}", reading.margin >= decisions.threshold, is_id)
     return found
 

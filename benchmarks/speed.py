@@ -1,6 +1,6 @@
-"""How fast the scan is: naive loop, one by one, blocked and the floor of its matrix products, as ratios in one run.
+"""How fast what users run is, and the scan: naive loop, one by one, blocked, floors; as ratios in one run.
 
-    python benchmarks/speed.py                  # a table
+    python benchmarks/speed.py                  # two tables; --users prints the first only
     python benchmarks/speed.py --json           # one JSON object per line
     python benchmarks/gpu.py                    # the same questions on a GPU, and others
 
@@ -10,18 +10,20 @@ is measured while the tests of the scan fail.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from speed_users import user_rows, user_table
 from unseen.bench import command, markdown_table
 from unseen.bench.command import Arguments
 from unseen.bench.jsonl import Row
 from unseen.bench.synthetic import label_space, stream
 from unseen.bench.timing import median_seconds
-from unseen.detectors import AdaNeg, Detector, Online, PooledEvidence
+from unseen.detectors import AdaNeg, Detector, Online
 from unseen.detectors.base import BLOCK
 from unseen.gate import decaying_steps
 from unseen.odds import logit
@@ -40,13 +42,21 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=60_000, help="five in six from known classes, as in ImageNet")
     parser.add_argument("--slow", type=int, default=200, help="samples for the one-at-a-time cases")
     parser.add_argument("--million", action="store_true", help="also a stream of 10^6 samples (minutes)")
+    parser.add_argument("--busy", action="store_true", help="processor time of what users run, with --threads 1")
+    parser.add_argument("--users", action="store_true", help="only what users run")
     parser.set_defaults(threads=torch.get_num_threads())
     arguments = command.parse(parser)
-    command.require_green(REPOSITORY, "tests/scan")
+    command.require_green(REPOSITORY, "tests/scan", "tests/detectors/pooled/test_detector.py")
     command.show(measure(arguments), arguments, table)
 
 
 def measure(arguments: Arguments) -> Iterator[Row]:
+    yield from user_rows(PART, arguments.dim, clock=time.process_time if arguments.busy else time.perf_counter)
+    if not arguments.users:
+        yield from scan_rows(arguments)
+
+
+def scan_rows(arguments: Arguments) -> Iterator[Row]:
     labels = label_space(arguments.known, arguments.negatives, arguments.dim)
     z, online = stream(labels, arguments.samples), Online(labels)
     part, slow = z[:PART], z[:: len(z) // arguments.slow][: arguments.slow]
@@ -63,7 +73,6 @@ def measure(arguments: Arguments) -> Iterator[Row]:
     yield row("floor: the matrix products of blocked alone", len(part), floor_each * len(part))
     yield row("blocked", len(z), median_seconds(observing(online, z), repeat=1, warmup=0))
     yield row("observe, one sample at a time", len(slow), median_seconds(lambda: observe_singly(online, slow)))
-    yield row("pooled", len(part), median_seconds(observing(PooledEvidence(labels), part)))
     yield row("adaneg, causal", len(z[:1024]), median_seconds(observing(AdaNeg(labels), z[:1024]), repeat=1))
     for samples in (1_000, 10_000, *([1_000_000] if arguments.million else [])):
         repeated = z.repeat(-(-samples // len(z)), 1)[:samples]
@@ -125,8 +134,13 @@ def blocks_of(taught: Tensor) -> list[slice]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
+    users = [row for row in rows if "seconds_per_sample" in row]
+    yield from user_table(users)
+    if len(users) == len(rows):
+        return
+    yield ""
     heads = ("case", "samples", "µs per sample", "times the naive loop", "of the floor")
-    return markdown_table(heads, map(cells, rows))
+    yield from markdown_table(heads, (cells(row) for row in rows if row not in users))
 
 
 def cells(row: Row) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def test_a_failed_save_keeps_the_last_checkpoint(session, labels, tmp_path, monk
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unseen.storage.files.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         session.save(path)
     assert path.read_bytes() == kept

@@ -22,7 +22,9 @@ KEYS = ["a", "b", "c"]
 @pytest.fixture
 def verdicts() -> Verdicts:
     score = torch.tensor([3.0, 1.0, math.nan])
-    reading = Reading(score, torch.tensor([0, 1, 1]), torch.tensor([1, -1, 0], dtype=torch.int8), torch.full((3,), 0.5))
+    reading = Reading(
+        score, torch.tensor([0, 1, 1]), torch.tensor([1, -1, 0], dtype=torch.int8), torch.full((3,), 0.5), score
+    )
     decisions = Decisions(torch.tensor([1.0, 1.0, math.inf]), torch.sigmoid(score), torch.tensor([True, False, False]))
     return Verdicts(("cat", "dog"), reading, decisions)
 

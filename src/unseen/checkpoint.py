@@ -72,8 +72,8 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Return the states of a file; where unseen 0.1 had fewer parts of a threshold, the others are as at the start."""
-    if found.version > OLD_WORDS:
+    """Return the states of a file; parts of a threshold that an older one lacks are as at the start."""
+    if "threshold" not in found.states:
         return found.states
     return found.states | {"threshold": flat(fresh["threshold"]) | found.states["threshold"]}
 

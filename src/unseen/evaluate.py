@@ -105,7 +105,7 @@ def judge(
 ) -> Evaluation:
     """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
     session, is_id = _session(judged), trial.is_id
-    decisions, _ = session.rule.learn(session.snapshot.threshold, reading.margin)
+    decisions, _ = session.rule.learn(session.snapshot.threshold, reading.margin, reading.clarity)
     verdicts = Verdicts(session.detector.labels.names, reading, decisions)
     metrics = {
         **ranking(reading, is_id),

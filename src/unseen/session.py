@@ -93,7 +93,7 @@ class Session:
         rule, before = self._live
         reading, state = self.detector.observe(before.detector, z)
         reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
-        decisions, margins = rule.learn(before.threshold, reading.margin)
+        decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
         verdicts = Verdicts(self.detector.labels.names, reading, decisions)
         self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
         self._reservoir = self._reservoir.after(z, verdicts, int(before.tally.seen), keys)

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace
-from unseen.cli import app, label_space
+from unseen.cli import app, label_space, mine
 from unseen.cli import detect as command
-from unseen.errors import DataError, EncoderError, SettingError
+from unseen.errors import DataError, EncoderError, LabelError, SettingError
 from unseen.labels import Corpus
 
 
@@ -135,3 +135,16 @@ def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, kno
     save_file({"features": z}, "h.safetensors", metadata={})
     with pytest.raises(DataError, match=r"expected labelled features in h\.safetensors, got no labels"):
         run("photos", "--examples", "h.safetensors")
+
+
+def test_mine_writes_a_label_space_with_examples(known: Path, encoder: NamedColours, monkeypatch: Any) -> None:
+    monkeypatch.setattr(mine, "load_encoder", lambda name: encoder)
+    Path("words.txt").write_text("\n".join(f"word {i}" for i in range(30)))
+    given = ["mine", "--examples", "known", "--words", "words.txt", "-o", "space.safetensors"]
+    assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
+    space = LabelSpace.load("space.safetensors")
+    assert (space.names, len(space.examples)) == (("green", "red"), 8)
+    with pytest.raises(DataError, match="got 'green', which is not among red"):
+        CliRunner().invoke(app, [*given, "--label", "red"], catch_exceptions=False)
+    with pytest.raises(LabelError, match="expected one label space on this machine for --examples"):
+        CliRunner().invoke(app, [*given, "--ray", "local"], catch_exceptions=False)

@@ -30,7 +30,8 @@ def readings(name: str) -> dict[str, Tensor]:
         observed, _ = detector.observe(detector.start(), z)
         pure = detector.score(detector.start(), z[:50])
     rows = slice(None, None, 1 if detector.parts else EVERY)
-    return {field: column[rows] for field, column in observed._asdict().items()} | {"pure": pure.score}
+    told = {field: column[rows] for field, column in observed._asdict().items() if not bool(column.isneginf().all())}
+    return told | {"pure": pure.score}
 
 
 def stored(name: str) -> dict[str, Tensor]:

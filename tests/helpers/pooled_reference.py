@@ -96,10 +96,11 @@ class Reference:
         predicted = float((z - self.centre) @ self.slope) + self.level
         ratio = math.exp(max(-50, min(50, self.rate * (predicted - self.middle))))
         score = own + math.log(ratio / (0.9 + 0.1 * ratio))
-        known = 1 / (1 + math.exp(-0.5 * (own - base - 3)))
-        whole = lse(text.logits[0] + text.logits[1])
+        known = 1 / (1 + math.exp(-0.5 * (own - base - 1)))
+        corrected = [{c: text.logits[side][c] + 0.5 * named[side][c][1] for c in named[side]} for side in (0, 1)]
+        whole = lse([*corrected[0].values(), *corrected[1].values()])
         shares = [
-            {c: weight * math.exp(text.logits[side][c] - whole) for c in named[side]}
+            {c: weight * math.exp(corrected[side][c] - whole) for c in named[side]}
             for side, weight in ((0, known), (1, 1 - known))
         ]
         self.pending.append(Sample(z, (1 - known, known), own - base, predicted, nearest, (shares[0], shares[1])))

@@ -128,3 +128,15 @@ def test_neglabel_ranks_the_splits_of_tiny_imagenet_as_in_the_evidence(features,
     suite = suites.load(f"tin-near-{seed}", features)
     report = evaluate(detectors.make("neglabel", suite.labels, groups=1), suite.against("near"))
     assert 100 * report.metrics["auroc"] == pytest.approx(percent, abs=0.06)
+
+
+def test_a_suite_may_take_some_images_of_each_set_and_always_the_same(tmp_path):
+    whole = suites.load(str(suite_files.write(tmp_path)), tmp_path)
+    table = tmp_path / "toy.toml"
+    table.write_text("most = 18\n" + table.read_text())
+    thin, again = (suites.load(str(table), tmp_path) for _ in range(2))
+    assert thin.pool.source.bincount().tolist() == [18, 18, 18]
+    assert thin.fingerprint == again.fingerprint
+    rows = {tuple(row) for row in whole.pool.z.tolist()}
+    assert all(tuple(row) in rows for row in thin.pool.z.tolist())
+    assert thin.pool.label[thin.pool.is_id].unique().tolist() == list(range(6))

@@ -53,7 +53,7 @@ class Exhibit:
         fixed = [name for name in methods if name.startswith("fit-")]  # fitted once: no order can change them
         moving = [name for name in methods if not name.startswith("fit-")]
         runs = list_runs(suite, names=moving, orders=self.orders, seeds=seeds)
-        if fixed and not self.sweeps:
+        if fixed and not self.sweeps and suite.table.get("fitted", True):
             runs += list_runs(suite, names=fixed, orders=self.orders[:1], seeds=1)
         return with_sweeps(runs, self.sweeps)
 

@@ -221,6 +221,7 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
     for judged in tables.verdict_tables(rows)[:1]:
         grid = Grid(*judged.heads, title=judged.title, title_justify="left")
+        grid.columns[0].no_wrap = True  # the name of a method tells lines apart
         for texts in judged.lines:
             grid.add_row(*texts)
         terminal.out.print(grid)

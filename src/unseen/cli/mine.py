@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli import options, terminal
+from unseen.cli.examples import ExampleImages
 from unseen.cli.label_space import given_names, warn, words_bar
 from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
@@ -45,6 +46,7 @@ def mine(
     exact: Annotated[
         bool, typer.Option("--exact", help="Encode every word, also where codes tell which cannot be chosen.")
     ] = False,
+    examples: options.Examples = None,
     ray: options.Ray = None,
     workers: Annotated[int | None, typer.Option(help="With --ray: encoders at work; one per CPU slot.", min=1)] = None,
     gpus: options.Gpus = 0,
@@ -60,8 +62,15 @@ def mine(
     (minutes); later runs read it. With --ray the whole corpus is encoded by actors side by side, as with --exact.
 
     Example: `unseen mine --labels spaces/ -o mined/ --ray auto`
+
+    Examples of the names move them towards their images (docs/examples.md); all commands and the service read the file.
+
+    Example: `unseen mine --examples known/ -o space.safetensors`
     """
-    wanted = named_spaces(labels or [], label)
+    taught = ExampleImages.find(examples, saved=None, state=None) if examples else None
+    wanted = named_spaces(labels or [], label or (list(taught.folders) if taught and not labels else None))
+    if taught:
+        _check_examples(taught, wanted, ray)
     files = output_files(output, wanted)
     settings: dict[str, Any] = {
         "negatives": None if negatives == -1 else negatives,
@@ -78,10 +87,16 @@ def mine(
             made = _on_ray(ray, wanted, encoder, settings, workers, gpus, progress)
         spaces = {}
         for name, space in made:
-            space.save(files[name])
-            spaces[name] = space
+            spaces[name] = taught.teach(space, model, recall=None) if taught else space
+            spaces[name].save(files[name])
     for name, space in spaces.items():
         _print_space(space, files[name], show=show, as_json=as_json)
+
+
+def _check_examples(taught: ExampleImages, wanted: Mapping[str, Sequence[str]], ray: str | None) -> None:
+    if ray or len(wanted) > 1:
+        raise LabelError("expected one label space on this machine for --examples, got --ray or several; leave one out")
+    taught.check_names(*wanted.values())
 
 
 def _on_this_machine(

@@ -30,6 +30,7 @@ class Reading(NamedTuple):
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
     baseline: Float[Tensor, " T"]  # the score of an image related to no name: 0 where scores are log-odds
+    clarity: Float[Tensor, " T"]  # how clearly one known name stands out, 0 for a typical known image; -inf: not told
 
     @property
     def margin(self) -> Float[Tensor, " T"]:
@@ -39,13 +40,14 @@ class Reading(NamedTuple):
     @classmethod
     def of(cls, score: Tensor, label: Tensor, route: Tensor) -> Reading:
         """Return a reading whose scores are log-odds."""
-        return cls(score, label, route.to(torch.int8), torch.zeros_like(score))
+        return cls(score, label, route.to(torch.int8), torch.zeros_like(score), torch.full_like(score, -torch.inf))
 
     @classmethod
     def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> Reading:
         """Return a reading of samples that taught nothing."""
         baseline = torch.zeros_like(score) if baseline is None else baseline
-        return cls(score, label, torch.zeros_like(label, dtype=torch.int8), baseline)
+        route = torch.zeros_like(label, dtype=torch.int8)
+        return cls(score, label, route, baseline, torch.full_like(score, -torch.inf))
 
     @classmethod
     def joined(cls, parts: list[Reading]) -> Reading:
@@ -53,8 +55,11 @@ class Reading(NamedTuple):
         return parts[0] if len(parts) == 1 else cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def cpu(self) -> Reading:
-        """Return the reading in host memory."""
-        return Reading(*(part.cpu() for part in self))
+        """Return the reading in host memory; from a GPU in one transfer."""
+        if not self.score.is_cuda:
+            return self
+        columns = torch.stack([part.double() for part in self]).cpu()
+        return Reading(*(column.to(part.dtype) for column, part in zip(columns, self, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,15 @@ class LabelSpace:
 
         return build(names, encoder, **options)
 
+    @cached_property
+    def separation(self) -> float:
+        """Return how far a known name stands out among the negatives as text: its mean z-score in their cosines."""
+        names, negatives = self.id_anchors, self.ood_anchors
+        mean = names @ negatives.mean(0)
+        square = ((names @ (negatives.T @ negatives / len(negatives))) * names).sum(1)
+        deviation = (square - mean.square()).clamp(min=1e-9).sqrt()
+        return float(((1 - mean) / deviation).mean())
+
     @property
     def dim(self) -> int:
         """Return the width d of the vectors."""

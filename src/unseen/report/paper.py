@@ -79,7 +79,7 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
     """Yield the printed lines that do not stand beside one of ours."""
     beside = {suite.name: {row["detector"] for row in rows} for suite, rows in ran}
     for name, lines in printed(exhibit).items():
-        rest = {method: row for method, row in lines.items() if method not in beside.get(name, ())}
+        rest = {method: row for method, row in lines.items() if method.split()[0] not in beside.get(name, ())}
         if rest:
             yield _printed_grid(name, rest)
 

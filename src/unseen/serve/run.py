@@ -1,6 +1,7 @@
 """Run the service in this process until a signal ends it."""
 
 import gc
+import logging
 import os
 import resource
 import socket
@@ -36,6 +37,7 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     app = create_app(service)
     if demo:
         demonstration.attach(app)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for every bad request would fill the log
     listener = listening_socket(settings.host, port)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     announce(f"unseen serves http://{host}:{listener.getsockname()[1]} from {settings.data}")

@@ -39,6 +39,13 @@ class LabelledSamples(NamedTuple):
         """Return samples that belong to no known name."""
         return cls(z, torch.full((len(z),), -1))
 
+    def thinned(self, most: int | None) -> LabelledSamples:
+        """Return at most so many samples, drawn at random but always the same ones, in their order."""
+        if most is None or len(self.z) <= most:
+            return self
+        drawn = torch.randperm(len(self.z), generator=torch.Generator().manual_seed(0))[:most].sort().values
+        return LabelledSamples(self.z[drawn], self.label[drawn])
+
 
 @dataclass(frozen=True)
 class Suite:

@@ -37,8 +37,11 @@ def load(name: str, folder: str | Path) -> Suite:
         matches |= {name: index for index, name in enumerate(classes.names)}
     else:
         labels, matches = feature_files.from_text_rows(table, folder)
-    known = feature_files.known_samples(table[KNOWN], folder, matches)
-    unknown = {which: feature_files.unknown_samples(row, folder) for which, row in table["unknown"].items()}
+    most = table.get("most")
+    known = feature_files.known_samples(table[KNOWN], folder, matches).thinned(most)
+    unknown = {
+        which: feature_files.unknown_samples(row, folder).thinned(most) for which, row in table["unknown"].items()
+    }
     return Suite.of(Source(name, folder), table, labels, known, unknown)
 
 

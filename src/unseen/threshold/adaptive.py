@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, ThresholdRule, check_recall
+from unseen.threshold.clear import ClearImages
 from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
@@ -48,6 +49,7 @@ class MarginHistory(NamedTuple):
     seen: Int[Tensor, ""]
     counts: Float[Tensor, " N"]  # of margins at the nodes of the mixtures, each times its place in the stream
     recent: Float[Tensor, " N"]  # the same, of the latest few hundred: for the share of known images
+    clear: ClearImages
     ring: Float[Tensor, " W"]  # the latest margins, where their units are not known; else empty
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
@@ -67,10 +69,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
     """Set the threshold from the stream so that it accepts a share `recall` of the known images.
 
     Where the detector derives its baseline, margins mean the same in every stream, and `mixture.fit_mixture` of all of
-    them gives the threshold from the first sample on; a sample counts in proportion to its place in the stream, because
-    margins improve while a detector learns. Elsewhere the units of a margin are unknown: the threshold is 0 until
-    `warmup` margins have been seen, then the mixtures are fitted to the latest `window` margins, brought to the mean
-    and deviation of a typical stream. That promises no recall: calibrate.
+    them, and of the images that are clearly known, gives the threshold from the first sample on; a sample counts in
+    proportion to its place in the stream, because margins improve while a detector learns. Elsewhere the units of a
+    margin are unknown: the threshold is 0 until `warmup` margins have been seen, then the mixtures are fitted to the
+    latest `window` margins, brought to the mean and deviation of a typical stream. That promises no recall: calibrate.
 
     Updates happen at sample counts from the start of the stream, at least every `every` samples, so the threshold does
     not depend on how the stream is split into calls. Decisions about the first `warmup` samples are marked as warming.
@@ -98,7 +100,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
         ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
         fit = fit_mixture(empty, empty, self.recall)
         threshold = fit.threshold if self.derives_baseline else zero
-        return MarginHistory(zero.long(), empty, empty, ring, Units.nats(), threshold, fit.probability)
+        clear = ClearImages.none()
+        return MarginHistory(zero.long(), empty, empty, clear, ring, Units.nats(), threshold, fit.probability)
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -116,11 +119,14 @@ class Adaptive(ThresholdRule[MarginHistory]):
             return torch.sigmoid(margin)
         return interpolate(state.probability, state.units.apply(margin)).to(margin)
 
-    def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
+    def learn(
+        self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+    ) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
         if not len(margin):
             return self.read(state, margin), state
-        steps = list(self._steps(state, margin))
+        clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity
+        steps = list(self._steps(state, margin, clarity))
         updates = iter(self._updates([step.history for step in steps if step.is_due]))
         parts = []
         for step in steps:
@@ -129,17 +135,20 @@ class Adaptive(ThresholdRule[MarginHistory]):
             state = next(updates) if step.is_due else history
         return Decisions.joined(parts), state
 
-    def _steps(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> Iterator[Step]:
+    def _steps(self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]) -> Iterator[Step]:
         """Yield the margins between updates: what is remembered of them does not depend on any threshold."""
-        start, seen, host = 0, int(state.seen), margin.detach().cpu().double()
+        start, seen = 0, int(state.seen)
+        on_host, clarity = (column.detach().cpu().double() for column in (margin, clarity))
         while start < len(margin):
             interval = self._interval(seen)
             rows = slice(start, start + interval - seen % interval)
             start, seen = rows.stop, seen + len(margin[rows])
-            state = self._remembered(state, host[rows], seen)
+            state = self._remembered(state, on_host[rows], clarity[rows], seen)
             yield Step(margin[rows], state, seen % interval == 0)
 
-    def _remembered(self, state: MarginHistory, margin: Float[Tensor, " n"], seen: int) -> MarginHistory:
+    def _remembered(
+        self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], seen: int
+    ) -> MarginHistory:
         """Return the state after margins, with which `seen` samples have been seen."""
         count = torch.full_like(state.seen, seen)
         if not self.derives_baseline:
@@ -148,7 +157,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
         number = torch.arange(seen - len(margin) + 1, seen + 1, dtype=torch.float64)
         gained = counts(margin, torch.stack([number, ((number - seen) / RECENT).exp()]))
         recent = state.recent * math.exp(-len(margin) / RECENT) + gained[1]
-        return state._replace(seen=count, counts=state.counts + gained[0], recent=recent)
+        clear = state.clear.after(margin, clarity, number)
+        return state._replace(seen=count, counts=state.counts + gained[0], recent=recent, clear=clear)
 
     def _updates(self, histories: list[MarginHistory]) -> Iterator[MarginHistory]:
         """Yield each history with the threshold and the probabilities that follow from it."""
@@ -158,7 +168,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
         for start in range(0, len(histories), TOGETHER):
             some = histories[start : start + TOGETHER]
             at_nodes = torch.stack([one.counts / one.seen for one in some])
-            fit = fit_mixture(at_nodes, torch.stack([one.recent for one in some]), self.recall)
+            clear = ClearImages.stacked([one.clear for one in some])
+            fit = fit_mixture(at_nodes, torch.stack([one.recent for one in some]), self.recall, clear)
             for one, threshold, probability in zip(some, *fit, strict=True):
                 yield one._replace(threshold=threshold, probability=probability)
 

@@ -32,7 +32,7 @@ class Decisions(NamedTuple):
 
 @dataclass(frozen=True)
 class ThresholdRule(ABC, Generic[S]):
-    """A rule that sets the threshold between known and unknown from margins only.
+    """A rule that sets the threshold between known and unknown from margins, and from clarity where it is told.
 
     A state is None or a NamedTuple of tensors, never written to. Rules see no label and no score.
     """
@@ -63,7 +63,9 @@ class ThresholdRule(ABC, Generic[S]):
             torch.full_like(margin, self.is_warming(state), dtype=torch.bool),
         )
 
-    def learn(self, state: S, margin: Float[Tensor, " T"]) -> tuple[Decisions, S]:
+    def learn(
+        self, state: S, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+    ) -> tuple[Decisions, S]:
         """Return the decisions about samples in arrival order, and the state after the last."""
         return self.read(state, margin), state
 

@@ -101,9 +101,11 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         """Return the confidence of the inner rule."""
         return self.inner.confidence(state.stream, margin)
 
-    def learn(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> tuple[Decisions, CalibratedMargins]:
+    def learn(
+        self, state: CalibratedMargins, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+    ) -> tuple[Decisions, CalibratedMargins]:
         """Return the decisions about samples in arrival order, and the state after the last."""
-        found, stream = self.inner.learn(state.stream, margin)
+        found, stream = self.inner.learn(state.stream, margin, clarity)
         threshold = self._combined(state, found.threshold)
         return Decisions(threshold, found.confidence, torch.zeros_like(found.warming)), state._replace(stream=stream)
 

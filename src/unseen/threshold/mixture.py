@@ -1,7 +1,8 @@
 """Where known and unknown images lie among unlabelled margins: a posterior over a grid of two-part mixtures.
 
-The deviation of the margins of known images is nearly the same in every stream; their mean, and mean and deviation of
-the unknown, are not. Every mixture of a grid (a hypothesis) is weighted by its fit; docs/method.md has the figures.
+The deviation of the margins of known images differs little between streams; their mean, and mean and deviation of the
+unknown, differ much. Every mixture of a grid (a hypothesis) is weighted by its fit to the margins and to what clear
+images say; docs/method.md has the figures.
 """
 
 import math
@@ -12,14 +13,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from unseen.threshold.clear import ClearImages
+
 STEP = 0.5  # nats between nodes; a margin is divided between the two beside it
 LOWEST, HIGHEST = -24.0, 36.0
 NODES = round((HIGHEST - LOWEST) / STEP) + 1
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
-SKEWED = 0.4  # prior that margins of known images have a tail to the right, as where names fit only some images
-LEAST_PROBABILITY = 0.015  # an image that is known with less than this is called unknown, whatever recall is wanted
+SKEWED_BELOW, SKEW_WIDTH = 9.0, 2.0  # mean margin of known images under which they likely have a tail to the right
+LEAST_PROBABILITY = 0.03  # an image that is known with less than this is called unknown, whatever recall is wanted
 SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
@@ -44,10 +47,10 @@ def _linear(first: float, step: float, count: int) -> tuple[float, ...]:
     return tuple(first + step * i for i in range(count))
 
 
-UNKNOWN_MEAN = Prior(-2.0, 2.5, _linear(-20, 1.5, 15))
-UNKNOWN_DEVIATION = Prior(3.6, 0.35, (1.2, 2.0, 3.0, 4.2, 6.0), of_log=True)
-KNOWN_MEAN = Prior(9.0, 4.0, _linear(4, 1, 19))
-KNOWN_DEVIATION = Prior(5.4, 0.08, (5.0, 5.4, 5.9), of_log=True)
+UNKNOWN_MEAN = Prior(-2.0, 2.5, _linear(-20, 2, 11))
+UNKNOWN_DEVIATION = Prior(3.6, 0.35, (1.5, 2.5, 4.0, 6.0), of_log=True)
+KNOWN_MEAN = Prior(9.0, 4.0, _linear(2, 1.5, 17))
+KNOWN_DEVIATION = Prior(5.2, 0.15, (4.2, 5.1, 6.1), of_log=True)
 
 
 class Hypotheses(NamedTuple):
@@ -95,13 +98,17 @@ def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 def hypotheses() -> Hypotheses:
     """Return the grid of hypotheses."""
     priors = (UNKNOWN_MEAN, UNKNOWN_DEVIATION, KNOWN_MEAN, KNOWN_DEVIATION)
-    values = [*(torch.tensor(prior.values, dtype=torch.float64) for prior in priors), torch.tensor([0.0, 1.0]).double()]
-    weights = [*(prior.log_weights for prior in priors), torch.tensor([1 - SKEWED, SKEWED], dtype=torch.float64).log()]
-    unknown_mean, unknown_deviation, known_mean, known_deviation, skewed = (
+    values = [
+        *(torch.tensor(prior.values, dtype=torch.float64) for prior in priors),
+        torch.tensor([-1.0, 1.0]).double(),
+    ]
+    unknown_mean, unknown_deviation, known_mean, known_deviation, sign = (
         part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij")
     )
+    weights = [*(prior.log_weights for prior in priors), torch.zeros(2, dtype=torch.float64)]
     log_prior = torch.stack([part.reshape(-1) for part in torch.meshgrid(*weights, indexing="ij")]).sum(0)
-    return Hypotheses(unknown_mean, unknown_deviation, known_mean, known_deviation, skewed > 0, log_prior)
+    skew = torch.nn.functional.logsigmoid(sign * (SKEWED_BELOW - known_mean) / SKEW_WIDTH)
+    return Hypotheses(unknown_mean, unknown_deviation, known_mean, known_deviation, sign > 0, log_prior + skew)
 
 
 @cache
@@ -158,12 +165,21 @@ def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Flo
     return torch.lerp(table[left], table[left + 1], part)
 
 
-def posterior(at_nodes: Float[Tensor, "*U N"]) -> Float[Tensor, "*U S H"]:
+def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
     weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
-    fit = (weighted.float() @ log_density()).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
-    fit += hypotheses().log_prior
+    used = used_nodes(at_nodes)
+    fit = (weighted[..., used].float() @ log_density()[used]).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
+    grid, shares = hypotheses(), torch.tensor(KNOWN_SHARES, dtype=torch.float64)
+    fit += (grid.log_prior + clear.log_likelihood_of_mean(grid.known_mean)).unsqueeze(-2)
+    fit += clear.log_likelihood_of_share(shares).unsqueeze(-1)
     return fit.flatten(-2).softmax(-1).view_as(fit)
+
+
+def used_nodes(at_nodes: Float[Tensor, "*U N"]) -> slice:
+    """Return the range of nodes with a margin: only these rows of the hypotheses are read."""
+    found = at_nodes.reshape(-1, NODES).any(0).nonzero().flatten().tolist() or [0]
+    return slice(found[0], found[-1] + 1)
 
 
 def known_share(
@@ -193,15 +209,17 @@ def probability_of(
     return torch.where(beyond < 0, falling, rising)
 
 
-def fit_mixture(at_nodes: Float[Tensor, "*U N"], recent: Float[Tensor, "*U N"], recall: float) -> MixtureFit:
-    """Return threshold and probabilities after margins counted at the nodes, and recent ones among them.
+def fit_mixture(
+    at_nodes: Float[Tensor, "*U N"], recent: Float[Tensor, "*U N"], recall: float, clear: ClearImages | None = None
+) -> MixtureFit:
+    """Return threshold and probabilities after margins counted at the nodes, recent ones, and clear images among them.
 
     The threshold is the margin that a share `recall` of the known images should reach, the mean over all hypotheses,
     but not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
     The shapes follow the whole history, the share of known images the recent part of it. Several counts in rows are
     fitted in one pass over the hypotheses, which costs little more than one of them.
     """
-    weight = posterior(at_nodes).sum(-2)
+    weight = posterior(at_nodes, clear or ClearImages.none()).sum(-2)
     known, unknown = (weight @ side.T for side in cells())
     probability = probability_of(known_share(recent, known, unknown), known, unknown)
     threshold = weight @ quantiles(recall)

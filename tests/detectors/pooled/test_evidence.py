@@ -29,7 +29,7 @@ def test_evidence_is_the_sum_of_its_three_terms(shrinkage):
     log_odds = known.exp().sum(1).log() - negative.exp().sum(1).log()
     contrast, gap = known.amax(1) - known.mean(1), known.mean(1) - negative.mean(1)
     variance = (4 * known.var(1, correction=0) + 10 * negative.var(1, correction=0)) / 14
-    found = evidence(text, LabelStatistics(4, 9, shrinkage))
+    found = evidence(text, LabelStatistics(4, 9, shrinkage, 4.0))
     torch.testing.assert_close(found.value, log_odds - shrinkage * gap + contrast / 2 + contrast**2 / variance / 8)
     torch.testing.assert_close(found.moments.negative_deviation, negative.std(1, correction=0))
 
@@ -49,7 +49,7 @@ def test_terms_of_a_subclass_replace_the_terms_of_evidence_and_baseline(labels):
 
 def test_moving_all_negatives_changes_nothing_at_full_shrinkage():
     known, negative = logits()
-    moved = [evidence(TextLogits(known, negative + by), LabelStatistics(4, 9, 1.0)).value for by in (0.0, 7.0)]
+    moved = [evidence(TextLogits(known, negative + by), LabelStatistics(4, 9, 1.0, 4.0)).value for by in (0.0, 7.0)]
     torch.testing.assert_close(*moved)
 
 
@@ -77,3 +77,9 @@ def test_gap_shrinkage_of_a_single_name_is_zero():
 
 def names(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{i}" for i in range(count))
+
+
+def test_clarity_is_the_z_score_of_the_best_name_less_that_of_a_right_name():
+    known, negative = text = logits(scale=3.0)
+    found = evidence(text, LabelStatistics(4, 9, 0.5, 2.0)).clarity
+    torch.testing.assert_close(found, (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0) - 2)

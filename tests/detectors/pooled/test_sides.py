@@ -13,7 +13,9 @@ from unseen.detectors.pooled.sides import (
     Direction,
     SideSums,
     fit_direction,
+    iterated,
     side_weights,
+    solved,
 )
 
 
@@ -48,6 +50,25 @@ def test_fit_direction_is_a_ridge_regression_in_which_both_sides_weigh_the_same(
     torch.testing.assert_close(found.slope, slope)
     torch.testing.assert_close(found.centre, centre)
     assert float(found.images) == pytest.approx(4 / float((1 / weight.sum(1)).sum()))
+
+
+@pytest.mark.parametrize(("count", "dim"), [(40, 8), (5, 8), (300, 30)])
+def test_every_way_to_solve_for_the_direction_gives_the_same_one(count, dim):
+    z, margin = unit(count, dim), margins(count)
+    sums = SideSums.empty(dim).updated(side_weights(margin), z, margin)
+    exact = fit_direction(sums)
+    for options in ({"kind": torch.float32}, {"kind": torch.float32, "few": True}):
+        torch.testing.assert_close(fit_direction(sums, **options), exact, rtol=1e-7, atol=1e-7)
+
+
+def test_a_system_that_takes_too_many_steps_is_left_to_a_factor():
+    hard = torch.diag(torch.logspace(-6, 0, 200, dtype=torch.float64))
+    right = torch.ones(200, dtype=torch.float64)
+    assert iterated(hard, right) is None
+    torch.testing.assert_close(hard @ solved(hard, right, kind=torch.float32), right)
+    easy = torch.eye(200, dtype=torch.float64)
+    assert torch.equal(iterated(easy, right), right)
+    assert not iterated(easy, torch.zeros_like(right)).any()
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -16,6 +16,7 @@ from helpers.streams import space, stream
 from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
+from unseen.labels import Examples, with_examples
 from unseen.serve.client import Client
 from unseen.serve.http.binary import ARROW, SAFETENSORS
 from unseen.serve.http.bodies import FORM, RAW
@@ -233,6 +234,16 @@ def test_metrics_health_openapi_and_page_answer(server, remote):
         assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert len(get(f"/v1/streams/{remote.id}/labels").json()["names"]) == 6
     assert len(get(f"/v1/streams/{remote.id}/history").json()["margins"]) == 10
+
+
+def test_an_uploaded_label_space_brings_its_examples(server, tmp_path):
+    taught = with_examples(LABELS, Examples(LABELS.id_anchors.repeat(2, 1), torch.arange(len(LABELS.names)).repeat(2)))
+    taught.save(tmp_path / "space.safetensors")
+    remote, local = server.client.create(tmp_path / "space.safetensors"), Session(taught)
+    z = stream(taught, 5)
+    got = [record["margin"] for record in remote.observe(z)]
+    assert got == pytest.approx(local.observe(z).margin.tolist(), abs=1e-4)
+    remote.delete()
 
 
 def test_a_label_space_in_the_data_folder_is_used_by_name(server, data):

@@ -7,37 +7,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from helpers.service import Server, serving
 from helpers.streams import space
+from helpers.tiny_text import GatedText
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.work.jobs import CANCELLED, DONE, FAILED, Jobs
 
 LABELS = space(dtype=torch.float32)
-
-
-class GatedText:
-    """A text encoder that encodes names at once and words only when a gate is open."""
-
-    name, fingerprint, dim = "gated", "g" * 64, 8
-
-    def __init__(self) -> None:
-        self.gate, self.calls = threading.Event(), 0
-
-    def texts(self, prompts: Sequence[str]) -> Tensor:
-        self.calls += 1
-        if self.calls > 2:  # the names, then a first part of the words
-            self.gate.wait(20)
-        return normalize(
-            torch.randn(len(prompts), self.dim, generator=torch.Generator().manual_seed(self.calls)), dim=-1
-        )
 
 
 @pytest.fixture

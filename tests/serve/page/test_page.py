@@ -15,6 +15,7 @@ import torch
 
 from helpers.service import Rounding, serving
 from helpers.streams import space
+from helpers.tiny_text import GatedText
 from unseen.serve.client import Client
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="the page is tested where selenium is installed")
@@ -83,7 +84,11 @@ def test_verdicts_and_curves_update_while_the_page_is_open(browser):
     before = number(browser, "seen")
     until(lambda: number(browser, "seen") > before)
     assert text(browser, "live") == "live"
-    assert number(browser, "known") + number(browser, "unknown") == number(browser, "seen")
+    counts = browser.execute_script(
+        "return ['known', 'unknown', 'seen'].map(id => document.getElementById(id).textContent)"
+    )
+    known, unknown, seen = (int(count.replace(",", "")) for count in counts)
+    assert known + unknown == seen
     until(lambda: browser.find_elements("css selector", "#time .curve"))
     assert len(browser.find_elements("css selector", "#labels tr")) == 6
     assert "bird, cat, deer, dog, frog, horse" in text(browser, "knows")
@@ -223,3 +228,26 @@ def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url)
     shot(browser, "docs")
     complaints = [line["message"] for line in browser.get_log("browser")]
     assert not [line for line in complaints if "Content Security Policy" in line]
+
+
+def test_a_stream_in_the_making_shows_its_progress_and_a_deleted_one_that_it_ended(browser, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    encoder = GatedText()
+    with serving(tmp_path / "data", encoder) as own, Client(own) as client:
+        browser.get(own)
+        browser.find_element("id", "new").click()
+        browser.find_element("id", "create-name").send_keys("שלום " + 12 * "verylongname")
+        browser.find_element("id", "create-names").send_keys("cat\nمرحبا بالعالم\n" + 40 * "long")
+        browser.find_element("id", "create-go").click()
+        until(lambda: re.search(r"encoding words [\d,]+ of", text(browser, "job-text")))
+        shot(browser, "creating")
+        encoder.gate.set()
+        until(lambda: text(browser, "live") == "live")
+        assert not browser.find_element("id", "job").is_displayed()
+        shot(browser, "odd-names")
+        width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert browser.execute_script(width) <= 0
+        client.stream(client.streams()[0]["id"]).delete()
+        until(lambda: text(browser, "live") == "ended")
+        assert "deleted" in text(browser, "notice")
+        browser.get("about:blank")

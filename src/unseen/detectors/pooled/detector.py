@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -24,32 +25,20 @@ from unseen.detectors.pooled.evidence import (
     baseline,
     evidence,
     gap_shrinkage,
+    typical_peak,
 )
+from unseen.detectors.pooled.learning import Learning
 from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits, top_names
+from unseen.detectors.pooled.replay import Replay
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, Learning, PooledState, SampleRows, until_update
+from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleBlock, SampleRows
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 BLOCKS = 8  # blocks of text logits between two copies of the sums
+CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
 NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
-
-
-class SampleBlock(NamedTuple):
-    """Features of consecutive samples and what the frozen text says of them."""
-
-    z: Float[Tensor, "T d"]
-    nearest: NearestNames
-    energy: Float[Tensor, " T"]  # logsumexp of the logits of all names
-    own: Float[Tensor, " T"]  # frozen evidence
-    base: Float[Tensor, " T"]  # its baseline
-
-    def rows(self, rows: slice) -> SampleBlock:
-        """Return some of the samples."""
-        if rows.start == 0 and rows.stop >= len(self.z):
-            return self
-        return map_state(lambda part: part[rows], self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +88,29 @@ class PooledEvidence(Detector[PooledState]):
         if not len(z):
             return self.read(state, z), state
         readings, learning = [], Learning(state, self.labels)
-        for part in z.split(self.block_for(z) // BLOCKS):
-            block, own = self._frozen(part)
-            block, start = block._replace(base=self._running_baseline(learning, own)), 0
-            while start < len(part):
-                rows = slice(start, start + until_update(learning.seen))
-                reading, samples = self._judge(learning.state, block.rows(rows))
-                learning.take(samples)
-                readings.append(reading)
-                start = rows.stop
-        return Reading.joined(readings), learning.finish()
+        with self._replaying(z) as replay:
+            for part in z.split(self.block_for(z) // BLOCKS):
+                block, own = self._frozen(part)
+                block, start = block._replace(base=self._running_baseline(learning, own)), 0
+                while start < len(part):
+                    rows = slice(start, start + learning.until_update)
+                    readings.append(learning.judged(block.rows(rows), self._judge, replay))
+                    start = rows.stop
+            return Reading.joined(readings), learning.finish()
+
+    @contextmanager
+    def _replaying(self, z: Tensor) -> Iterator[Replay | None]:
+        """Yield the recorded graphs where z is on a GPU and no other thread uses them, else None."""
+        replay = self._replay if z.is_cuda and self._replay.lock.acquire(blocking=False) else None
+        try:
+            yield replay
+        finally:
+            if replay:
+                replay.lock.release()
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return Replay(self._judge, self.labels)
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""
@@ -119,7 +121,7 @@ class PooledEvidence(Detector[PooledState]):
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
         nearest = NearestNames(*(top_names(side) for side in text))
-        return SampleBlock(z, nearest, own.energy, own.value, own.value), own
+        return SampleBlock(z, nearest, own.value, own.value, own.clarity), own
 
     def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
         """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
@@ -153,7 +155,8 @@ class PooledEvidence(Detector[PooledState]):
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
-        return LabelStatistics(len(self.labels.names), len(self.labels.negatives), gap_shrinkage(self.labels))
+        sizes = len(self.labels.names), len(self.labels.negatives)
+        return LabelStatistics(*sizes, gap_shrinkage(self.labels), typical_peak(self.labels))
 
     @property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:
@@ -196,8 +199,10 @@ class PooledEvidence(Detector[PooledState]):
             self._named(nearest.known, known, state.fitted.votes),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
+            block.clarity,
         )
-        return reading, SampleRows(block.z, margin, predicted, *claims(block.energy, nearest, weight))
+        corrected = corrected_logits(nearest.known, known), corrected_logits(nearest.negative, negative)
+        return reading, SampleRows(block.z, margin, predicted, *claims(nearest, corrected, weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
@@ -220,11 +225,16 @@ class PooledEvidence(Detector[PooledState]):
         return name.gather(1, best).squeeze(1)
 
 
-def claims(energy: Float[Tensor, " T"], nearest: NearestNames, weight: Float[Tensor, "2 T"]) -> tuple[Claims, Claims]:
-    """Return the softmax over all names, for the nearest of each side, times the weight of that side."""
-    total = energy.unsqueeze(1)
-    unknown, known = weight.unsqueeze(2).to(total.dtype)
-    return (
-        Claims(nearest.known.name, known * torch.exp(nearest.known.logit - total)),
-        Claims(nearest.negative.name, unknown * torch.exp(nearest.negative.logit - total)),
-    )
+def corrected_logits(top: TopNames, image: NameLogits) -> Float[Tensor, "T N"]:
+    """Return the logits that claims are made with: the look of a name counts half, so that its errors do not last."""
+    return top.logit + CLAIMED_BY_LOOK * image.learned
+
+
+def claims(
+    nearest: NearestNames, logits: tuple[Float[Tensor, "T N"], Float[Tensor, "T M"]], weight: Float[Tensor, "2 T"]
+) -> tuple[Claims, Claims]:
+    """Return the softmax over the nearest names of both sides, times the weight of the side."""
+    share = torch.cat(logits, dim=1).softmax(1)
+    known, negative = share.split([side.shape[1] for side in logits], dim=1)
+    unknown_weight, known_weight = weight.unsqueeze(2).to(share.dtype)
+    return Claims(nearest.known.name, known_weight * known), Claims(nearest.negative.name, unknown_weight * negative)

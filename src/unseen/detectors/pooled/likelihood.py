@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unseen.detectors.state import map_state
+
 NEAR_SHARE = 0.1  # p: share of unknown images that look like known ones
 HALF_SAMPLES = 16.0  # effective images after which the pool counts half; also what the start of a moment is worth
 LARGEST_RATIO = 50.0
@@ -35,9 +37,16 @@ class PredictionSums(NamedTuple):
         self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: int | Int[Tensor, ""]
     ) -> PredictionSums:
         """Return the sums after more predictions; earlier ones, of a younger direction, weigh less."""
+        return map_state(torch.clone, self).add_(weight, predicted, seen)
+
+    def add_(
+        self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: int | Int[Tensor, ""]
+    ) -> PredictionSums:
+        """Add predictions to these sums, which must be the caller's own."""
         powers = torch.stack([predicted**power for power in range(5)])
-        gained = (seen + len(predicted)) * (weight @ powers[:3].T)
-        return PredictionSums(self.sides + gained, self.powers + powers.sum(1))
+        self.sides.add_((seen + len(predicted)) * (weight @ powers[:3].T))
+        self.powers.add_(powers.sum(1))
+        return self
 
 
 def bimodality(powers: Float[Tensor, "5"]) -> Float[Tensor, ""]:
@@ -59,7 +68,7 @@ class Likelihood(NamedTuple):
     @classmethod
     def none(cls, like: Tensor) -> Likelihood:
         """Return the likelihood of a pool that has shown nothing, of the type of `like`."""
-        return cls(like.new_tensor(0.0), like.new_tensor(0.0))
+        return cls(like.new_zeros(()), like.new_zeros(()))
 
     def log_ratio(self, predicted: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Return what the prediction adds to the margin of each image."""
@@ -68,7 +77,7 @@ class Likelihood(NamedTuple):
         return -torch.logaddexp(far - ratio, torch.full_like(ratio, near))
 
 
-def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""], seen: int) -> Likelihood:
+def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""], seen: int | Int[Tensor, ""]) -> Likelihood:
     """Return the likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
 
     Sides are assigned by the margin of the image itself. Where images that look alike only share how easy they are,

@@ -40,10 +40,15 @@ class NameSums(NamedTuple):
 
     def add_(self, name: Int[Tensor, "B N"], share: Float[Tensor, "B N"], z: Float[Tensor, "B d"]) -> NameSums:
         """Add images to these sums, which must be the caller's own."""
-        image, place = (share >= LEAST_SHARE).nonzero(as_tuple=True)
-        claimed, weight = name[image, place], share[image, place].to(z.dtype)
-        self.images.index_add_(0, claimed, weight)
-        self.total.index_add_(0, claimed, weight.unsqueeze(1) * z[image])
+        if z.is_cuda:  # counting what is left out would wait for the GPU; zeros add nothing
+            weight = torch.where(share >= LEAST_SHARE, share, 0).to(z.dtype)
+            claimed, weighted = name.flatten(), (weight.unsqueeze(2) * z.unsqueeze(1)).flatten(0, 1)
+        else:
+            image, place = (share >= LEAST_SHARE).nonzero(as_tuple=True)
+            claimed, weight = name[image, place], share[image, place].to(z.dtype)
+            weighted = weight.unsqueeze(1) * z[image]
+        self.images.index_add_(0, claimed, weight.flatten())
+        self.total.index_add_(0, claimed, weighted)
         return self
 
 
@@ -101,7 +106,7 @@ def name_means(
 ) -> NameMeans:
     """Return where names, or those in `rows`, lie; a name starts at `origin`, moved towards its text."""
     count = len(anchors) if rows is None else len(rows)
-    if rows is not None and count <= FEW_ROWS:
+    if rows is not None and (count <= FEW_ROWS or rows.is_cuda):
         return _name_means(anchors, sums, origin, rows)
     means = NameMeans(anchors.new_empty(count, anchors.shape[1]), anchors.new_empty(count), anchors.new_empty(count))
     for part in in_cache(means.mean):
@@ -133,6 +138,8 @@ def chosen_products(
     z: Float[Tensor, "T d"], rows: Float[Tensor, "R d"], place: Int[Tensor, "T N"]
 ) -> Float[Tensor, "T N"]:
     """Return the product of each sample with each of its rows."""
+    if z.is_cuda and len(rows) == place.numel():  # each sample has rows of its own
+        return torch.bmm(rows.view(*place.shape, -1), z.unsqueeze(2)).squeeze(2)
     if len(rows) <= FEW_ROWS:
         return (z @ rows.T).gather(1, place)
     products = z.new_empty(place.shape)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from unseen.detectors.state import map_state
 
-BOUNDARY, SLOPE = 3.0, 0.5  # a margin of 3 nats is as likely known as unknown; odds change by e every 2 nats
+BOUNDARY, SLOPE = 1.0, 0.5  # a margin of 1 nat is as likely known as unknown; odds change by e every 2 nats
 RIDGE = 2.0  # prior precision of the direction, in samples
+CLOSE, STEPS = 1e-9, 32  # relative error at which conjugate gradients end, and most steps
 ROUNDS = 2  # of refinement of a solution by a factor in float32
 START_SAMPLES = 8.0  # images that the start of a mean is worth
 START_MARGIN = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
@@ -67,7 +68,7 @@ class Direction(NamedTuple):
     def none(cls, like: Float[Tensor, "2 d"]) -> Direction:
         """Return the direction of a stream that has shown nothing."""
         zero = torch.zeros_like(like[0])
-        return cls(zero, zero, zero.new_tensor(sum(START_MARGIN) / 2), zero.new_tensor(0.0))
+        return cls(zero, zero, zero.new_full((), sum(START_MARGIN) / 2), zero.new_zeros(()))
 
     def predict(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
         """Return u, the margin that images which look like this one have."""
@@ -80,20 +81,44 @@ def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
     return torch.stack([1 - known, known])
 
 
-def fit_direction(sums: SideSums, *, kind: torch.dtype = torch.float64) -> Direction:
+def fit_direction(sums: SideSums, *, kind: torch.dtype = torch.float64, few: bool = False) -> Direction:
     """Return the ridge regression of margins on images in which both sides have the same weight.
 
-    `kind` is the precision of the factor, as in `solved`.
+    `kind` is the precision of the factor, as in `solved`; with `few` images conjugate gradients are tried first.
     """
     count = sums.weight.clamp(min=1e-9)
     effective = 4 / (1 / count).sum()
     means, margins = sums.image / count.unsqueeze(1), sums.margin / count
-    centre, start = means.mean(0), sums.margin.new_tensor(START_MARGIN)
+    centre, (unknown, known) = means.mean(0), START_MARGIN
+    start = torch.stack([count.new_full((), unknown), count.new_full((), known)])
     level = ((sums.margin + START_SAMPLES * start) / (count + START_SAMPLES)).mean()
     scatter = (sums.gram.flatten(1).T @ (0.5 / count)).view_as(sums.gram[0]).addr_(centre, centre, alpha=-1)
     pull = (sums.cross / count.unsqueeze(1)).mean(0) - centre * margins.mean()
     scatter.diagonal().add_(RIDGE / effective)
-    return Direction(solved(scatter, pull, kind=kind), centre, level, effective)
+    slope = iterated(scatter, pull) if few else None
+    slope = solved(scatter, pull, kind=kind) if slope is None else slope
+    return Direction(slope, centre, level, effective)
+
+
+def iterated(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:
+    """Return the solution of a positive definite system by conjugate gradients, None where they take too long.
+
+    With few images the prior keeps the condition low: 10 steps for 32 images, 25 for 2,000, against a factor that costs
+    as much as 50.
+    """
+    solution, left = torch.zeros_like(right), right
+    along, size = left, float(left @ left)
+    least = CLOSE**2 * size
+    for _ in range(STEPS):
+        if size <= least:
+            return solution
+        image = matrix @ along
+        step = size / float(along @ image)
+        solution = torch.add(solution, along, alpha=step)
+        left = torch.sub(left, image, alpha=step)
+        size, before = float(left @ left), size
+        along = torch.add(left, along, alpha=size / before)
+    return None
 
 
 def solved(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, kind: torch.dtype) -> Float[Tensor, " d"]:

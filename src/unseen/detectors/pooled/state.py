@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
-from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums
+from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums, NearestNames
 from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import map_state
 from unseen.labels import Examples, LabelSpace
@@ -23,6 +23,7 @@ INTERVAL = 256  # most samples between two updates
 EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
 FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
+FEW = 4096  # samples up to which conjugate gradients take less time than a factor
 FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
 
 
@@ -41,6 +42,22 @@ class SampleRows(NamedTuple):
     predicted: Float[Tensor, " B"]
     known: Claims
     negative: Claims
+
+
+class SampleBlock(NamedTuple):
+    """Features of consecutive samples and what the frozen text says of them."""
+
+    z: Float[Tensor, "T d"]
+    nearest: NearestNames
+    own: Float[Tensor, " T"]  # frozen evidence
+    base: Float[Tensor, " T"]  # its baseline
+    clarity: Float[Tensor, " T"]
+
+    def rows(self, rows: slice) -> SampleBlock:
+        """Return some of the samples."""
+        if rows.start == 0 and rows.stop >= len(self.z):
+            return self
+        return map_state(lambda part: part[rows], self)
 
 
 class Pending(NamedTuple):
@@ -91,20 +108,20 @@ class Sums(NamedTuple):
         votes = torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
-    def updated(self, samples: SampleRows, seen: Int[Tensor, ""]) -> Sums:
+    def updated(self, samples: SampleRows, seen: int | Int[Tensor, ""]) -> Sums:
         """Return the sums after `samples`; `seen` came before them."""
         return map_state(torch.clone, self).add_(samples, int(seen))
 
-    def add_(self, samples: SampleRows, seen: int) -> Sums:
-        """Add samples to these sums, which must be the caller's own."""
+    def add_(self, samples: SampleRows, seen: int, *, count: Tensor | None = None) -> Sums:
+        """Add samples to these sums, which must be the caller's own; `count` is `seen` where a GPU counts."""
         weight = side_weights(samples.margin)
         self.known.add_(*samples.known, samples.z)
         self.negative.add_(*samples.negative, samples.z)
         self.votes.index_add_(0, samples.known.name[:, 0], weight[1])
         self.sides.add_(weight, samples.z, samples.margin)
-        if seen < FIRST_DIRECTION:
-            return self
-        return self._replace(predictions=self.predictions.updated(weight, samples.predicted, seen))
+        if seen >= FIRST_DIRECTION:
+            self.predictions.add_(weight, samples.predicted, seen if count is None else count)
+        return self
 
 
 def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
@@ -126,15 +143,18 @@ class Fitted(NamedTuple):
     votes: Float[Tensor, " K"]  # log(1 + votes / FEW_VOTES)
 
     @classmethod
-    def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
-        """Return what follows from the sums."""
+    def of(cls, sums: Sums, seen: int, labels: LabelSpace, *, count: Tensor | None = None) -> Fitted:
+        """Return what follows from the sums; `count` is `seen` where a GPU counts."""
         anchors = labels.id_anchors
         negative, known = sums.sides.means.to(anchors.dtype) - TEXT_SHARE * labels.text_mean
         votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
         if seen < FIRST_DIRECTION:
             return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)
-        direction = fit_direction(sums.sides, kind=anchors.dtype if seen < MANY else torch.float64)
-        return cls(known, negative, direction, fit_likelihood(sums.predictions, direction.images, seen), *votes)
+        kind = anchors.dtype if seen < MANY else torch.float64
+        few = seen < FEW and not anchors.is_cuda and kind != torch.float64
+        direction = fit_direction(sums.sides, kind=kind, few=few)
+        likelihood = fit_likelihood(sums.predictions, direction.images, seen if count is None else count)
+        return cls(known, negative, direction, likelihood, *votes)
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
@@ -169,43 +189,10 @@ class PooledState(NamedTuple):
 
     def updated(self, labels: LabelSpace) -> PooledState:
         """Return the state that has taken in its pending samples."""
-        learning = Learning(self, labels)
-        learning.update(self.pending.first(learning.waiting))
-        return learning.finish()
-
-
-class Learning:
-    """A state while a block is learned: sums that this call has copied are written to, and counts are plain numbers."""
-
-    def __init__(self, state: PooledState, labels: LabelSpace) -> None:
-        self.state, self.labels = state, labels
-        self.seen, self.waiting = torch.stack([state.seen, state.pending.size]).tolist()
-        self._owns_sums = False
-
-    def take(self, samples: SampleRows) -> None:
-        """Learn samples, at most as many as `until_update` allows: at once where an update is due, else later."""
-        is_due = len(samples.z) == until_update(self.seen)
-        self.seen += len(samples.z)
-        if is_due:
-            self.update(self.state.pending.first(self.waiting, samples))
-        else:
-            self.state = self.state._replace(pending=self.state.pending.with_more(samples, self.waiting))
-            self.waiting += len(samples.z)
-
-    def update(self, samples: SampleRows) -> None:
-        """Learn all pending samples, `samples`."""
-        sums = self.state.sums
-        if len(samples.z):
-            sums = sums if self._owns_sums else map_state(torch.clone, sums)
-            sums, self._owns_sums = sums.add_(samples, self.seen - len(samples.z)), True
-        self.state = self.state._replace(sums=sums, fitted=Fitted.of(sums, self.seen, self.labels))
-        self.waiting = 0
-
-    def finish(self) -> PooledState:
-        """Return the state after all that was learned."""
-        seen = torch.full_like(self.state.seen, self.seen)
-        pending = self.state.pending._replace(size=torch.full_like(seen, self.waiting))
-        return self.state._replace(seen=seen, pending=pending)
+        count, seen = int(self.pending.size), int(self.seen)
+        sums = self.sums.updated(self.pending.first(count), seen - count) if count else self.sums
+        pending = self.pending._replace(size=torch.zeros_like(self.pending.size))
+        return self._replace(sums=sums, fitted=Fitted.of(sums, seen, labels), pending=pending)
 
 
 def until_update(seen: int) -> int:

@@ -109,10 +109,12 @@ def past_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
     """Return the verdicts of the samples after one, as far as they are kept."""
     rows = recent_records(entry, entry.opened.history.recent.after(after))
     parts = [rows[start : start + EVENT] for start in range(0, len(rows), EVENT)]
-    return [
-        VerdictEvent(part[0]["seq"], part[-1]["seq"], dump_json({"verdicts": part, "repeated": False}))
-        for part in parts
-    ]
+    return [VerdictEvent(part[0]["seq"], part[-1]["seq"], dump_json(_event(entry, part))) for part in parts]
+
+
+def _event(entry: StreamEntry, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pictured = {"pictured": True} if any(row["seq"] in entry.thumbnails for row in rows) else {}
+    return {"verdicts": rows, "repeated": False, **pictured}
 
 
 def job_info(job: Job) -> dict[str, Any]:

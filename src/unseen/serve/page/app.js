@@ -1,7 +1,9 @@
 // The page: talks to the API beside it and to nothing else.
 
-import { ask, json } from "/api.js";
+import { ask, events, json } from "/api.js";
+import { fill, isolated } from "/cards.js";
 import { dragThreshold, drawMargins, drawTime } from "/charts.js";
+import { cancel, created } from "/jobs.js";
 
 const $ = (id) => document.getElementById(id);
 const LATEST = 60; // verdicts on screen
@@ -10,6 +12,8 @@ const BATCH = 8; // images in one request
 const PICTURES = 256; // kept for verdicts that may still be on screen
 
 const page = {
+  last: null, // the number of the last sample that was shown
+  counted: null, later: [], // counts as of a sample, and the verdicts that came after it
   stream: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
   pictures: new Map(), // sequence number -> { url, name }
 };
@@ -33,24 +37,29 @@ const reportingErrors = (work) => async (...given) => {
 async function listStreams(wanted) {
   const { streams } = await json("/v1/streams");
   $("stream").replaceChildren(...streams.map((one) => {
-    const option = new Option(`${one.name || one.id}${one.status === "ready" ? "" : ` (${one.status})`}`, one.id);
+    const option = new Option(`${isolated(one.name || one.id)}${one.status === "ready" ? "" : ` (${one.status})`}`, one.id);
     option.disabled = one.status === "opening";
     return option;
   }));
   const chosen = streams.find((one) => one.id === wanted) ?? streams.find((one) => one.status === "ready") ?? streams[0];
   if (chosen) await choose(chosen.id);
-  else { page.stream = null; live(false, "no stream yet"); }
+  else {
+    page.stream = null;
+    live(false, "no stream yet");
+    setTimeout(reportingErrors(() => page.stream ?? listStreams()), 2000);
+  }
 }
 
 async function choose(id) {
   page.listening?.abort();
   for (const { url } of page.pictures.values()) URL.revokeObjectURL(url);
   page.pictures.clear();
-  Object.assign(page, { stream: id, margins: [], tried: null, names: 0, moved: [], held: [] });
+  Object.assign(page, { stream: id, margins: [], tried: null, names: 0, moved: [], held: [], last: null, counted: null, later: [] });
   $("stream").value = id;
   $("verdicts").replaceChildren();
   $("labels").replaceChildren();
   const { latest } = await refresh();
+  page.last = latest.at(-1)?.seq ?? page.counted.seq - 1; // what came since is sent first
   listen();
   await fetchThumbnails(latest.filter((verdict) => verdict.pictured));
   if (page.stream === id) for (const verdict of latest) show(verdict);
@@ -60,6 +69,7 @@ async function choose(id) {
 async function refresh() {
   if (!page.stream) return { latest: [] };
   const info = await json(at());
+  if (info.status !== "ready") live(false, info.status);
   if (info.status !== "ready") throw new Error(info.reason || `this stream is ${info.status}`);
   const history = await json(at("history"));
   showInfo(info);
@@ -70,7 +80,8 @@ async function refresh() {
 
 function showInfo(info) {
   const { counts, threshold, labels } = info;
-  for (const name of ["seen", "known", "unknown"]) $(name).textContent = counts[name].toLocaleString("en");
+  Object.assign(page, { counted: { ...counts, seq: info.seq }, later: page.later.filter((verdict) => verdict.seq >= info.seq) });
+  showCounts();
   $("coverage").textContent = `${Math.round(100 * info.coverage)} %`;
   const moved = Object.values(info.moved);
   $("moved-box").hidden = $("moved-legend").hidden = !moved.length;
@@ -80,6 +91,11 @@ function showInfo(info) {
   }
   $("drift").className = info.drifting ? "alarm" : "";
   $("drift").firstElementChild.textContent = info.drifting ? "alarm" : "steady";
+  const raised = info.alarm.raised_at !== null;
+  $("alarm").className = raised ? "alarm" : "";
+  $("alarm").firstElementChild.textContent = raised ? "alarm" : info.alarm.allowed === null ? "learning" : "usual";
+  $("alarm").title = raised ? `more unknown than usual since about sample ${info.alarm.raised_at}` : "";
+  $("noted").hidden = !raised;
   page.threshold = threshold.value ?? 0;
   page.warming = threshold.warming;
   $("space").textContent =
@@ -88,15 +104,23 @@ function showInfo(info) {
   showSnapshots(info.snapshots);
 }
 
+// What the last refresh counted and what came since, so that the counts agree with the verdicts on screen.
+function showCounts() {
+  if (!page.counted) return;
+  const known = page.later.filter((verdict) => verdict.verdict === "known").length;
+  const counts = { seen: page.later.length, known, unknown: page.later.length - known };
+  for (const name of ["seen", "known", "unknown"]) $(name).textContent = (page.counted[name] + counts[name]).toLocaleString("en");
+}
+
 async function showNames() {
   const { names, total } = await json(at(`labels?offset=${page.names}`));
   for (const { name, nearest } of names) {
     const row = $("labels").insertRow();
-    row.insertCell().textContent = name;
-    row.insertCell().textContent = nearest.map((one) => `${one.name} (${one.cosine.toFixed(2)})`).join(", ") || "none";
+    row.insertCell().textContent = isolated(name);
+    row.insertCell().textContent = nearest.map((one) => `${isolated(one.name)} (${one.cosine.toFixed(2)})`).join(", ") || "none";
   }
   if (!page.names) {
-    const few = names.slice(0, 8).map((one) => one.name).join(", ");
+    const few = names.slice(0, 8).map((one) => isolated(one.name)).join(", ");
     $("knows").textContent = `It knows ${few}${total > 8 ? ` and ${(total - 8).toLocaleString("en")} more` : ""}. Anything else should be called unknown.`;
   }
   page.names += names.length;
@@ -140,31 +164,26 @@ async function listen() {
   let wait = 500;
   while (!control.signal.aborted) {
     try {
-      const answer = await ask(at("events"), { signal: control.signal });
+      const headers = page.last === null ? {} : { "last-event-id": String(page.last) };
+      const answer = await ask(at("events"), { signal: control.signal, headers });
       live(true);
       wait = 500;
-      for await (const event of events(answer.body)) onVerdicts(event);
+      for await (const event of events(answer.body)) onEvent(event);
     } catch (error) {
       if (control.signal.aborted) return;
+      if (error.status === 404 || error.status === 403) {
+        showError(new Error(error.status === 404 ? "This stream was deleted." : "The key of this tab may not read this stream."));
+        return live(false, "ended");
+      }
     }
     live(false, "reconnecting");
     await new Promise((done) => setTimeout(done, (wait = Math.min(2 * wait, 8000))));
   }
 }
 
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (text + value).split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      const data = part.split("\n").find((line) => line.startsWith("data: "));
-      if (data) yield JSON.parse(data.slice(6));
-    }
-  }
+function onEvent(message) {
+  if (message.verdicts) onVerdicts(message);
+  else refreshSoon(); // some were missed: counts and curves have them
 }
 
 function onVerdicts(message) {
@@ -174,6 +193,9 @@ function onVerdicts(message) {
     return;
   }
   page.threshold = message.verdicts.at(-1).threshold ?? page.threshold;
+  page.last = message.verdicts.at(-1).seq;
+  page.later.push(...message.verdicts.filter((verdict) => !page.counted || verdict.seq >= page.counted.seq));
+  showCounts();
   const margins = message.verdicts.map((verdict) => verdict.margin).filter((margin) => margin !== null);
   page.margins = [...page.margins, ...margins].slice(-2048);
   const stream = page.stream;
@@ -216,21 +238,9 @@ function show(verdict, seen = page.pictures.get(verdict.seq)) {
   const item = shown ?? document.createElement("li");
   if (verdict.seq !== undefined) item.id = `seq-${verdict.seq}`;
   item.className = `is-${verdict.verdict}`;
-  const share = Math.round(100 * verdict.confidence);
-  item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
-    `nearest name ${verdict.nearest}`;
-  const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
-  const bar = part("div", "bar", "");
-  bar.append(document.createElement("i"));
-  bar.firstChild.style.width = `${share}%`;
-  const note = [`${share} %`, verdict.name ? "" : `${verdict.nearest}?`, verdict.warming ? "warming up" : ""];
-  item.replaceChildren(frame, bar, part("div", "what", verdict.name ?? "unknown"), part("small", "", note.filter(Boolean).join(" · ")));
+  fill(item, verdict, seen);
   if (!shown) $("verdicts").prepend(item);
   while ($("verdicts").childElementCount > LATEST) $("verdicts").lastElementChild.remove();
-}
-
-function part(kind, name, text) {
-  return Object.assign(document.createElement(kind), { className: name, textContent: text });
 }
 
 function draw() {
@@ -317,8 +327,15 @@ $("create-go").onclick = reportingErrors(async () => {
     wanted.names = $("create-names").value.split("\n").map((name) => name.trim()).filter(Boolean);
     options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wanted) };
   }
-  await listStreams((await json("/v1/streams", options)).id);
+  options.headers = { ...options.headers, "idempotency-key": crypto.randomUUID(), prefer: "wait=2" };
+  await listStreams(await created(await json("/v1/streams", options)));
 });
+$("job-cancel").onclick = reportingErrors(cancel);
+$("noted").onclick = reportingErrors(async () => {
+  await ask(at("alarm"), { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
+  await refresh();
+});
+
 for (const name of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(name, (event) => {
     event.preventDefault();

@@ -1,0 +1,98 @@
+"""Rows of gpu.py on the recommended detector: a session, streams, one by one, a million samples; other detectors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from unseen import LabelSpace, Session
+from unseen.bench.jsonl import Row
+from unseen.bench.synthetic import label_space, near
+from unseen.bench.timing import median_seconds
+from unseen.detectors import TANL, AdaNeg, Detector, PooledEvidence
+
+SIZES = ((10, 2_000), (1_000, 10_000))
+DIM, SAMPLES, BATCH, SINGLES = 512, 60_000, 8192, 300
+MILLION, LAST = 1_000_000, 10_000
+Ceilings = Callable[[], dict[str, float]]
+
+
+def gpu_stream(labels: LabelSpace, samples: int) -> Tensor:
+    """Return samples on the GPU, five in six near known anchors."""
+    generator = torch.Generator("cuda").manual_seed(3)
+    chance = torch.rand(samples, generator=generator, device="cuda").unsqueeze(1)
+    known, negative = (
+        anchors[torch.randint(len(anchors), (samples,), generator=generator, device="cuda")]
+        for anchors in (labels.id_anchors, labels.ood_anchors)
+    )
+    return near(torch.where(chance < 5 / 6, known, negative), generator)
+
+
+def floor_seconds(known: int, negatives: int, samples: int, ceilings: dict[str, float]) -> float:
+    """Return the time of the products that cannot be avoided: text, and outer products of both sides."""
+    flops = 2.0 * DIM * samples * (known + negatives + 2 * DIM)
+    return flops / ceilings["float32 TFLOP/s"] / 1e12
+
+
+def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
+    """Yield the times of the recommended detector, the session first."""
+    for known, negatives in SIZES:
+        labels = label_space(known, negatives, DIM).to(device="cuda")
+        detector, z = PooledEvidence(labels), gpu_stream(labels, SAMPLES)
+        floor = floor_seconds(known, negatives, SAMPLES, ceilings())
+        size = {"known": known, "negatives": negatives}
+        alone = median_seconds(lambda d=detector, z=z: d.observe(d.start(), z))
+        session = median_seconds(lambda d=detector, z=z: observe_batches(Session(d), z))
+        for case, seconds in ((f"Session, batches of {BATCH}", session), ("pooled, one call", alone)):
+            yield {"case": case, **size, "µs per sample": 1e6 * seconds / SAMPLES, "of floor": seconds / floor}
+        yield {"case": "Session over pooled", **size, "ratio": session / alone}
+        yield {"case": "pooled, one by one", **size, "µs per sample": singly(detector, z)}
+
+
+def observe_batches(session: Session, z: Tensor) -> None:
+    for part in z.split(BATCH):
+        session.observe(part)
+
+
+def singly(detector: Detector, z: Tensor) -> float:
+    """Return the time of one sample at a time after a few thousand, in microseconds."""
+    _, state = detector.observe(detector.start(), z[:4096])
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for row in z[4096 : 4096 + SINGLES].split(1):
+        reading, state = detector.observe(state, row)
+        reading.score.item()  # a user waits for it
+    return 1e6 * (time.perf_counter() - started) / SINGLES
+
+
+def other_rows() -> Iterator[Row]:
+    """Yield the times of detectors that keep images."""
+    labels = label_space(1_000, 10_000, DIM).to(device="cuda")
+    z = gpu_stream(labels, 2048)
+    for detector in (AdaNeg(labels), TANL(labels)):
+        seconds = median_seconds(lambda d=detector: d.observe(d.start(), z), repeat=1)
+        yield {"case": detector.name, "samples": len(z), "µs per sample": 1e6 * seconds / len(z)}
+
+
+def million_rows() -> Iterator[Row]:
+    """Run 10^6 samples once, and once in float64: time, memory, how far scores of the last samples lie apart."""
+    plain = label_space(200, 742, DIM).to(device="cuda")
+    z, scores = gpu_stream(plain, MILLION), []
+    for kind in (torch.float32, torch.float64):
+        detector = PooledEvidence(plain.to(dtype=kind))
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        started = time.perf_counter()
+        state, last = detector.start(), z[:0, 0]
+        for part in z.split(BATCH):
+            reading, state = detector.observe(state, part.to(kind))
+            last = torch.cat([last, reading.score])[-LAST:]
+        scores.append(last.double().cpu())
+        seconds = time.perf_counter() - started
+        peak = (torch.cuda.max_memory_allocated() - before) / 1e6
+        yield {"case": f"10^6 samples, {kind}", "s": seconds, "MB beyond the stream": peak}
+    off = (scores[0] - scores[1]).abs()
+    yield {"case": "float32 against float64", "median": float(off.median()), "largest": float(off.max())}

@@ -1,0 +1,94 @@
+"""Rows of speed.py on what users run: the recommended detector in a session, one sample at a time and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from unseen import LabelSpace, Session
+from unseen.bench import markdown_table
+from unseen.bench.jsonl import Row
+from unseen.bench.synthetic import label_space, stream
+from unseen.bench.timing import alternating_seconds
+from unseen.detectors import PooledEvidence
+
+SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))
+BATCH, SINGLES, ROUNDS = 512, 256, 3
+HEADS = ("what", "names + negatives", "µs per sample", "times the floor", "floor: MFLOP and MB per sample")
+
+
+def user_rows(samples: int, dim: int, *, clock: Callable[[], float]) -> Iterator[Row]:
+    """Yield times in alternation with those of their floors, so that other work on the machine slows both."""
+    for known, negatives in SIZES:
+        labels = label_space(known, negatives, dim)
+        detector, z = PooledEvidence(labels), stream(labels, samples)
+        old = Session(detector)
+        old.observe(z[: samples // 2])
+        singles = z[-SINGLES:].split(1)
+        works = {
+            "Session, one by one": (lambda s=old, rows=singles: [s.observe(row) for row in rows], SINGLES),
+            "floor, one by one": (products_of_one(labels, singles), SINGLES),
+            f"Session, batches of {BATCH}": (lambda d=detector, z=z: in_batches(Session(d), z), samples),
+            "pooled, one call": (lambda d=detector, z=z: d.observe(d.start(), z), samples),
+            "floor, batches": (products_of_batches(labels, z), samples),
+        }
+        seconds = alternating_seconds({case: work for case, (work, _) in works.items()}, rounds=1 + ROUNDS, clock=clock)
+        each = {case: sorted(seconds[case][1:])[ROUNDS // 2] / count for case, (_, count) in works.items()}
+        for case in works:
+            floor = "floor, one by one" if "one by one" in case else "floor, batches"
+            yield {
+                "case": case,
+                "known": known,
+                "negatives": negatives,
+                "seconds_per_sample": each[case],
+                "ratio_to_floor": each[case] / each[floor],
+                **least(labels, single="one by one" in case),
+            }
+
+
+def least(labels: LabelSpace, *, single: bool) -> Row:
+    """Return the operations and the bytes that one sample cannot do without."""
+    names, dim = len(labels.names) + len(labels.negatives), labels.dim
+    read = 4 * dim * names if single else 4 * dim  # a batch reads the text once for all its samples
+    return {"floor_mflop": 2e-6 * dim * (names + 2 * dim), "floor_mb": 1e-6 * read}
+
+
+def products_of_batches(labels: LabelSpace, z: Tensor) -> Callable[[], None]:
+    """Return the matrix products that batches cannot avoid: with the text, and outer products for two sides."""
+    anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
+
+    def multiply() -> None:
+        for part in z.split(BATCH):
+            part @ anchors.T
+            torch.cat([part, part], dim=1).T @ part
+
+    return multiply
+
+
+def products_of_one(labels: LabelSpace, rows: tuple[Tensor, ...]) -> Callable[[], None]:
+    """Return the product of each sample with the text: the outer products wait for an update."""
+    anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
+
+    def multiply() -> None:
+        for row in rows:
+            torch.mv(anchors, row[0])
+
+    return multiply
+
+
+def in_batches(session: Session, z: Tensor) -> None:
+    for part in z.split(BATCH):
+        session.observe(part)
+
+
+def user_table(rows: list[Row]) -> Iterator[str]:
+    """Return the rows as a table."""
+    return markdown_table(HEADS, map(cells, rows))
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    size = f"{row['known']:,} + {row['negatives']:,}"
+    each, ratio = f"{1e6 * row['seconds_per_sample']:,.0f}", f"{row['ratio_to_floor']:.1f}"
+    return row["case"], size, each, ratio, f"{row['floor_mflop']:.1f}, {row['floor_mb']:.3f}"

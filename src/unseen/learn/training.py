@@ -1,0 +1,167 @@
+"""Train contexts: seeded, resumed after a stop, ended early where examples held out no longer gain."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from unseen.errors import StateError
+from unseen.learn.losses import name_loss
+from unseen.learn.methods import Contexts, LabelledBatch, LearnedRows, PromptLearner
+from unseen.learn.tower import PromptTokens, PromptTower
+from unseen.storage.files import load_tensors, save_tensors
+
+WARM_UP = 1e-5  # rate of the first epoch
+KIND = "prompts-in-progress"
+
+
+class Epoch(NamedTuple):
+    """What an epoch gave."""
+
+    number: int  # from 1
+    loss: float
+    held_out: float  # cross-entropy of the examples held out; nan without any
+
+
+@dataclass
+class Training:
+    """Contexts on their way: the method, what it learns from, and how far it is."""
+
+    method: PromptLearner
+    tower: PromptTower
+    known: PromptTokens
+    images: LabelledBatch
+    held_out: LabelledBatch | None = None
+    negative: PromptTokens | None = None
+    seed: int = 0
+    patience: int = 5  # epochs without a gain of the examples held out
+    progress: Path | None = None  # file to resume from
+    contexts: Contexts = field(init=False)
+    best: Contexts = field(init=False)
+    epoch: int = field(default=0, init=False)
+    lowest: float = field(default=math.inf, init=False)
+    stale: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Start, or go on from the file."""
+        generator = torch.Generator().manual_seed(self.seed)
+        start = self.method.start(self.tower, len(self.known.ids), generator)
+        self.contexts = {name: one.detach().clone().requires_grad_() for name, one in start.items()}
+        self.best = {name: one.detach().clone() for name, one in start.items()}
+        self.optimiser = SGD([*self.contexts.values()], lr=self.method.rate, momentum=0.9, weight_decay=5e-4)
+        if self.progress and self.progress.exists():
+            self._resume(self.progress)
+
+    def __iter__(self) -> Iterator[Epoch]:
+        """Train epoch by epoch; every one is saved before it is reported."""
+        while self.epoch < self.method.epochs and self.stale < self.patience:
+            loss = self._train_epoch()
+            self.epoch += 1
+            found = self._held_out_loss()
+            self._keep(found)
+            if self.progress:
+                self._save(self.progress)
+            yield Epoch(self.epoch, loss, found)
+
+    def rows(self, contexts: Mapping[str, Tensor] | None = None) -> LearnedRows:
+        """Return the text features of the best contexts, or of others."""
+        with torch.no_grad():
+            return self._rows(dict(self.best if contexts is None else contexts))
+
+    def _rows(self, contexts: Contexts) -> LearnedRows:
+        return self.method.rows(self.tower, self.known, self.negative, contexts)
+
+    def _train_epoch(self) -> float:
+        rate = WARM_UP if self.epoch == 0 else self._cosine(self.epoch)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        # the order of an epoch depends on its number alone, so that a resumed run is the same run
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
+        losses = [
+            self.step(rows) for rows in torch.randperm(len(self.images.z), generator=generator).split(self.method.batch)
+        ]
+        return float(torch.stack(losses).mean())
+
+    def step(self, rows: Tensor) -> Tensor:
+        """Take one step on some of the examples and return the loss before it."""
+        self.optimiser.zero_grad()
+        loss = self.method.loss(self._rows(self.contexts), at(self.images, rows), self.epoch / self.method.epochs)
+        loss.backward()
+        self.optimiser.step()
+        return loss.detach()
+
+    def _cosine(self, epoch: int) -> float:
+        return self.method.rate * (1 + math.cos(math.pi * epoch / self.method.epochs)) / 2
+
+    def _held_out_loss(self) -> float:
+        if self.held_out is None:
+            return math.nan
+        rows = self.rows(self.contexts)
+        return float(name_loss(self.held_out.z, rows.known, self.held_out.label))
+
+    def _keep(self, found: float) -> None:
+        is_better = math.isnan(found) or found < self.lowest or self._is_second_half_of_negatives()
+        self.stale = 0 if is_better else self.stale + 1
+        if is_better:
+            self.lowest = found if not math.isnan(found) else self.lowest
+            self.best = {name: one.detach().clone() for name, one in self.contexts.items()}
+
+    def _is_second_half_of_negatives(self) -> bool:
+        """Return whether positives are fixed, so that the loss of names cannot tell: NegPrompt's second half."""
+        return self.method.name == "negprompt" and self.epoch > self.method.epochs / 2
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "method": self.method.name,
+            "settings": asdict(self.method),
+            "seed": self.seed,
+            "tower": self.tower.encoder.fingerprint,
+            "prompts": int(self.known.ids.sum()) + len(self.known.ids),
+            "examples": [len(self.images.z), float(self.images.z.double().sum())],
+        }
+
+    def _save(self, path: Path) -> None:
+        tensors = {f"contexts.{name}": one.detach().cpu() for name, one in self.contexts.items()}
+        tensors |= {f"best.{name}": one.cpu() for name, one in self.best.items()}
+        for name, one in self.contexts.items():
+            if (buffer := self.optimiser.state[one].get("momentum_buffer")) is not None:
+                tensors[f"momentum.{name}"] = buffer.cpu()
+        header = {"epoch": self.epoch, "lowest": self.lowest, "stale": self.stale, "identity": self._identity}
+        save_tensors(path, {k: v.contiguous() for k, v in tensors.items()}, kind=KIND, header=json.dumps(header))
+
+    def _resume(self, path: Path) -> None:
+        tensors, text = load_tensors(path, kind=KIND)
+        header = json.loads(text)
+        if header["identity"] != json.loads(json.dumps(self._identity)):
+            raise StateError(
+                f"expected the unfinished run of the same method, settings, seed and examples in {path}, got another; "
+                "delete it to begin again"
+            )
+        self.epoch, self.lowest, self.stale = header["epoch"], header["lowest"], header["stale"]
+        for name, one in self.contexts.items():
+            one.data.copy_(tensors[f"contexts.{name}"])
+            self.best[name] = tensors[f"best.{name}"].to(one.device)
+            if f"momentum.{name}" in tensors:
+                self.optimiser.state[one]["momentum_buffer"] = tensors[f"momentum.{name}"].to(one.device)
+
+
+def at(batch: LabelledBatch, rows: Tensor) -> LabelledBatch:
+    """Return some of the examples, where the features are."""
+    chosen: Any = (None if part is None else part[rows.to(part.device)].to(batch.z.device) for part in batch)
+    return LabelledBatch(*chosen)
+
+
+def divide(batch: LabelledBatch, kept: Sequence[bool]) -> tuple[LabelledBatch, LabelledBatch | None]:
+    """Return the examples at which `kept` is true, and the others, None where there are none."""
+    mask = torch.tensor(kept)  # parts stay where they are: patches on the host
+    parts: list[Any] = [[None if part is None else part[rows] for part in batch] for rows in (mask, ~mask)]
+    return LabelledBatch(*parts[0]), None if bool(mask.all()) else LabelledBatch(*parts[1])

@@ -1,0 +1,23 @@
+// One verdict on screen: a picture, a name, and in words how probable the verdict is.
+
+const SURE = [[90, "sure"], [70, "likely"], [0, "doubtful"]]; // words for how probable a verdict is, in percent
+
+// A name written from right to left stays where it is in a sentence.
+export const isolated = (name) => (/[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);
+
+export function fill(item, verdict, seen) {
+  const share = Math.round(100 * verdict.confidence), probable = verdict.name ? share : 100 - share;
+  const word = SURE.find(([least]) => probable >= least)[1];
+  item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
+    `nearest name ${verdict.nearest}`;
+  const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
+  const bar = part("div", "bar", "");
+  bar.append(document.createElement("i"));
+  bar.firstChild.style.width = `${share}%`;
+  const note = [`${word}, ${probable} %`, verdict.name ? "" : `like ${isolated(verdict.nearest)}`, verdict.warming ? "young" : ""];
+  item.replaceChildren(frame, bar, part("div", "what", verdict.name ? isolated(verdict.name) : "unknown"), part("small", "", note.filter(Boolean).join(" · ")));
+}
+
+function part(kind, name, text) {
+  return Object.assign(document.createElement(kind), { className: name, textContent: text });
+}

@@ -1,0 +1,211 @@
+"""Prompt learners on a tiny random CLIP that the test builds and saves."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+from typer.testing import CliRunner
+
+from helpers.streams import unit
+from helpers.tiny_models import ColourEncoder, pictures, save_clip
+from unseen import LabelSpace
+from unseen.checks import check_detector
+from unseen.cli import app
+from unseen.encoders import load_encoder
+from unseen.encoders.hub import HubEncoder
+from unseen.errors import EncoderError, LabelError, SettingError, StateError
+from unseen.learn import REGISTRY, LabelledBatch, LearnOptions, LSNScore, PromptTower, Training, encode_batch, learn
+from unseen.learn.losses import mean_pairwise_cosine, name_loss, negative_loss, outlier_loss, patch_entropy
+from unseen.learn.space import chosen_crops, random_crops
+
+NAMES = ("cat", "dog", "photo", "nice")
+CONTEXT = 4
+LABEL = [i % 4 for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
+    made = load_encoder(save_clip(tmp_path_factory.mktemp("clip"), context=16), device="cpu")
+    assert isinstance(made, HubEncoder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def space(encoder: HubEncoder) -> LabelSpace:
+    negatives = ("the", "of", "a")
+    return LabelSpace(NAMES, negatives, encoder.texts(NAMES), encoder.texts(negatives), encoder=encoder.name)
+
+
+def batch(encoder: HubEncoder, needs: str = "") -> LabelledBatch:
+    return encode_batch(pictures(12), LABEL, encoder, needs)
+
+
+def options(method: str, **changes: float) -> LearnOptions:
+    return LearnOptions(method, epochs=4, rate=0.05, batch=6, context=CONTEXT, **changes)  # type: ignore[arg-type]
+
+
+def training(encoder: HubEncoder, method: str = "coop", progress: Path | None = None, seed: int = 0) -> Training:
+    learner, tower = options(method).learner(), PromptTower(encoder)
+    known = tower.tokens(NAMES, CONTEXT)
+    return Training(learner, tower, known, batch(encoder), progress=progress, seed=seed)
+
+
+def test_contexts_set_to_literal_words_give_the_features_of_those_words(encoder: HubEncoder) -> None:
+    tower = PromptTower(encoder)
+    prompts = tower.tokens(NAMES, "a photo of a")
+    got = tower.features(prompts, tower.literal("a photo of a"))
+    expected = encoder.texts([f"a photo of a {name}." for name in NAMES])
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    learned = tower.features(tower.tokens(NAMES, 4), tower.literal("a photo of a"))
+    torch.testing.assert_close(learned, expected, atol=1e-5, rtol=0)
+
+
+def test_many_prompts_in_parts_give_the_same_features_and_gradients(
+    encoder: HubEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower = PromptTower(encoder)
+    prompts = tower.tokens(NAMES, CONTEXT)
+    found = []
+    for chunk in (1024, 3):
+        monkeypatch.setattr("unseen.learn.tower.CHUNK", chunk)
+        context = tower.drawn(4, CONTEXT, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        rows = tower.features(prompts, context)
+        (gradient,) = torch.autograd.grad(rows.square().cumsum(1).sum(), context)
+        found.append((rows.detach(), gradient))
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("method", REGISTRY)
+def test_only_contexts_change_and_the_loss_falls(method: str, encoder: HubEncoder, space: LabelSpace) -> None:
+    before = PromptTower(encoder).fingerprint
+    seen: list[float] = []
+    chosen = LearnOptions(method, epochs=12, rate=0.05, batch=12, context=CONTEXT, held_out=0.0)
+    images = batch(encoder, REGISTRY[method].needs)
+    made = learn(space, images, encoder, chosen, report=lambda epoch, _: seen.append(epoch.loss))
+    assert PromptTower(encoder).fingerprint == before
+    assert len(seen) == 12
+    half = seen[:6] if method == "negprompt" else seen  # its second half has another loss
+    assert min(half[2:]) < half[0]
+    assert made.names == space.names
+    assert not torch.equal(made.id_anchors, space.id_anchors)
+    assert made.manifest["learned_by"] == method
+    assert made.prompt == f"learned: {method}, 4 tokens"
+    assert len(made.negatives) == len(REGISTRY[method]().negatives(NAMES)) or made.negatives == space.negatives
+    assert all(parameter.grad is None for parameter in encoder.model.parameters())
+
+
+def test_losses_equal_hand_computed_ones() -> None:
+    z, rows = torch.eye(3)[:1], normalize(torch.tensor([[3.0, 4, 0], [4.0, 3, 0]]), dim=1)
+    assert float(name_loss(z, rows, torch.tensor([0]))) == pytest.approx(math.log1p(math.exp(100 * 0.2)), rel=1e-4)
+    distance = [20 * (1 - 0.6), 20 * (1 - 0.8)]
+    expected = math.log(sum(map(math.exp, distance))) - distance[0]
+    assert float(negative_loss(z, rows.unsqueeze(0), torch.tensor([0]))) == pytest.approx(expected, rel=1e-4)
+    assert float(mean_pairwise_cosine(rows)) == pytest.approx(0.96)
+    assert float(mean_pairwise_cosine(rows[:1])) == 0
+    outside = outlier_loss(z, rows[:1], rows[1:])
+    assert float(outside) == pytest.approx(math.log1p(math.exp(-100 * 0.2)), abs=1e-6)
+
+
+def test_entropy_counts_only_patches_whose_best_names_lack_the_label() -> None:
+    rows = torch.eye(3)
+    near = normalize(torch.tensor([1.0, 0.999, 0]), dim=0)  # between names 0 and 1
+    patches = torch.stack([near, torch.eye(3)[2]]).unsqueeze(0)
+    share = 1 / (1 + math.exp(-100 * float(near[0] - near[1])))
+    expected = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert float(patch_entropy(patches, rows, torch.tensor([2]), top=1)) == pytest.approx(expected, rel=1e-3)
+    assert float(patch_entropy(patches[:, 1:], rows, torch.tensor([2]), top=1)) == 0
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(encoder: HubEncoder, tmp_path: Path) -> None:
+    whole = training(encoder)
+    expected = [epoch.loss for epoch in whole]
+    path = tmp_path / "progress.safetensors"
+    first = iter(training(encoder, progress=path))
+    assert [next(first).loss, next(first).loss] == pytest.approx(expected[:2])
+    resumed = training(encoder, progress=path)
+    assert resumed.epoch == 2
+    assert [epoch.loss for epoch in resumed] == pytest.approx(expected[2:])
+    torch.testing.assert_close(resumed.best["shared"], whole.best["shared"])
+    with pytest.raises(StateError, match="expected the unfinished run of the same method, settings, seed"):
+        training(encoder, progress=path, seed=5)
+
+
+def test_training_stops_when_held_out_examples_no_longer_gain(encoder: HubEncoder) -> None:
+    learner, tower = (
+        LearnOptions("coop", epochs=50, rate=50.0, batch=6, context=CONTEXT).learner(),
+        PromptTower(encoder),
+    )
+    images = batch(encoder)
+    run = Training(learner, tower, tower.tokens(NAMES, CONTEXT), images, held_out=images, patience=2)
+    epochs = list(run)
+    assert len(epochs) < 50
+    lowest = min(epoch.held_out for epoch in epochs)
+    assert lowest == pytest.approx(run.lowest)
+    assert float(name_loss(images.z, run.rows().known, images.label)) == pytest.approx(lowest, rel=1e-4)
+
+
+def test_the_label_space_is_saved_and_every_detector_reads_it(
+    encoder: HubEncoder, space: LabelSpace, tmp_path: Path
+) -> None:
+    made = learn(space, batch(encoder), encoder, options("lsn"))
+    made.save(tmp_path / "prompts.safetensors")
+    loaded = LabelSpace.load(tmp_path / "prompts.safetensors")
+    assert loaded.fingerprint == made.fingerprint
+    check_detector(LSNScore(loaded.to(dtype=torch.float64)))
+    with pytest.raises(LabelError, match="expected the label space of `unseen learn --method lsn`, got another"):
+        LSNScore(space)
+
+
+def test_the_score_of_lsn_equals_its_formula(encoder: HubEncoder, space: LabelSpace) -> None:
+    made = learn(space, batch(encoder), encoder, options("lsn")).to(dtype=torch.float64)
+    z = unit(3, made.dim)
+    expected = (z @ made.id_anchors.T).softmax(1).amax(1)
+    for part in made.ood_anchors.split(4):
+        expected = expected + ((1 - z @ part.T) / 5).softmax(1).amax(1) / 3
+    torch.testing.assert_close(LSNScore(made).score(None, z).score, expected)
+
+
+def test_crops_are_divided_into_those_like_the_name_and_those_unlike(encoder: HubEncoder, space: LabelSpace) -> None:
+    crops = random_crops(pictures(1)[0], 5, torch.Generator().manual_seed(0))
+    assert all(width == height for width, height in (crop.pixels.size for crop in crops))
+    chosen = chosen_crops(batch(encoder, "crops"), space.id_anchors)
+    text = space.id_anchors[chosen.label].unsqueeze(1)
+    near, far = ((part.float() * text).sum(2) for part in (chosen.near, chosen.far))
+    assert bool((near.amin(1) >= far.amax(1)).all())
+
+
+def test_bad_input_is_refused(encoder: HubEncoder) -> None:
+    with pytest.raises(EncoderError, match="expected a CLIP model of transformers with a text tower"):
+        PromptTower(ColourEncoder())  # type: ignore[arg-type]
+    with pytest.raises(LabelError, match="expected prompts of at most 16 tokens, got 17"):
+        PromptTower(encoder).tokens(["cat"], 13)
+    with pytest.raises(SettingError, match="expected a method out of coop, locoop"):
+        LearnOptions("loocop").learner()
+
+
+def test_the_command_learns_a_label_space_and_detect_reads_it(
+    encoder: HubEncoder, space: LabelSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    space.save("space.safetensors")
+    for picture, index in zip(pictures(12), LABEL, strict=True):
+        folder = tmp_path / "known" / NAMES[index]
+        folder.mkdir(parents=True, exist_ok=True)
+        picture.pixels.save(folder / picture.path)
+    (tmp_path / "known" / "cat" / "broken.png").write_bytes(b"x")
+    given = ["learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name]
+    given += ["--epochs", "2", "--context", "4", "--json", "--device", "cpu"]
+    result = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert result.exit_code == 1, result.output
+    assert "known/cat/broken.png  skipped" in result.stderr
+    assert "epoch 2 of 2 · loss" in result.stderr
+    row = json.loads(result.stdout)
+    assert row["learned_by"] == "locoop"
+    assert not Path("prompts.progress.safetensors").exists()
+    used = ["detect", "known", "--space", "prompts.safetensors", "--device", "cpu", "--json"]
+    assert CliRunner().invoke(app, used, catch_exceptions=False).exit_code == 1  # the broken one is skipped

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.margins import normal
+from unseen.threshold import Adaptive
+from unseen.threshold.clear import CLEAR, MARGIN_PER_CLARITY, ClearImages
+
+NOT_TOLD = -torch.inf
+
+
+def known_images(count: int, mean: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return margins and clarity of known images: normal, and margins follow clarity."""
+    clarity = normal(count, 0, 1, seed=seed)
+    return normal(count, mean, 3.0, seed=seed + 1) + MARGIN_PER_CLARITY * clarity, clarity
+
+
+def near_images(count: int, mean: float, *, seed: int = 5) -> tuple[Tensor, Tensor]:
+    """Return margins and clarity of near unknown images: few are clear."""
+    clarity = normal(count, -1.1, 0.75, seed=seed)
+    return normal(count, mean, 3.0, seed=seed + 1) + MARGIN_PER_CLARITY * (clarity + 1.1), clarity
+
+
+def shuffled(*kinds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return margins and clarity of all images in random order."""
+    margin, clarity = (torch.cat(parts) for parts in zip(*kinds, strict=True))
+    order = torch.randperm(len(margin), generator=torch.Generator().manual_seed(0))
+    return margin[order], clarity[order]
+
+
+def after(margin: Tensor, clarity: Tensor) -> ClearImages:
+    return ClearImages.none().after(margin, clarity, torch.arange(1.0, len(margin) + 1, dtype=torch.float64))
+
+
+def test_sums_are_those_of_the_clear_images():
+    margin, clarity = torch.tensor([5.0, 9.0, 2.0, 7.0]).double(), torch.tensor([0.6, 1.0, CLEAR, NOT_TOLD]).double()
+    found = after(margin, clarity)
+    at_zero = 1 * (5 - 0.6 * MARGIN_PER_CLARITY) + 2 * (9 - MARGIN_PER_CLARITY)
+    assert [float(part) for part in found] == pytest.approx([2, 3, 1 + 2, 1 + 2 + 3, at_zero])
+
+
+def test_images_without_clarity_say_nothing():
+    found = after(normal(50, 9, 5), torch.full((50,), NOT_TOLD, dtype=torch.float64))
+    grid = torch.linspace(0, 1, 5, dtype=torch.float64)
+    assert not bool(found.log_likelihood_of_mean(grid).any())
+    assert not bool(found.log_likelihood_of_share(grid).any())
+
+
+@pytest.mark.parametrize("mean", [3.0, 9.0, 16.0])
+@pytest.mark.parametrize("near", [0, 500])
+def test_the_mean_margin_of_known_images_is_found_among_near_ones(mean, near):
+    found = after(*shuffled(known_images(500, mean), near_images(near, -1)))
+    grid = torch.linspace(-5, 25, 301, dtype=torch.float64)
+    best = grid[found.log_likelihood_of_mean(grid).argmax()]
+    assert float(best) == pytest.approx(mean, abs=1.2)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_share_of_known_images_is_most_likely_the_true_one(share):
+    count = round(1000 * share)
+    found = after(*shuffled(known_images(count, 9), near_images(1000 - count, -1)))
+    grid = torch.linspace(0, 1, 101, dtype=torch.float64)
+    best = grid[found.log_likelihood_of_share(grid).argmax()]
+    assert float(best) == pytest.approx(share, abs=0.15)
+
+
+@pytest.mark.parametrize(("mean", "near"), [(3.0, 0), (9.0, 1500)])
+def test_clarity_tells_poor_known_images_from_a_mix_with_near_ones(mean, near):
+    """The two streams have nearly the same margins: one broad mode."""
+    known = known_images(1500, mean)
+    margin, clarity = shuffled(known, near_images(near, -2))
+    rule = Adaptive(derives_baseline=True)
+    _, state = rule.learn(rule.start(), margin, clarity)
+    _, blind = rule.learn(rule.start(), margin)
+    kept, kept_blind = (float((known[0] >= rule.threshold_of(one)).double().mean()) for one in (state, blind))
+    assert 0.92 <= kept <= 0.98
+    assert abs(kept - 0.95) < abs(kept_blind - 0.95)
+
+
+def test_any_division_of_a_stream_gives_the_same_threshold():
+    margin, clarity = known_images(300, 6)
+    rule = Adaptive(derives_baseline=True)
+    _, whole = rule.learn(rule.start(), margin, clarity)
+    _, first = rule.learn(rule.start(), margin[:77], clarity[:77])
+    _, parts = rule.learn(first, margin[77:], clarity[77:])
+    assert rule.threshold_of(parts) == pytest.approx(rule.threshold_of(whole), abs=1e-4)
