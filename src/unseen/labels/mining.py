@@ -17,7 +17,7 @@ from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
 from unseen.labels.moving import with_examples
 from unseen.labels.names import check_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
-from unseen.labels.shortlist import Counts, lowest_of_each, shortlist
+from unseen.labels.shortlist import WordCounts, lowest_of_each, shortlist
 from unseen.labels.space import LabelSpace
 from unseen.labels.vectors import (
     Candidates,
@@ -102,7 +102,7 @@ class MiningSpec:
         nouns = self.prompt if isinstance(self.prompt, PromptTemplates) else rule.prompt
         return CorpusPrompts(rule.noun_prompt or nouns, rule.adjective_prompt)
 
-    def counts(self, chunks: Iterable[WordChunk], rows: Iterable[Rows]) -> Counts:
+    def counts(self, chunks: Iterable[WordChunk], rows: Iterable[Rows]) -> WordCounts:
         """Return how many nouns and how many adjectives of these rows become negatives."""
         rule = MINERS[self.miner]
         sizes = [(chunk.is_adjective, len(wanted)) for chunk, wanted in zip(chunks, rows, strict=True)]
@@ -116,7 +116,7 @@ class MiningSpec:
         anchors: Float[Tensor, "K d"],
         words: Sequence[Candidates],
         encoder: TextIdentity,
-        counts: Counts,
+        counts: WordCounts,
     ) -> LabelSpace:
         """Return the names with their negatives, from vectors of both."""
         chosen = _choose(words, MINERS[self.miner].rank(words, anchors), counts)
@@ -152,24 +152,24 @@ def _mined_lists(corpus: Corpus | None, miner: Miner, excluded: Iterable[str] | 
     return source.without(set(miner.excluded) & set(source.lists) if excluded is None else excluded)
 
 
-def _choose(words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: Counts) -> Int[Tensor, " L"]:
+def _choose(words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: WordCounts) -> Int[Tensor, " L"]:
     """Return the positions of the chosen words, mixed so that every prefix keeps nouns and adjectives in proportion."""
     chosen = lowest_of_each(words, ranks, counts)
     place = torch.cat([(torch.arange(len(part)) + 0.5) / max(len(part), 1) for part in chosen])
     return torch.cat(chosen)[place.argsort(stable=True)]
 
 
-def _counts(nouns: int, adjectives: int, miner: Miner, negatives: int | None) -> Counts:
+def _counts(nouns: int, adjectives: int, miner: Miner, negatives: int | None) -> WordCounts:
     """Return how many nouns and adjectives to keep: the miner's shares, or `negatives` in all in their proportion."""
     if negatives is None:
-        return Counts(int(miner.noun_share * nouns), int(miner.adjective_share * adjectives))
+        return WordCounts(int(miner.noun_share * nouns), int(miner.adjective_share * adjectives))
     if negatives < 0:
         raise LabelError(f"expected a number of negatives of at least 0, got {negatives}; pass for example 10000")
     total = min(negatives, nouns + adjectives)
     noun_weight, adjective_weight = miner.noun_share * nouns, miner.adjective_share * adjectives
     share = adjective_weight / max(adjective_weight + noun_weight, 1e-9)
     kept_adjectives = max(min(round(total * share), adjectives), total - nouns)
-    return Counts(total - kept_adjectives, kept_adjectives)
+    return WordCounts(total - kept_adjectives, kept_adjectives)
 
 
 def _vectors_at(chosen: Int[Tensor, " L"], words: Sequence[Candidates], width: int) -> Float[Tensor, "L d"]:

@@ -14,7 +14,7 @@ from unseen.labels.vectors import Candidates, Rows, WordChunk
 SLACK = 2.0  # errors of a cosine that a word may rank too high and still be read exactly
 
 
-class Counts(NamedTuple):
+class WordCounts(NamedTuple):
     """How many words of each kind are chosen."""
 
     nouns: int
@@ -36,7 +36,7 @@ class CoarseEncoder(TextEncoder, Protocol):
 def shortlist(
     chunks: Sequence[WordChunk],
     rows: Sequence[Rows],
-    counts: Counts,
+    counts: WordCounts,
     encoder: TextEncoder,
     rank: Callable[[Sequence[Candidates]], Float[Tensor, " n"]],
 ) -> list[Rows]:
@@ -83,7 +83,9 @@ def _kinds(words: Sequence[Candidates]) -> tuple[Bool[Tensor, " n"], Bool[Tensor
     return ~is_adjective, is_adjective
 
 
-def lowest_of_each(words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: Counts) -> list[Int[Tensor, " m"]]:
+def lowest_of_each(
+    words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: WordCounts
+) -> list[Int[Tensor, " m"]]:
     """Return the positions of the lowest nouns and of the lowest adjectives, in ascending order."""
     return [_lowest(ranks, members, count) for members, count in zip(_kinds(words), counts, strict=True)]
 
