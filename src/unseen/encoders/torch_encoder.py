@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.device import gpu_dtype, pick_device
+from unseen.encoders.device import fast_dtype, gpu_dtype, pick_device
 from unseen.errors import LabelError
 from unseen.images import Image
 
@@ -27,6 +27,8 @@ class TorchEncoder(ABC):
         self.name, self.model = name, model
         self.device = pick_device(device)
         self.dtype = dtype or gpu_dtype(self.device)
+        # texts are many and short: on a CPU that multiplies bfloat16 their products are taken in it, images in float32
+        self.text_products = dtype or fast_dtype(self.device)
         self.fingerprint = self._fingerprint()  # before the weights are rounded to another precision
         self.model.to(self.device, self.dtype)
 
@@ -73,13 +75,19 @@ class TorchEncoder(ABC):
         """Return the text tower's own vectors, of any length: what CSP averages over its templates."""
         if isinstance(prompts, str):
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
-        starts = range(0, len(prompts), TEXT_BATCH)
-        parts = [self._raw_texts(list(prompts[start : start + TEXT_BATCH])) for start in starts]
-        return torch.cat(parts) if parts else self._no_vectors()
+        if not prompts:
+            return self._no_vectors()
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # texts of like length need little padding
+        batches = [order[start : start + TEXT_BATCH] for start in range(0, len(order), TEXT_BATCH)]
+        rows = torch.cat([self._raw_texts([prompts[i] for i in batch]) for batch in batches])
+        return rows[torch.tensor(order, device=rows.device).argsort()]
 
     @torch.inference_mode()
     def _raw_texts(self, prompts: list[str]) -> Float[Tensor, "n d"]:
-        return self._text_tower(self._tokens(prompts).to(self.device)).float()
+        tokens = self._tokens(prompts).to(self.device)
+        is_mixed = self.text_products != self.dtype
+        with torch.autocast(self.device.type, dtype=self.text_products, enabled=is_mixed):
+            return self._text_tower(tokens).float()
 
     def _no_vectors(self) -> Float[Tensor, "0 d"]:
         return torch.empty(0, self.dim, device=self.device)
