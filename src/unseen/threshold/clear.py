@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 CLEAR = 0.5  # clarity from which an image is almost surely known
-MARGIN_PER_CLARITY = 4.2  # nats by which the margins of known images grow with their clarity
+MARGIN_PER_CLARITY = 4.0  # nats by which the margins of known images grow with their clarity
 CLEAR_KNOWN, CLEAR_UNKNOWN = 0.32, 0.05  # share of the known and of the unknown images that is clear
 MEAN_DEVIATION = 1.0  # of the estimated mean margin of known images, however many are clear: label spaces differ
 MARGIN_DEVIATION = 4.0  # of one margin around what its clarity lets expect

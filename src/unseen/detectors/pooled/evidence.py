@@ -19,7 +19,7 @@ from unseen.odds import energy, in_cache
 from unseen.text import TextLogits
 
 BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
-PEAK_AT_ONE, PEAK_PER_LOG = 1.5, 1.75  # of the right name, by the log of the separation of names and negatives
+PEAK_AT_ONE, PEAK_PER_LOG, PEAK_LOST = 1.6, 1.75, 2.0  # of the right name, by the separation and number of names
 TINY = 1e-9  # floor of a variance: every name, or every image, is the same
 
 
@@ -182,11 +182,11 @@ def _moments_of(logits: Float[Tensor, "T C"]) -> RowMoments:
 def typical_peak(labels: LabelSpace) -> float:
     """Return the z-score that the right name of a known image has among the negatives, on average, from the text only.
 
-    It grows with the z-score of a name itself among the negatives. Image quality hardly changes it: a poor image is
-    less like its name, and in the same measure less like any other. The two constants are a fit to 13 label spaces, in
-    which the average lay within 0.25 of it, except with 4 and 10 names (0.4 and 0.5 below).
+    It grows with the z-score of a name itself among the negatives; among few names the best has less of a choice. Image
+    quality hardly changes it: a poor image is less like its name, and in the same measure less like any other. The
+    constants are a fit to 13 label spaces, in which the average lay within 0.3 of it, with one exception (0.4 below).
     """
-    return PEAK_AT_ONE + PEAK_PER_LOG * math.log(labels.separation)
+    return PEAK_AT_ONE + PEAK_PER_LOG * math.log(labels.separation) - PEAK_LOST / len(labels.names)
 
 
 def gap_shrinkage(labels: LabelSpace) -> float:
