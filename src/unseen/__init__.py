@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unseen import detectors, threshold
+    from unseen import detectors, discover, threshold
     from unseen.encoders import load_encoder
     from unseen.images import read_images
     from unseen.labels import LabelSpace
@@ -22,6 +22,7 @@ __all__ = [
     "Verdicts",
     "__version__",
     "detectors",
+    "discover",
     "load_encoder",
     "read_images",
     "threshold",

@@ -13,7 +13,7 @@ from unseen.serve.stream.groups import explain_sample, stream_groups
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
 
 
-class WordShare(BaseModel):
+class WordInfo(BaseModel):
     """A word and its share of the softmax over all words."""
 
     word: str
@@ -34,7 +34,7 @@ class GroupInfo(BaseModel):
     looks_known: bool
     exemplars: list[int]
     keys: list[int] = Field(description="Sequence numbers of all samples, the most central first.")
-    suggestions: list[WordShare]
+    suggestions: list[WordInfo]
 
 
 class GroupList(BaseModel):
@@ -64,8 +64,8 @@ class ExplanationInfo(BaseModel):
     threshold: float
     confidence: float
     warming: bool
-    names: list[WordShare]
-    negatives: list[WordShare]
+    names: list[WordInfo]
+    negatives: list[WordInfo]
     known_share: float
     text_margin: float
     learned_margin: float
