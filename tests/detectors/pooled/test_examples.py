@@ -42,3 +42,13 @@ def test_images_that_look_like_examples_get_their_names() -> None:
     named = [one.score(one.start(), images[24:]).label for one in (frozen, taught)]
     before, after = (float((names == label[24:]).double().mean()) for names in named)
     assert after > before + 0.1
+
+
+def test_states_that_are_merged_count_the_examples_once() -> None:
+    detector = PooledEvidence(replace(LABELS, examples=EXAMPLES))
+    z = example_stream(detector)
+    start = detector.start()
+    ends = [detector.observe(start, part)[1] for part in z.split(30)]
+    merged = detector.merge(start, ends).sums.known.images
+    learned = [end.updated(detector.labels).sums.known.images - start.sums.known.images for end in ends]
+    torch.testing.assert_close(merged, start.sums.known.images + sum(learned))
