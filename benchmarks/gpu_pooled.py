@@ -50,6 +50,23 @@ def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
             yield {"case": case, **size, "µs per sample": 1e6 * seconds / SAMPLES, "of floor": seconds / floor}
         yield {"case": "Session over pooled", **size, "ratio": session / alone}
         yield {"case": "pooled, one by one", **size, "µs per sample": singly(detector, z)}
+        yield {"case": "recorded graphs", **size, **graphs(detector)}
+
+
+def graphs(detector: PooledEvidence) -> Row:
+    """Return which sizes of step were recorded, and the time of the largest on the GPU."""
+    recordings = detector._replay.recordings
+    found: Row = {"sizes": [size for size, one in sorted(recordings.items()) if one is not None]}
+    largest = recordings.get(max(recordings, default=0))
+    if largest is None:
+        return found
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(20):
+        largest.graph.replay()
+    stop.record()
+    torch.cuda.synchronize()
+    return {**found, "µs of the largest": 1e3 * start.elapsed_time(stop) / 20}
 
 
 def observe_batches(session: Session, z: Tensor) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +54,15 @@ class KeptImages:
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return KeptImages(**columns, keys=tuple(self.keys[row] for row in rows.tolist()))
 
-    @property
+    @cached_property
     def features(self) -> Float[Tensor, "n d"]:
         """Return exactly unit vectors in single precision."""
         return normalize(self.z.float(), dim=-1)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Return the mean image."""
+        return self.features.mean(0)
 
     def names(self) -> list[str]:
         """Return what to call each image: its key, or its number in the stream, from 1."""
@@ -133,7 +139,7 @@ class Reservoir:
         images = joined([self.kept, *(one.images() for one in self.recent)])
         return replace(self, kept=images.select(self._keeps(images)), recent=())
 
-    @property
+    @cached_property
     def images(self) -> KeptImages:
         """Return every image that is kept now."""
         return self.settled().kept

@@ -10,13 +10,13 @@ from unseen.discover import Grouping, group
 @pytest.fixture(scope="session")
 def pack() -> Pack:
     pack = demo.load()
-    return pack[pack.trial.arrival("shuffled", 0)[:900]]
+    return pack[pack.trial.arrival("shuffled", 0)[:600]]
 
 
 @pytest.fixture(scope="session")
 def session(pack: Pack) -> Session:
     session = Session(pack.space)
-    session.observe(pack.trial.z[:800], pack.keys[:800])
+    session.observe(pack.trial.z[:500], pack.keys[:500])
     return session
 
 

@@ -51,9 +51,9 @@ def test_grouping_again_gives_the_same_numbers(grouping):
 
 def test_numbers_stay_while_the_stream_goes_on(session, pack):
     run = Session(pack.space)
-    run.observe(pack.trial.z[:500], pack.keys[:500])
+    run.observe(pack.trial.z[:300], pack.keys[:300])
     early = group(run)
-    early.session.observe(pack.trial.z[500:900], pack.keys[500:900])
+    early.session.observe(pack.trial.z[300:500], pack.keys[300:500])
     late = {one.number: set(one.keys) for one in group(early.session).groups}
     largest = early.groups[:3]
     for one in largest:
@@ -117,7 +117,7 @@ def test_a_dismissed_group_is_not_shown_again(grouping):
 def test_a_state_without_a_reservoir_says_so(session, tmp_path):
     save(tmp_path / "state.safetensors", session.snapshot._asdict(), session.identity)
     old = Session.load(tmp_path / "state.safetensors", session.detector.labels)
-    with pytest.raises(StateError, match="one of 800 images without a reservoir"):
+    with pytest.raises(StateError, match="one of 500 images without a reservoir"):
         group(old)
 
 

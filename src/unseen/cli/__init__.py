@@ -28,6 +28,7 @@ COMMANDS = (
     "retire",
     "dismiss",
     "undo",
+    "review",
     "encode",
     "mine",
     "learn",

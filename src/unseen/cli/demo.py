@@ -12,7 +12,7 @@ from rich.table import Table
 from unseen import Session, detectors
 from unseen import demo as embedded
 from unseen.arrival import ORDERS
-from unseen.cli import options, terminal
+from unseen.cli import demo_discover, options, terminal
 from unseen.cli.output import sentence
 from unseen.cli.stream_run import rule_in_words
 from unseen.evaluate import Evaluation, judge, over_time
@@ -29,6 +29,9 @@ def demo(
     detector: options.Detector = None,
     order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
     seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
+    ] = False,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
     as_json: options.AsJson = False,
 ) -> None:
@@ -43,6 +46,9 @@ def demo(
     if not as_json:
         _print_images(pack)  # before the work: someone is waiting for a first line
     session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
+    if discover:
+        demo_discover.run(pack, session, report, as_json=as_json)
+        return
     verdicts = session.observe(pack.trial.z, pack.keys)
     learning = judge(session.detector, verdicts.reading, pack.trial)
     # the same detector as it was before the first sample: what learning adds is the difference

@@ -7,7 +7,7 @@ from typing import Any
 from unseen.cli import terminal
 
 
-def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path) -> None:
+def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path | None = None) -> None:
     """Print the record of an edit."""
     if as_json:
         terminal.emit({**record, "state": str(state)})
@@ -18,7 +18,7 @@ def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path) -> No
         ""
         if record.get("carried", True)
         else "the detector cannot carry its state: it learned anew from the kept images",
-        "" if record["verb"] == "undo" else "take it back: unseen undo",
+        f"take it back: unseen undo --state {state}" if state and record["verb"] != "undo" else "",
     ]
     print(" · ".join(filter(None, parts)))
 
@@ -28,6 +28,7 @@ SENTENCES = {
     "rename": "{name} is called {new} now",
     "retire": "{name} is a negative now: images of it are unknown from here on",
     "dismiss": "group {group} ({images} images) is not shown again",
+    "correct": "your word on {images} images is kept",
     "undo": "edit {undone} ({of}) is undone",
 }
 

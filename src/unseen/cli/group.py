@@ -77,7 +77,7 @@ def _of_features(features: str, space: Path | None, words: str, encoder: str | N
 def lines(one: Group) -> list[str]:
     """Return a group as lines of text."""
     names = ", ".join(f"{word.word} {100 * word.share:.0f} %" for word in one.suggestions[:4])
-    copies = f" ({one.size - one.distinct} copies)" if one.distinct < one.size else ""
+    copies = f" (copies: {one.size - one.distinct})" if one.distinct < one.size else ""
     notes = [
         "growing fast" if one.growing else "",
         f"known images that were rejected? nearest: {one.nearest}" if one.looks_known else "",

@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 CUT = 0.45  # mean cosine at which two clusters are one
 WORD_TAU = 0.02  # temperature of the words that an image resembles, on centred cosines
 TILE = 2048  # images whose words are read at once
+WORDS = 4096  # words that describe images; more take time and change little
 
 
 def describe(z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Tensor, "w d"]) -> Float[Tensor, "n 2d"]:
@@ -21,6 +22,7 @@ def describe(z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Te
     look = normalize(z - mean, dim=-1)
     if len(words) < 2:
         return look
+    words = words[:: -(-len(words) // WORDS)]
     centred = normalize(words - words.mean(0), dim=-1)
     meaning = torch.cat([(part @ centred.T / WORD_TAU).softmax(1) @ centred for part in look.split(TILE)])
     return torch.cat([look, normalize(meaning, dim=-1)], 1) / 2**0.5

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unseen.detectors import Detector
 from unseen.reservoir import KeptImages
 from unseen.session import Session
 from unseen.text import text_logits
@@ -105,7 +107,7 @@ def explain(session: Session, z: Float[Tensor, " d"], *, key: str = "", count: i
     row = z.unsqueeze(0)
     detector, snapshot = session.detector, session.snapshot
     (verdict,) = session.score(row)
-    frozen = detector.score(detector.start(), row)
+    frozen = detector.score(_start(detector), row)
     text = text_logits(detector.labels, row.to(detector.labels.id_anchors), tau=TAU)
     shares = torch.cat([text.known, text.negative], 1).softmax(1)[0].cpu()
     known, negative = shares.split([len(detector.labels.names), len(detector.labels.negatives)])
@@ -120,6 +122,16 @@ def explain(session: Session, z: Float[Tensor, " d"], *, key: str = "", count: i
     )
 
 
+_STARTS: WeakKeyDictionary[Detector[Any], Any] = WeakKeyDictionary()
+
+
+def _start(detector: Detector[Any]) -> Any:
+    """Return the state before the first image, made once: with many names it takes longer than the explanation."""
+    if detector not in _STARTS:
+        _STARTS[detector] = detector.start()
+    return _STARTS[detector]
+
+
 def top_shares(words: Sequence[str], shares: Float[Tensor, " n"], count: int) -> tuple[WordShare, ...]:
     """Return the words with the largest shares, the largest first."""
     top = shares.topk(min(count, len(shares)))
@@ -132,7 +144,7 @@ def similar_images(
     """Return the kept images that are most like an image, itself (by its key) left out."""
     if not len(images):
         return ()
-    cosine = centred_cosines(images.z.float(), z.float())
+    cosine = centred_cosines(images.features, images.mean, z.float())
     if but and but in images.keys:
         cosine[[row for row, key in enumerate(images.keys) if key == but]] = -torch.inf
     top = cosine.topk(min(count, int(cosine.isfinite().sum())))
@@ -145,13 +157,13 @@ def similar_images(
     )
 
 
-def centred_cosines(images: Float[Tensor, "n d"], z: Float[Tensor, " d"]) -> Float[Tensor, " n"]:
-    """Return the cosine of each image with `z`, all less the mean image; raw cosines of images are all high."""
-    mean = images.mean(0)
-    products = images @ torch.stack([z - mean, mean], 1)
-    square = mean @ mean
-    norms = (images.square().sum(1) - 2 * products[:, 1] + square).clamp(min=1e-12).sqrt()
-    return (products[:, 0] - mean @ (z - mean)) / norms / (z - mean).norm().clamp(min=1e-6)
+def centred_cosines(
+    images: Float[Tensor, "n d"], mean: Float[Tensor, " d"], z: Float[Tensor, " d"]
+) -> Float[Tensor, " n"]:
+    """Return the cosine of each unit image with `z`, all less the mean image; raw cosines of images are all high."""
+    along, common = (images @ torch.stack([z - mean, mean], 1)).unbind(1)
+    norms = (1 - 2 * common + mean @ mean).clamp(min=1e-12).sqrt()  # |row - mean| of unit rows
+    return (along - mean @ (z - mean)) / norms / (z - mean).norm().clamp(min=1e-6)
 
 
 def _listed(words: Sequence[WordShare]) -> str:

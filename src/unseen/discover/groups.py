@@ -22,6 +22,7 @@ from unseen.session import Session
 SMALLEST = 3  # distinct images of a group
 DUPLICATE = 0.99  # raw cosine of two pictures of the same thing: copies, frames, other sizes
 EXEMPLARS = 9
+CENTRAL = 16  # images of a group that are asked for its name
 RECENT = 512  # images of the stream in which growth is counted
 FAST = 8  # new images of a group in that window before it may be called growing
 
@@ -73,7 +74,7 @@ def group(
     labels, images = session.detector.labels, reservoir.kept
     words = (vocabulary or Vocabulary.of_space(labels)).with_names(labels)
     rows = (~images.known).nonzero().flatten()
-    unknown, mean = images.select(rows), images.features.mean(0)
+    unknown, mean = images.select(rows), images.mean
     clusters = clusters_of(unknown, average_linkage(describe(unknown.features, mean, words.vectors)), smallest)
     numbers, next_group = numbered(clusters, unknown.group, reservoir.next_group)
     column = images.group.clone()
@@ -83,7 +84,7 @@ def group(
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
     shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
     about = Context(mean, len(labels.names), words, int(session.snapshot.tally.seen))
-    found = [about.group(number, unknown.select(members)) for number, members in shown]
+    found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
     moved = session.at(session.snapshot, reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
     return Grouping(ranked, moved, len(unknown), sum(one.size for one in found))
@@ -159,6 +160,13 @@ def numbered(
     return found, max([next_number, *(number + 1 for number in found)])
 
 
+class Centrality(NamedTuple):
+    """The images of a group, the most central first, and their mean cosine to the centre."""
+
+    rows: Int[Tensor, " n"]
+    tightness: float
+
+
 class Context(NamedTuple):
     """What a group is described with."""
 
@@ -167,20 +175,29 @@ class Context(NamedTuple):
     words: Vocabulary  # the known names first
     seen: int
 
-    def group(self, number: int, images: KeptImages) -> Group:
-        """Return the description of a group."""
+    def groups(self, numbers: Sequence[int], groups: Sequence[KeptImages]) -> list[Group]:
+        """Return the descriptions of groups."""
+        orders = [self._by_centrality(images) for images in groups]
+        central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
+        looks = [normalize(z - self.mean, dim=-1) for z in central]
+        found = zip(numbers, groups, orders, self.words.shares(looks), strict=True)
+        return [self._group(*one) for one in found]
+
+    def _by_centrality(self, images: KeptImages) -> Centrality:
         centred = normalize(images.features - self.mean, dim=-1)
-        central = centred @ normalize(centred.mean(0), dim=0)
-        order = central.argsort(descending=True, stable=True)
-        called = images.select(order).names()
-        unlike = distinct(images.features[order]).tolist()
+        cosine = centred @ normalize(centred.mean(0), dim=0)
+        return Centrality(cosine.argsort(descending=True, stable=True), float(cosine.mean()))
+
+    def _group(self, number: int, images: KeptImages, order: Centrality, shares: Float[Tensor, " w"]) -> Group:
+        called = images.select(order.rows).names()
+        unlike = distinct(images.features[order.rows]).tolist()
         common = Counter(images.label.tolist()).most_common(1)[0][0]
-        known, others = self.words.shares(centred).split([self.known, len(self.words.words) - self.known])
+        known, others = shares.split([self.known, len(self.words.words) - self.known])
         return Group(
             number,
             len(images),
             len(unlike),
-            round(float(central.mean()), 4),
+            round(order.tightness, 4),
             int(images.place[0]) + 1,
             int(images.place[-1]) + 1,
             is_growing(images.place, self.seen),

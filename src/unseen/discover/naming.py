@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.discover.clustering import TILE, WORD_TAU
+from unseen.discover.clustering import WORD_TAU
 from unseen.errors import LabelError
 from unseen.labels import Corpus, LabelSpace, synset_names
 from unseen.labels.corpus import canonical_spelling
@@ -20,6 +20,7 @@ from unseen.labels.corpus import canonical_spelling
 VISIBLE = ("noun.animal", "noun.artifact", "noun.food", "noun.object", "noun.plant")
 TAXA = ("genus ", "family ", "order ", "class ", "phylum ", "subfamily ", "suborder ", "superfamily ", "tribe ")
 COUNT = 5
+GROUPS = 64  # groups that are named at once
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,12 @@ class Vocabulary:
         """Return each word as a direction from the mean word."""
         return normalize(self.vectors - self.vectors.mean(0), dim=-1)
 
-    def shares(self, look: Float[Tensor, "n d"]) -> Float[Tensor, " w"]:
-        """Return the mean share of each word over images, which are directions from the mean image."""
-        parts = [(part @ self.directions.T / WORD_TAU).softmax(1).sum(0) for part in look.split(TILE)]
-        return torch.stack(parts).sum(0) / len(look)
+    def shares(self, looks: Sequence[Float[Tensor, "n d"]]) -> Iterator[Float[Tensor, " w"]]:
+        """Yield the mean share of each word over the images of each group, which are directions from the mean image."""
+        for start in range(0, len(looks), GROUPS):
+            some = looks[start : start + GROUPS]
+            share = (torch.cat(list(some)) @ self.directions.T / WORD_TAU).softmax(1)
+            yield from (part.mean(0) for part in share.split([len(look) for look in some]))
 
 
 def suggest(words: Sequence[str], shares: Float[Tensor, " w"], *, count: int = COUNT) -> tuple[Suggestion, ...]:

@@ -24,7 +24,7 @@ from unseen.reservoir import KeptImages
 from unseen.session import Session
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-SAMPLE = 1024  # kept images from which means are corrected
+SAMPLE = 512  # kept images from which means are corrected
 TAKEN = 0.02  # share of other images that may come to be nearest to a new name by moving it
 STEPS = 41  # places that are tried on the way from a text to its images
 
@@ -128,7 +128,7 @@ def raised_anchor(session: Session, member: Bool[Tensor, " n"], text: Float[Tens
         return text
     known = kept.select(kept.known)
     wanted = float((known.features * labels.id_anchors.float().cpu()[known.label]).sum(1).mean())
-    towards = normalize(images.mean(0) - kept.features.mean(0), dim=0)
+    towards = normalize(images.mean(0) - kept.mean, dim=0)
     others = kept.features[~member]
     others = others[:: max(1, len(others) // SAMPLE)]
     best = (others @ torch.cat([labels.id_anchors, labels.ood_anchors]).float().cpu().T).amax(1)

@@ -64,7 +64,7 @@ def _group(one: Group, thumbnails: Mapping[str, bytes]) -> str:
     notes = [
         '<b class="growing">growing fast</b>' if one.growing else "",
         f"looks like {escape(one.nearest)}, rejected?" if one.looks_known else f"nearest: {escape(one.nearest)}",
-        f"{one.size - one.distinct} copies folded" if one.distinct < one.size else "",
+        f"copies folded: {one.size - one.distinct}" if one.distinct < one.size else "",
         f"seen {one.first:,} to {one.last:,}",
         f"tightness {one.tightness:.2f}",
     ]
@@ -72,7 +72,7 @@ def _group(one: Group, thumbnails: Mapping[str, bytes]) -> str:
     return (
         f'<article tabindex="0" data-number="{one.number}" data-size="{one.size}" data-last="{one.last}" '
         f'data-tightness="{one.tightness}" data-known="{int(one.looks_known)}" data-keys="{keys}">'
-        f"<h2>{one.number} <small>{one.size:,} images</small></h2><p>{' · '.join(filter(None, notes))}</p>"
+        f"<h2>Group {one.number} <small>{one.size:,} images</small></h2><p>{' · '.join(filter(None, notes))}</p>"
         f'<div class="pictures">{"".join(_figure(key, thumbnails.get(key)) for key in one.exemplars)}</div>'
         f'<p class="name"><label>name <input class="word" aria-label="name of group {one.number}"></label> {chips} '
         '<label><input type="checkbox" class="dismiss"> dismiss</label></p></article>'
@@ -84,4 +84,5 @@ def _figure(key: str, jpeg: bytes | None) -> str:
     if jpeg:
         picture = f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
     field = f'<input list="names" placeholder="correct" aria-label="correct {escape(key)}" data-key="{escape(key)}">'
-    return f'<figure title="{escape(key)}">{picture}<figcaption>{escape(Path(key).name)}{field}</figcaption></figure>'
+    caption = f"<figcaption>{escape(Path(key).name)}{field}</figcaption>"
+    return f'<figure class="unknown" title="{escape(key)}">{picture}{caption}</figure>'

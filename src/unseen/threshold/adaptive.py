@@ -17,7 +17,7 @@ from unseen.threshold.clear import ClearImages
 from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
-TOGETHER = 8  # updates that are fitted in one pass over the hypotheses
+TOGETHER = 32  # updates that are fitted in one pass over the hypotheses
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
 
 

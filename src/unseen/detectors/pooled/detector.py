@@ -29,7 +29,7 @@ from unseen.detectors.pooled.evidence import (
 )
 from unseen.detectors.pooled.learning import Learning
 from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits, top_names
-from unseen.detectors.pooled.replay import Replay
+from unseen.detectors.pooled.replay import Replay, Unsolved
 from unseen.detectors.pooled.sides import side_weights
 from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleBlock, SampleRows
 from unseen.detectors.state import map_state
@@ -87,16 +87,24 @@ class PooledEvidence(Detector[PooledState]):
         """Score each sample with what was learned up to the last update, in arrival order."""
         if not len(z):
             return self.read(state, z), state
-        readings, learning = [], Learning(state, self.labels)
         with self._replaying(z) as replay:
-            for part in z.split(self.block_for(z) // BLOCKS):
-                block, own = self._frozen(part)
-                block, start = block._replace(base=self._running_baseline(learning, own)), 0
-                while start < len(part):
-                    rows = slice(start, start + learning.until_update)
-                    readings.append(learning.judged(block.rows(rows), self._judge, replay))
-                    start = rows.stop
-            return Reading.joined(readings), learning.finish()
+            try:
+                return self._learned(state, z, replay)
+            except Unsolved:
+                return self._learned(state, z, None)
+
+    def _learned(
+        self, state: PooledState, z: Float[Tensor, "T d"], replay: Replay | None
+    ) -> tuple[Reading, PooledState]:
+        readings, learning = [], Learning(state, self.labels)
+        for part in z.split(super().block_for(z)):
+            block, own = self._frozen(part)
+            block, start = block._replace(base=self._running_baseline(learning, own)), 0
+            while start < len(part):
+                rows = slice(start, start + learning.until_update)
+                readings.append(learning.judged(block.rows(rows), self._judge, replay))
+                start = rows.stop
+        return Reading.joined(readings), learning.finish()
 
     @contextmanager
     def _replaying(self, z: Tensor) -> Iterator[Replay | None]:
@@ -114,7 +122,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""
-        return BLOCKS * super().block_for(z)
+        return super().block_for(z) * (1 if z.is_cuda else BLOCKS)
 
     def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
         """Return what the frozen text says of samples, before they have a baseline."""

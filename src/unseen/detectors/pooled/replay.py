@@ -15,13 +15,19 @@ import torch
 from torch import Tensor
 
 from unseen.detectors.base import Reading
+from unseen.detectors.pooled.sides import Regression, followed
 from unseen.detectors.pooled.state import FIRST_DIRECTION, MANY, Fitted, PooledState, SampleBlock, SampleRows, Sums
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
+LARGEST_ERROR = 1e-6  # of a direction, relative; where one is larger, the block is learned again, factor by factor
 WARMUPS = 2  # runs before a recording: libraries allocate what they need in the first
 
 Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
+
+
+class Unsolved(Exception):
+    """The matrix of the direction has changed too much for its inverse to be followed."""
 
 
 class Resident(NamedTuple):
@@ -30,11 +36,15 @@ class Resident(NamedTuple):
     seen: Tensor
     sums: Sums
     fitted: Fitted
+    inverse: Tensor  # of the matrix of the direction
+    error: Tensor  # the largest of all updates
 
     @classmethod
     def of(cls, state: PooledState) -> Resident:
         """Return a copy of the parts of a state."""
-        return map_state(torch.clone, cls(state.seen, state.sums, state.fitted))
+        inverse = torch.linalg.inv(Regression.of(state.sums.sides).scatter).to(state.fitted.known.dtype)
+        error = torch.zeros_like(state.baseline)
+        return map_state(torch.clone, cls(state.seen, state.sums, state.fitted, inverse, error))
 
 
 class Recording(NamedTuple):
@@ -63,11 +73,14 @@ class Replay:
         """Go on from a state."""
         if self._resident is None:
             self._resident = Resident.of(state)
-        _overwrite(self._resident, Resident(state.seen, state.sums, state.fitted))
+        else:
+            _overwrite(self._resident, Resident.of(state))
 
     def unload(self, state: PooledState) -> PooledState:
-        """Return `state` with what was learned since `load`."""
+        """Return `state` with what was learned since `load`; raise Unsolved where a direction is not accurate."""
         assert self._resident is not None
+        if not float(self._resident.error) <= LARGEST_ERROR:
+            raise Unsolved
         learned = map_state(torch.clone, self._resident)
         return state._replace(seen=learned.seen, sums=learned.sums, fitted=learned.fitted)
 
@@ -86,11 +99,18 @@ class Replay:
     def advance(self, state: PooledState, block: SampleBlock) -> Reading:
         """Do what a graph records."""
         assert self._resident is not None
-        seen, sums, fitted = self._resident
+        seen, sums, fitted, inverse, error = self._resident
+
+        def solve(matrix: Tensor, right: Tensor) -> Tensor:
+            solution, followed_inverse, off = followed(matrix, right, inverse)
+            inverse.copy_(followed_inverse)
+            error.copy_(torch.maximum(error, off))  # not a number stays one
+            return solution
+
         reading, samples = self._judge(state._replace(sums=sums, fitted=fitted), block)
         sums.add_(samples, FIRST_DIRECTION, count=seen)
         seen += len(block.z)
-        _overwrite(fitted, Fitted.of(sums, FIRST_DIRECTION, self._labels, count=seen))
+        _overwrite(fitted, Fitted.of(sums, FIRST_DIRECTION, self._labels, count=seen, solve=solve))
         return reading
 
     def _recorded(self, state: PooledState, block: SampleBlock) -> Recording | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
 from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums, NearestNames
-from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
+from unseen.detectors.pooled.sides import Direction, SideSums, Solve, fit_direction, side_weights
 from unseen.detectors.state import map_state
 from unseen.labels import Examples, LabelSpace
 
@@ -143,8 +143,10 @@ class Fitted(NamedTuple):
     votes: Float[Tensor, " K"]  # log(1 + votes / FEW_VOTES)
 
     @classmethod
-    def of(cls, sums: Sums, seen: int, labels: LabelSpace, *, count: Tensor | None = None) -> Fitted:
-        """Return what follows from the sums; `count` is `seen` where a GPU counts."""
+    def of(
+        cls, sums: Sums, seen: int, labels: LabelSpace, *, count: Tensor | None = None, solve: Solve | None = None
+    ) -> Fitted:
+        """Return what follows from the sums; `count` is `seen` where a GPU counts, `solve` as in `fit_direction`."""
         anchors = labels.id_anchors
         negative, known = sums.sides.means.to(anchors.dtype) - TEXT_SHARE * labels.text_mean
         votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
@@ -152,7 +154,7 @@ class Fitted(NamedTuple):
             return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)
         kind = anchors.dtype if seen < MANY else torch.float64
         few = seen < FEW and not anchors.is_cuda and kind != torch.float64
-        direction = fit_direction(sums.sides, kind=kind, few=few)
+        direction = fit_direction(sums.sides, kind=kind, few=few, solve=solve)
         likelihood = fit_likelihood(sums.predictions, direction.images, seen if count is None else count)
         return cls(known, negative, direction, likelihood, *votes)
 

@@ -1,0 +1,136 @@
+"""The commands from unknown to known, on a state made from the embedded images."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from unseen import Session, demo
+from unseen.cli import app
+from unseen.discover import edits
+from unseen.errors import LabelError, StateError
+
+WORDS = demo.vocabulary()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("discover") / "state.safetensors"
+    pack = demo.load()
+    pack = pack[pack.trial.arrival("shuffled", 0)[:300]]
+    session = Session(pack.space)
+    session.observe(pack.trial.z, pack.keys)
+    session.save(path)
+    pack.space.save(edits.space_path(path))
+    return path
+
+
+@pytest.fixture
+def state(saved, tmp_path):
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(saved.read_bytes())
+    edits.space_path(path).write_bytes(edits.space_path(saved).read_bytes())
+    return path
+
+
+def run(*words: object) -> list[dict]:
+    found = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
+
+
+def word(name: str):
+    return WORDS.vectors[WORDS.words.index(name)]
+
+
+@pytest.fixture(autouse=True)
+def embedded_text(monkeypatch):
+    """Names are worded by the vectors of the demo: the offline text tower is not on every machine."""
+
+    class Text:
+        name, dim, fingerprint = "offline", 512, demo.load().space.manifest.get("encoder_fingerprint", "")
+
+        def texts(self, prompts):
+            return WORDS.vectors[
+                [WORDS.words.index(prompt.removeprefix("The nice ").rstrip(".")) for prompt in prompts]
+            ]
+
+    monkeypatch.setattr("unseen.cli.vocabulary.load_encoder", lambda name: Text())
+
+
+def test_group_promote_and_undo(state):
+    *groups, summary = run("group", "--state", state, "--words", "negatives")
+    assert summary["summary"]["groups"] == len(groups) > 3
+    ships = max(groups, key=lambda one: sum(key.startswith("ship/") for key in one["keys"]))
+    (record,) = run("promote", ships["number"], "ship", "--state", state)
+    assert record["now_named"] > 0.7 * ships["size"]
+    assert edits.find_space(state).names[-1] == "ship"
+    (record,) = run("undo", "--state", state)
+    assert record["exact"]
+    assert "ship" not in edits.find_space(state).names
+
+
+def test_rename_retire_and_dismiss(state):
+    *groups, _ = run("group", "--state", state, "--words", "negatives")
+    run("rename", "cat", "kitty", "--state", state)
+    run("retire", "dog", "--state", state)
+    run("dismiss", groups[0]["number"], "--state", state)
+    labels = edits.find_space(state)
+    assert "kitty" in labels.names
+    assert labels.negatives[-1] == "dog"
+    *after, _ = run("group", "--state", state, "--words", "negatives")
+    assert groups[0]["number"] not in [one["number"] for one in after]
+
+
+def test_explain_a_kept_image_by_its_key(state):
+    kept = Session.load(state, edits.find_space(state)).reservoir.images
+    (row,) = run("explain", kept.keys[0], "--state", state)
+    assert row["key"] == kept.keys[0]
+    assert row["why"].startswith(row["verdict"])
+    text = CliRunner().invoke(app, ["explain", kept.keys[0], "--state", str(state)]).stdout
+    assert "your names" in text
+    assert "looks like" in text
+
+
+def test_a_report_has_the_groups_and_their_names(state, tmp_path):
+    run("group", "--state", state, "--words", "negatives", "--report", tmp_path / "groups.html")
+    page = (tmp_path / "groups.html").read_text()
+    assert page.count("<article") > 3
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_errors_say_what_to_do(state, tmp_path):
+    def refused(*words: object) -> BaseException:
+        return CliRunner().invoke(app, [*map(str, words)]).exception
+
+    assert isinstance(refused("promote", 1, "ship", "--state", tmp_path / "none"), StateError)
+    assert "before anything was grouped" in str(refused("promote", 1, "ship", "--state", state))
+    assert isinstance(refused("retire", "unicorn", "--state", state), LabelError)
+    assert "expected --state or a features folder" in str(refused("group"))
+    assert "got no file" in str(refused("undo", "--state", tmp_path / "none"))
+
+
+def test_the_demo_goes_from_unknown_to_known(tmp_path):
+    (row,) = run("demo", "--discover", "--report", tmp_path / "demo.html")
+    assert {"digit", "ship", "clothing"} <= set(row["promoted"])
+    *new, old = row["after"]
+    ships = next(one for one in new if one["name"] == "ship")
+    assert ships["shown"]["ship"] > 0.6 * ships["images"]
+    assert old["shown"]["after"] >= old["shown"]["right before"] - 10
+    assert "data:image/jpeg" in (tmp_path / "demo.html").read_text()
+
+
+def test_corrections_are_kept_apart_and_exported(state, tmp_path):
+    kept = Session.load(state, edits.find_space(state)).reservoir.images
+    path = tmp_path / "corrections.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("key", "name"), (kept.keys[0], "horse"), (kept.keys[1], "")])
+    (row,) = run("review", "--state", state, "--corrections", path, "-o", tmp_path / "out.csv")
+    assert row["corrected"] == 2
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = {one["key"]: one for one in csv.DictReader(file)}
+    assert rows[kept.keys[0]]["user"] == "horse"
+    assert len(rows) == len(kept)
