@@ -31,12 +31,14 @@ from starlette.concurrency import run_in_threadpool
 import service_fairness
 import service_restart
 from service_fairness import NEIGHBOURS
-from service_load import SPAWN, Load, cpu_seconds, observes, percentiles, service
+from service_load import SPAWN, Flow, Load, cpu_seconds, observes, percentiles, service
 from unseen import LabelSpace, Session, detectors
 from unseen.bench import Row, command, markdown_table
 from unseen.bench.command import Arguments
 from unseen.bench.synthetic import label_space, stream
 
+LOADS = ("batched", "single", "one", "flow")  # of requests; of one caller; over one connection
+WINDOW = 256  # samples that are on their way over one connection
 VERIFIED = 1024  # samples whose margins are computed again
 
 
@@ -53,7 +55,7 @@ def main() -> None:
     parser.add_argument("--compute", type=int, default=1, help="cores that compute one block, of every server")
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
-    parser.add_argument("--loads", nargs="+", choices=("batched", "single"), default=["batched", "single"])
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--rows", choices=ROWS, default="throughput")
     parser.add_argument("--neighbours", nargs="+", choices=NEIGHBOURS, default=list(NEIGHBOURS))
     parser.add_argument("--rounds", type=int, default=3, help="of alone and beside, in turn")
@@ -62,15 +64,25 @@ def main() -> None:
     command.show(measured(arguments), arguments, shown)
 
 
+def caller(host: str, path: str, z: torch.Tensor, clients: int, batch: int) -> Load | Flow:
+    """Return callers that send requests, or, for no caller, one connection that many samples share."""
+    return Load(host, observes(host, path, z, batch), clients) if clients else Flow(host, path, z, WINDOW)
+
+
 def measure_all(arguments: Arguments) -> Iterator[Row]:
     labels = label_space(arguments.known, arguments.negatives, arguments.dim)
     z = stream(labels, 4096)
-    loads = {"batched": (arguments.clients, arguments.batch), "single": (arguments.concurrency, 1)}
+    loads = {
+        "batched": (arguments.clients, arguments.batch),
+        "single": (arguments.concurrency, 1),
+        "one": (1, 1),
+        "flow": (0, 1),
+    }
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         space = Path(folder) / "space.safetensors"
         labels.save(space)
         for clients, batch in (loads[name] for name in arguments.loads):
-            for server in arguments.servers:
+            for server in arguments.servers if clients else [one for one in arguments.servers if one != "naive"]:
                 yield measure(arguments, Path(folder), space, z, server, clients, batch)
 
 
@@ -86,7 +98,7 @@ def measure(
         sys.exit(f"the {server} server did not start")
     host, path = ours.recv()
     try:
-        warm, load = (Load(host, observes(host, path, z, batch), clients) for _ in range(2))
+        warm, load = (caller(host, path, z, clients, batch) for _ in range(2))
         warm.run(min(2.0, arguments.seconds))
         before = cpu_seconds(process.pid)
         elapsed = load.run(arguments.seconds)
@@ -153,7 +165,8 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
-    rates = {other["server"]: other["per_second"] for other in rows if other["batch"] == row["batch"]}
+    alike = [other for other in rows if (other["clients"], other["batch"]) == (row["clients"], row["batch"])]
+    rates = {other["server"]: other["per_second"] for other in alike}
     ratios = (f"{row['per_second'] / rates[name]:.2f}" if name in rates else "" for name in ("volatile", "naive"))
     numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
     return row["server"], *(f"{row[name]:,.0f}" for name in numbers), *ratios

@@ -10,6 +10,7 @@ import socket
 import statistics
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -118,6 +119,36 @@ class Load:
         else:
             self.errors += 1
         return True
+
+
+class Flow:
+    """One caller that sends single samples over one WebSocket, `window` of them ahead of their answers."""
+
+    def __init__(self, host: str, path: str, z: torch.Tensor, window: int) -> None:
+        self.url, self.window = f"ws://{host}{path}", window
+        self.rows = [row.numpy().tobytes() for row in z]
+        self.times: list[float] = []
+        self.answers: list[tuple[int, bytes]] = []
+        self.errors = 0
+
+    def run(self, seconds: float) -> float:
+        """Return for how long the caller called."""
+        from websockets.sync.client import connect
+
+        sent: deque[tuple[int, float]] = deque()
+        started, number = time.perf_counter(), 0
+        with connect(self.url, max_queue=None) as socket:
+            while sent or time.perf_counter() - started < seconds:
+                while len(sent) < self.window and time.perf_counter() - started < seconds:
+                    socket.send(self.rows[number % len(self.rows)])
+                    sent.append((number % len(self.rows), time.perf_counter()))
+                    number += 1
+                body = socket.recv(decode=False)
+                place, asked = sent.popleft()
+                self.times.append(time.perf_counter() - asked)
+                self.answers.append((place, bytes(body)))
+                self.errors += b'"error"' in body[:12]
+        return time.perf_counter() - started
 
 
 def percentiles(times: list[float]) -> Row:

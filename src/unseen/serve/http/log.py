@@ -21,7 +21,7 @@ class RequestLog:
     """Files access.jsonl, one line per request, and audit.jsonl, one line per change or refused key."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder, self.dropped = folder, 0
+        self.folder, self.dropped, self._failed = folder, 0, False
         self._lines: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -60,11 +60,14 @@ class RequestLog:
         assert self.folder is not None
         try:
             append(self.folder / file, lines)
+            self._failed = False
             if file == ACCESS and (self.folder / file).stat().st_size > BYTES:
                 rotate(self.folder / file)
         except OSError as error:
             self.dropped += len(lines)
-            log.warning("no log: %s", error.strerror)
+            if not self._failed:  # once, until it works again
+                log.warning("no log: %s", error.strerror)
+            self._failed = True
 
 
 def line(**fields: Any) -> str:

@@ -142,6 +142,7 @@ async def metrics(service: Shared, key: Reader) -> Response:
     """Return counters and gauges for Prometheus."""
     if key.owner != LOCAL.owner:
         raise ServiceError(403, "expected a key of the operator (owner *), got one of a tenant; ask for another")
+    service.metrics.log_dropped.set(service.log.dropped)
     text = views.metrics_text(service.metrics, service.store.entries.values())
     return Response(text, media_type="text/plain; version=0.0.4")
 

@@ -1,0 +1,54 @@
+"""Turns: so many requests of one caller are worked on at once, and another caller does not wait for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+
+from unseen.serve.work.turns import Turns
+
+
+def test_a_caller_with_many_requests_leaves_room_for_another():
+    async def check() -> list[str]:
+        turns, ended, free = Turns(2), list[str](), asyncio.Event()
+        most = 0
+        running = 0
+
+        async def work(caller: str, wait: bool) -> None:
+            nonlocal most, running
+            async with turns.taken(caller):
+                running += 1
+                most = max(most, running)
+                if wait:
+                    await free.wait()
+                running -= 1
+                ended.append(caller)
+
+        many = [asyncio.create_task(work("a", True)) for _ in range(10)]
+        await asyncio.sleep(0)
+        await work("b", False)
+        free.set()
+        await asyncio.gather(*many)
+        assert most == 3  # two of the first, one of the second
+        assert not turns._free
+        return ended
+
+    assert asyncio.run(check()) == ["b", *["a"] * 10]
+
+
+def test_a_request_that_is_cancelled_gives_its_turn_back():
+    async def check() -> None:
+        turns = Turns(1)
+
+        async def work() -> None:
+            async with turns.taken("a"):
+                await asyncio.sleep(10)
+
+        first, second = asyncio.create_task(work()), asyncio.create_task(work())
+        await asyncio.sleep(0)
+        for task in (second, first):
+            task.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        async with asyncio.timeout(1), turns.taken("a"):
+            pass
+
+    asyncio.run(check())
