@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,6 +67,11 @@ class Examples:
     def counts(self, names: int) -> Int[Tensor, " K"]:
         """Return how many examples each of `names` names has."""
         return torch.bincount(self.label, minlength=names)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Return the mean example."""
+        return self.z.double().mean(0)
 
     @property
     def place(self) -> Int[Tensor, " n"]:

@@ -52,3 +52,15 @@ def test_states_that_are_merged_count_the_examples_once() -> None:
     merged = detector.merge(start, ends).sums.known.images
     learned = [end.updated(detector.labels).sums.known.images - start.sums.known.images for end in ends]
     torch.testing.assert_close(merged, start.sums.known.images + sum(learned))
+
+
+def test_the_first_image_is_no_more_known_than_the_same_image_later() -> None:
+    labels = cone(6, 40, 32, dtype=torch.float32)
+    centre = 3 * unit(1, 32, seed=5).float()  # images lie apart from text
+    looks = normalize(labels.id_anchors + centre + unit(6, 32, seed=11).float(), dim=1)
+    unrelated = normalize(centre + unit(200, 32, seed=6).float(), dim=1)
+    label = torch.arange(6).repeat(4)
+    detector = PooledEvidence(replace(labels, examples=Examples(looks[label], label)))
+    before = detector.score(detector.start(), unrelated).margin.mean()
+    after = detector.score(detector.observe(detector.start(), unrelated)[1], unrelated).margin.mean()
+    assert abs(float(before - after)) < 5
