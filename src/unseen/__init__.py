@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from unseen.version import __version__
 
 if TYPE_CHECKING:
-    from unseen import detectors, threshold
+    from unseen import detectors, discover, threshold
     from unseen.encoders import load_encoder
     from unseen.images import read_images
     from unseen.labels import LabelSpace
@@ -44,6 +44,7 @@ __all__ = [
     "Verdicts",
     "__version__",
     "detectors",
+    "discover",
     "load_encoder",
     "read_images",
     "threshold",
