@@ -62,7 +62,7 @@ def source(monkeypatch):
 
 
 def test_images_and_texts_are_unit_float32_vectors_of_the_towers(source):
-    encoder = OpenClipEncoder(source, device="cpu")
+    encoder = OpenClipEncoder(source, device="cpu", dtype=torch.float32)
     pixels = torch.stack([shrink(image.pixels) for image in pictures(3)])
     with torch.inference_mode():
         images, texts = encoder.model.encode_image(pixels), encoder.model.encode_text(Letters()(["cat", "dog"]))
@@ -78,6 +78,14 @@ def test_texts_are_encoded_in_batches_and_come_back_in_order(source, monkeypatch
     monkeypatch.setattr(torch_encoder, "TEXT_BATCH", 3)
     torch.testing.assert_close(encoder.texts(words), whole)
     assert encoder.model.calls == [7, 3, 3, 1]
+
+
+def test_texts_of_mixed_length_come_back_in_order_near_those_in_float32(source, monkeypatch):
+    quick, exact = OpenClipEncoder(source, device="cpu"), OpenClipEncoder(source, device="cpu", dtype=torch.float32)
+    words = ["longer", "a", "mid", "b", "longest"]
+    monkeypatch.setattr(torch_encoder, "TEXT_BATCH", 2)
+    assert torch.cosine_similarity(quick.texts(words), exact.texts(words)).min() > 0.99
+    torch.testing.assert_close(exact.texts(words), torch.cat([exact.texts([word]) for word in words]))
 
 
 def test_nothing_in_gives_no_rows_of_the_right_width(source):

@@ -87,7 +87,7 @@ def detect(
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
-    run = DetectRun(session, out, state, has_thumbnails=report is not None, known_images=images, is_rejudged=rejudge)
+    run = DetectRun(session, out, state, has_report=report is not None, known_images=images, is_rejudged=rejudge)
     run.skipped += len(taught.skipped) if taught else 0
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)
@@ -121,7 +121,7 @@ class JudgedBatch(NamedTuple):
 class DetectRun(StreamRun):
     """A run over images, with a log for the report."""
 
-    has_thumbnails: bool = False
+    has_report: bool = False
     known_images: KnownImages | None = None  # to calibrate with as the stream grows
     is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
     log: stream_page.StreamLog = field(default_factory=stream_page.StreamLog)
@@ -165,18 +165,20 @@ class DetectRun(StreamRun):
             if reason is None:
                 self.output.verdict(next(records))
             else:
-                self.log.skipped.append((key, reason))
+                if self.has_report:
+                    self.log.skipped.append((key, reason))
                 self.output.skipped(key, reason)
 
     def _records(self, batch: JudgedBatch) -> Iterator[output.Record]:
         if batch.verdicts is None:
             return iter(())
         keys = [key for key, reason in batch.inputs if reason is None]
-        self.log.add(keys, batch.verdicts, batch.jpegs)
+        if self.has_report:  # else memory would grow with the stream
+            self.log.add(keys, batch.verdicts, batch.jpegs)
         return batch.verdicts.records(keys)
 
     def _thumbnail(self, image: Image) -> bytes | None:
-        return jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) if self.has_thumbnails else None
+        return jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) if self.has_report else None
 
 
 def _width(entries: Iterable[Entry]) -> int:

@@ -39,7 +39,7 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
 def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabulary: int) -> LabelSpace:
     """Return a new label space, with negatives mined from `vocabulary` words of WordNet."""
     corpus = wordnet().thinned(vocabulary)
-    terminal.err.print(f"mining negatives from {corpus.name} (each word is encoded once and then kept)", soft_wrap=True)
+    terminal.err.print(f"mining negatives from {corpus.name} (what is encoded is kept)", soft_wrap=True)
     with words_bar() as progress:
         space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
     warn(near_duplicates(space))

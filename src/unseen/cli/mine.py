@@ -43,6 +43,9 @@ def mine(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Label space file to write; a folder for several.")
     ] = Path("space.safetensors"),
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Encode every word, also where codes tell which cannot be chosen.")
+    ] = False,
     examples: options.Examples = None,
     ray: options.Ray = None,
     workers: Annotated[int | None, typer.Option(help="With --ray: encoders at work; one per CPU slot.", min=1)] = None,
@@ -54,8 +57,9 @@ def mine(
 
     Example: `unseen mine --labels classes.txt --encoder offline -o space.safetensors --show`
 
-    The first run with an encoder computes vectors for the whole corpus (minutes); later runs read them (seconds).
-    With --ray the corpus is encoded by actors side by side; the label spaces are the same, bit for bit.
+    With the offline encoder, codes in the package tell which words may be chosen, and only these are encoded (seconds;
+    at least 99 % of the negatives are those of --exact). The first run with another encoder encodes the whole corpus
+    (minutes); later runs read it. With --ray the whole corpus is encoded by actors side by side, as with --exact.
 
     Example: `unseen mine --labels spaces/ -o mined/ --ray auto`
 
@@ -78,7 +82,7 @@ def mine(
     with words_bar() as progress:
         if ray is None:
             model = load_encoder(encoder)
-            made = _on_this_machine(wanted, model, settings, progress)
+            made = _on_this_machine(wanted, model, settings, progress, exact=exact)
         else:
             made = _on_ray(ray, wanted, encoder, settings, workers, gpus, progress)
         spaces = {}
@@ -96,10 +100,15 @@ def _check_examples(taught: ExampleImages, wanted: Mapping[str, Sequence[str]], 
 
 
 def _on_this_machine(
-    wanted: Mapping[str, Sequence[str]], encoder: Encoder, settings: dict[str, Any], progress: Progress
+    wanted: Mapping[str, Sequence[str]],
+    encoder: Encoder,
+    settings: dict[str, Any],
+    progress: Progress,
+    *,
+    exact: bool,
 ) -> Iterator[tuple[str, LabelSpace]]:
     for name, own in wanted.items():
-        yield name, LabelSpace.build(own, encoder, progress=progress, **settings)
+        yield name, LabelSpace.build(own, encoder, progress=progress, exact=exact, **settings)
 
 
 def _on_ray(

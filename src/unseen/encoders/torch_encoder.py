@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.device import gpu_dtype, pick_device
+from unseen.encoders.device import fast_dtype, gpu_dtype, pick_device
 from unseen.errors import LabelError
 from unseen.images import Image
+from unseen.images.inputs import ImageBatch, as_images
 
 TEXT_BATCH = 256  # prompts per forward pass
 
@@ -27,6 +28,8 @@ class TorchEncoder(ABC):
         self.name, self.model = name, model
         self.device = pick_device(device)
         self.dtype = dtype or gpu_dtype(self.device)
+        # texts are many and short: on a CPU that multiplies bfloat16 their products are taken in it, images in float32
+        self.text_products = dtype or fast_dtype(self.device)
         self.fingerprint = self._fingerprint()  # before the weights are rounded to another precision
         self.model.to(self.device, self.dtype)
 
@@ -56,9 +59,10 @@ class TorchEncoder(ABC):
     def _settings(self) -> str:
         """Return everything but the weights that can move a vector."""
 
-    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image."""
-        return self.vectors(self.prepare(batch)) if batch else self._no_vectors()
+    def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        images = as_images(batch)
+        return self.vectors(self.prepare(images)) if images else self._no_vectors()
 
     @torch.inference_mode()
     def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
@@ -73,13 +77,19 @@ class TorchEncoder(ABC):
         """Return the text tower's own vectors, of any length: what CSP averages over its templates."""
         if isinstance(prompts, str):
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
-        starts = range(0, len(prompts), TEXT_BATCH)
-        parts = [self._raw_texts(list(prompts[start : start + TEXT_BATCH])) for start in starts]
-        return torch.cat(parts) if parts else self._no_vectors()
+        if not prompts:
+            return self._no_vectors()
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # texts of like length need little padding
+        batches = [order[start : start + TEXT_BATCH] for start in range(0, len(order), TEXT_BATCH)]
+        rows = torch.cat([self._raw_texts([prompts[i] for i in batch]) for batch in batches])
+        return rows[torch.tensor(order, device=rows.device).argsort()]
 
     @torch.inference_mode()
     def _raw_texts(self, prompts: list[str]) -> Float[Tensor, "n d"]:
-        return self._text_tower(self._tokens(prompts).to(self.device)).float()
+        tokens = self._tokens(prompts).to(self.device)
+        is_mixed = self.text_products != self.dtype
+        with torch.autocast(self.device.type, dtype=self.text_products, enabled=is_mixed):
+            return self._text_tower(tokens).float()
 
     def _no_vectors(self) -> Float[Tensor, "0 d"]:
         return torch.empty(0, self.dim, device=self.device)

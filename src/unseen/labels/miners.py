@@ -18,7 +18,7 @@ from unseen.labels.prompts import (
     NICE_ADJECTIVE,
     PHOTO,
     PHOTO_OF,
-    Prompt,
+    WordedPrompt,
 )
 from unseen.labels.vectors import Candidates
 
@@ -99,10 +99,11 @@ class Miner:
     noun_share: float
     adjective_share: float
     count: int | None = None
-    prompt: Prompt = NICE
-    adjective_prompt: Prompt = NICE_ADJECTIVE
-    noun_prompt: Prompt | None = None  # where nouns of the corpus are worded otherwise than the known names
+    prompt: WordedPrompt = NICE
+    adjective_prompt: WordedPrompt = NICE_ADJECTIVE
+    noun_prompt: WordedPrompt | None = None  # where nouns of the corpus are worded otherwise than the known names
     corpus: Callable[[], Corpus] = synset_names
+    is_separable: bool = True  # whether the rank of a word depends on no other word of the corpus
 
 
 EXCLUDED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
@@ -140,6 +141,7 @@ MINERS: dict[str, Miner] = {
         0.13,
         prompt=NEGLABEL,
         adjective_prompt=NEGLABEL_ADJECTIVE,
+        is_separable=False,
     ),
     "tanl": Miner("the whole corpus", by_cosine(quantile), EXCLUDED, 1.0, 1.0),
     "clipscope-near": Miner(

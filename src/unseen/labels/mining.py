@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import LabelError
@@ -17,9 +17,19 @@ from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
 from unseen.labels.moving import with_examples
 from unseen.labels.names import check_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
+from unseen.labels.shortlist import WordCounts, lowest_of_each, shortlist
 from unseen.labels.space import LabelSpace
-from unseen.labels.vectors import Candidates, CorpusPrompts, encode_corpus
-from unseen.progress import Progress, no_progress
+from unseen.labels.vectors import (
+    Candidates,
+    CorpusPrompts,
+    Rows,
+    WordChunk,
+    candidates,
+    chunk_corpus,
+    distinct_rows,
+    encode_rows,
+)
+from unseen.progress import Progress, shown_progress
 
 NO_CORPUS = Corpus("none", {"noun.none": ("thing",)})  # where no negatives are wanted, WordNet need not be encoded
 
@@ -34,21 +44,29 @@ def build(
     corpus: Corpus | None = None,
     excluded: Iterable[str] | None = None,
     cache: Path | None = None,
+    exact: bool = False,
     examples: Examples | None = None,
-    progress: Progress = no_progress,
+    progress: Progress | None = None,
 ) -> LabelSpace:
     """Return `names` with at most `negatives` negatives mined from `corpus`, deterministically.
 
     `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
-    to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds;
-    `progress(done, total)` is called while words are encoded. `examples` of the names move their anchors, as far as
-    examples left out agree (`labels.with_examples`).
+    to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds. If the
+    encoder has approximate vectors of the corpus, only words that may be chosen are encoded; `exact` encodes them all.
+    `progress(done, total)` is called while words are encoded; without it, a terminal shows a bar. `examples` of the
+    names move their anchors, as far as examples left out agree (`labels.with_examples`).
     """
     names = check_names("names", names, at_least_one=True)
     spec = MiningSpec.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
     anchors = spec.prompt.encode(names, encoder).cpu()
-    words = encode_corpus(spec.corpus, encoder, spec.corpus_prompts, names=names, cache=cache, progress=progress)
-    space = spec.label_space(names, anchors, words, encoder)
+    chunks = chunk_corpus(spec.corpus, encoder, spec.corpus_prompts, cache=cache)
+    rows = distinct_rows(chunks, names)
+    counts = spec.counts(chunks, rows)
+    if not exact and MINERS[miner].is_separable:
+        rows = shortlist(chunks, rows, counts, encoder, lambda words: MINERS[miner].rank(words, anchors))
+    with shown_progress("words", progress) as report:
+        encode_rows(chunks, rows, encoder, progress=report)
+    space = spec.label_space(names, anchors, candidates(chunks, rows, WordChunk.read), encoder, counts)
     return with_examples(space, examples) if examples is not None else space
 
 
@@ -84,12 +102,24 @@ class MiningSpec:
         nouns = self.prompt if isinstance(self.prompt, PromptTemplates) else rule.prompt
         return CorpusPrompts(rule.noun_prompt or nouns, rule.adjective_prompt)
 
+    def counts(self, chunks: Iterable[WordChunk], rows: Iterable[Rows]) -> WordCounts:
+        """Return how many nouns and how many adjectives of these rows become negatives."""
+        rule = MINERS[self.miner]
+        sizes = [(chunk.is_adjective, len(wanted)) for chunk, wanted in zip(chunks, rows, strict=True)]
+        adjectives = sum(size for is_adjective, size in sizes if is_adjective)
+        nouns = sum(size for _, size in sizes) - adjectives
+        return _counts(nouns, adjectives, rule, rule.count if self.negatives is None else self.negatives)
+
     def label_space(
-        self, names: Sequence[str], anchors: Float[Tensor, "K d"], words: Sequence[Candidates], encoder: TextIdentity
+        self,
+        names: Sequence[str],
+        anchors: Float[Tensor, "K d"],
+        words: Sequence[Candidates],
+        encoder: TextIdentity,
+        counts: WordCounts,
     ) -> LabelSpace:
         """Return the names with their negatives, from vectors of both."""
-        rule = MINERS[self.miner]
-        chosen = _choose(words, rule.rank(words, anchors), rule, self.negatives)
+        chosen = _choose(words, MINERS[self.miner].rank(words, anchors), counts)
         all_words = [word for part in words for word in part.words]
         return LabelSpace(
             names=tuple(names),
@@ -122,33 +152,24 @@ def _mined_lists(corpus: Corpus | None, miner: Miner, excluded: Iterable[str] | 
     return source.without(set(miner.excluded) & set(source.lists) if excluded is None else excluded)
 
 
-def _choose(words: Sequence[Candidates], ranks: Tensor, miner: Miner, negatives: int | None) -> Int[Tensor, " L"]:
+def _choose(words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: WordCounts) -> Int[Tensor, " L"]:
     """Return the positions of the chosen words, mixed so that every prefix keeps nouns and adjectives in proportion."""
-    is_adjective = torch.cat([torch.full((len(part.words),), part.is_adjective) for part in words])
-    nouns, adjectives = _counts(is_adjective, miner, miner.count if negatives is None else negatives)
-    chosen = [_lowest(ranks, ~is_adjective, nouns), _lowest(ranks, is_adjective, adjectives)]
+    chosen = lowest_of_each(words, ranks, counts)
     place = torch.cat([(torch.arange(len(part)) + 0.5) / max(len(part), 1) for part in chosen])
     return torch.cat(chosen)[place.argsort(stable=True)]
 
 
-def _lowest(ranks: Float[Tensor, " n"], members: Bool[Tensor, " n"], count: int) -> Int[Tensor, " m"]:
-    positions = members.nonzero().flatten()
-    return positions[ranks[positions].argsort(stable=True)[:count]]
-
-
-def _counts(is_adjective: Bool[Tensor, " n"], miner: Miner, negatives: int | None) -> tuple[int, int]:
+def _counts(nouns: int, adjectives: int, miner: Miner, negatives: int | None) -> WordCounts:
     """Return how many nouns and adjectives to keep: the miner's shares, or `negatives` in all in their proportion."""
-    adjectives = int(is_adjective.sum())
-    nouns = len(is_adjective) - adjectives
     if negatives is None:
-        return int(miner.noun_share * nouns), int(miner.adjective_share * adjectives)
+        return WordCounts(int(miner.noun_share * nouns), int(miner.adjective_share * adjectives))
     if negatives < 0:
         raise LabelError(f"expected a number of negatives of at least 0, got {negatives}; pass for example 10000")
-    total = min(negatives, len(is_adjective))
+    total = min(negatives, nouns + adjectives)
     noun_weight, adjective_weight = miner.noun_share * nouns, miner.adjective_share * adjectives
     share = adjective_weight / max(adjective_weight + noun_weight, 1e-9)
     kept_adjectives = max(min(round(total * share), adjectives), total - nouns)
-    return total - kept_adjectives, kept_adjectives
+    return WordCounts(total - kept_adjectives, kept_adjectives)
 
 
 def _vectors_at(chosen: Int[Tensor, " L"], words: Sequence[Candidates], width: int) -> Float[Tensor, "L d"]:

@@ -56,6 +56,13 @@ class Prompt(Protocol):
         """Return one unit vector per name."""
 
 
+class WordedPrompt(Prompt, Protocol):
+    """A prompt that puts a name into words: any word of a corpus can go through it."""
+
+    def texts(self, name: str) -> list[str]:
+        """Return the texts whose vectors are averaged."""
+
+
 @dataclass(frozen=True)
 class PromptTemplates:
     """One or more templates with one `{}` each; vectors are averaged over templates, then normalised.
@@ -101,6 +108,10 @@ class AdjectiveNounTemplates:
     def description(self) -> str:
         """Return nouns and templates, joined."""
         return f"{self.templates.description} with {' '.join(self.nouns)}"
+
+    def texts(self, name: str) -> list[str]:
+        """Return '<adjective> <noun>' in every template."""
+        return self.templates.texts(f"{name} {self._noun(name)}")
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
         """Return the vector of '<adjective> <noun>' for each adjective."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from unseen.errors import EncoderError
 from unseen.labels import LabelSpace, MiningSpec, Prompt
 from unseen.labels.prompts import TextEncoder, text_fingerprint
-from unseen.labels.vectors import WordChunk, candidates, chunk_corpus
+from unseen.labels.vectors import Rows, WordChunk, candidates, chunk_corpus, distinct_rows
 from unseen.progress import Progress, no_progress
 from unseen.scale import cluster
 
@@ -133,9 +133,10 @@ def choose_for_names(
     """Return the names with their negatives; runs in a task, where vectors come out of the object store."""
     chunks, vectors, spec, identity, threads = shared
     torch.set_num_threads(threads)
-    words = candidates(chunks, partial(_fetch_vectors, vectors), names)
-    return spec.label_space(names, anchors.clone(), words, identity)
+    rows = distinct_rows(chunks, names)
+    words = candidates(chunks, rows, partial(_fetch_vectors, vectors))
+    return spec.label_space(names, anchors.clone(), words, identity, spec.counts(chunks, rows))
 
 
-def _fetch_vectors(vectors: Mapping[Path, Any], chunk: WordChunk) -> Float16[Tensor, "n d"]:
-    return cluster.module().get(vectors[chunk.path])
+def _fetch_vectors(vectors: Mapping[Path, Any], chunk: WordChunk, rows: Rows) -> Float16[Tensor, "n d"]:
+    return cluster.module().get(vectors[chunk.path])[torch.tensor(rows, dtype=torch.long)]

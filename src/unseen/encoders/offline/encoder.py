@@ -24,6 +24,7 @@ from unseen.encoders.offline.text import TextTower
 from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
+from unseen.images.inputs import ImageBatch, as_images
 from unseen.progress import Progress, no_progress
 
 TOWER = WheelFile(
@@ -62,9 +63,9 @@ class OfflineEncoder:
         """Return the identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
         return self.text_tower.fingerprint
 
-    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image."""
-        return self.vectors(self.prepare(batch))
+    def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        return self.vectors(self.prepare(as_images(batch)))
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
@@ -83,6 +84,15 @@ class OfflineEncoder:
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one unit vector per text, from the sentence encoder and our head."""
         return self.text_tower(prompts)
+
+    @property
+    def coarse_error(self) -> float:
+        """Return the root mean square error of cosines that are taken with `coarse_texts`."""
+        return self.text_tower.codes.cosine_error
+
+    def coarse_texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return approximate vectors of words of the corpus in known templates, NaN for other texts."""
+        return self.text_tower.coarse(prompts)
 
     @cached_property
     def text_tower(self) -> TextTower:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -74,6 +75,19 @@ class Block:
         return x + self.fc2.project(silu(self.fc1.project(self.norm2.norm(x)), inplace=True))
 
 
+class TokenBlock(Protocol):
+    """A transformer block in any arithmetic."""
+
+    def tokens(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
+        """Return all tokens after this block."""
+
+    def summary(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n d"]:
+        """Return the class token alone."""
+
+    def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
+        """Return tokens that attend to themselves only."""
+
+
 @dataclass(frozen=True)
 class VisionTower:
     """CLIP's image side: pixels in, vectors out, neither normalised."""
@@ -82,7 +96,7 @@ class VisionTower:
     class_token: Float[Tensor, " d"]
     positions: Float[Tensor, "t d"]
     pre_norm: Affine
-    blocks: tuple[Block, ...]
+    blocks: tuple[TokenBlock, ...]
     post_norm: Affine
     projection: Float[Tensor, "o d"]
     patch_size: int

@@ -1,0 +1,217 @@
+"""What a user waits for: the command line, the first verdict, the words of the corpus, and how much memory it takes.
+
+    python benchmarks/first_run.py start                       # seconds to the first line of some commands
+    python benchmarks/first_run.py verdict                     # first verdict of `detect` on ten photos, empty cache
+    python benchmarks/first_run.py words                       # words per second against plain transformers float32
+    python benchmarks/first_run.py negatives ../shared/clip-b16   # codes against exact (ten CPU minutes)
+    python benchmarks/first_run.py memory                      # peak of `detect` over 1,000, 10,000 and 100,000 images
+
+`verdict`, `words` and `negatives` need `unseen models fetch offline`. CPU seconds are those of all threads: on a busy
+machine they tell more than seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image as Pillow
+from torch import Tensor
+
+from unseen import LabelSpace, demo, detectors
+from unseen.bench import Row, command
+from unseen.bench.command import Arguments
+from unseen.bench.timing import alternating_seconds
+from unseen.encoders import load_encoder
+from unseen.encoders.offline import text
+from unseen.encoders.offline.encoder import TOWER
+from unseen.evaluate import evaluate
+from unseen.labels import wordnet
+from unseen.trial import Trial
+from vocabulary import tasks
+
+COMMANDS = (["--version"], ["--help"], ["keys", "list"], ["demo"])
+STREAMS = (1_000, 10_000, 100_000)
+REFERENCE = "transformers float32"
+
+
+def main() -> None:
+    parser = command.parser(__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("folder", type=Path, nargs="?", help="stored features, for `negatives`")
+    parser.add_argument("--cache", type=Path, help="where vectors of words are kept, for `negatives`")
+    parser.set_defaults(threads=2)
+    arguments = command.parse(parser)
+    command.show(PARTS[arguments.part](arguments), arguments)
+
+
+def start(arguments: Arguments) -> Iterator[Row]:
+    """Time some commands to their first line, the best of five."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"XDG_DATA_HOME": folder}
+        for words in COMMANDS:
+            runs = [first_line([*words], Path(folder), environment) for _ in range(5)]
+            yield {"command": f"unseen {' '.join(words)}", "seconds": min(run[0] for run in runs),
+                   "CPU seconds": min(run[1] for run in runs)}  # fmt: skip
+
+
+def verdict(arguments: Arguments) -> Iterator[Row]:
+    """Run `detect` on ten photos with the models fetched and nothing else in the cache."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        photos(folder / "photos", 10)
+        for file in (TOWER, *text.wheel_files().values()):
+            (folder / "cache").mkdir(exist_ok=True)
+            (folder / "cache" / file.path.parent.name).symlink_to(file.path.parent)
+        words = ["detect", str(folder / "photos"), "--label", "cat", "--label", "dog", "--label", "horse"]
+        environment = {"UNSEEN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(arguments.threads)}
+        for case in ("first run", "second run"):
+            seconds, cpu = first_line(words, folder, environment)
+            yield {"case": f"detect, {case}", "seconds to the first verdict": seconds, "CPU seconds": cpu}
+
+
+def first_line(words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
+    """Return the seconds until a command prints its first line on stdout, and the CPU seconds of all of it."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    run = [sys.executable, "-m", "unseen", *words]
+    with subprocess.Popen(run, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+        seconds = time.perf_counter() - started
+        process.stdout.read()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def photos(folder: Path, count: int) -> None:
+    """Write photos of the demo's pack as JPEG files."""
+    folder.mkdir()
+    pack = demo.load()
+    for i in range(count):
+        (folder / f"{i:06d}.jpg").write_bytes(pack.thumbnails[i % len(pack.thumbnails)])
+
+
+def words(arguments: Arguments) -> Iterator[Row]:
+    """Time the text towers on words of the corpus in alternation, in CPU seconds."""
+    sample = [word for words in wordnet().lists.values() for word in words[::150]]
+    prompts = [f"a photo of a {word}." for word in sample]
+    for tower, works in (("sentence encoder", sentence_works(prompts)), ("CLIP ViT-B/16's texts", clip_works())):
+        vectors = {name: work() for name, work in works.items()}
+        seconds = alternating_seconds(works, rounds=3, clock=time.process_time)
+        for name, times in seconds.items():
+            cosine = torch.nn.functional.cosine_similarity(vectors[name], vectors[REFERENCE]).min()
+            yield {"tower": f"{tower}, {name}", "words per CPU second": len(vectors[name]) / min(times),
+                   "ratio": min(seconds[REFERENCE]) / min(times), "min cosine": float(cosine)}  # fmt: skip
+
+
+def sentence_works(prompts: list[str]) -> dict[str, Callable[[], Tensor]]:
+    plain, ours = text.load_sentence_encoder(), text.load_text_tower().sentences
+    batches = [prompts[i : i + 64] for i in range(0, len(prompts), 64)]
+    # as plain use of transformers does it: in the order given, padded to the longest of a batch
+    return {REFERENCE: lambda: torch.cat([plain(batch) for batch in batches]), "unseen": lambda: ours(prompts)}
+
+
+def clip_works() -> dict[str, Callable[[], Tensor]]:
+    """Return CLIP's text tower with random weights, on tokens of random length: no hub is needed to time it."""
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    model: Any = CLIPTextModelWithProjection(CLIPTextConfig(projection_dim=512)).eval()
+    lengths = (4 + torch.distributions.Geometric(0.4).sample((512,)).clamp(max=12)).int().tolist()
+    order = sorted(range(512), key=lambda i: lengths[i])
+
+    @torch.inference_mode()
+    def run(rows: Sequence[int], dtype: torch.dtype) -> Tensor:
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+            return torch.cat([encode(list(rows[i : i + 256])) for i in range(0, len(rows), 256)]).float()
+
+    def encode(rows: list[int]) -> Tensor:
+        ids = torch.full((len(rows), max(lengths[i] for i in rows)), 49407)
+        for place, row in enumerate(rows):
+            ids[place, : lengths[row] - 1] = torch.arange(lengths[row] - 1) * 37 + row
+        return model(input_ids=ids).text_embeds
+
+    def ours() -> Tensor:
+        return run(order, torch.bfloat16)[torch.tensor(order).argsort()]
+
+    return {REFERENCE: partial(run, range(512), torch.float32), "as HubEncoder does": ours}
+
+
+def negatives(arguments: Arguments) -> Iterator[Row]:
+    """Compare label spaces mined with codes and mined exactly: negatives in common, and AUROC on real features."""
+    encoder = load_encoder("offline")
+    settings = {"all words": (None, 10_000), "10,000 words": (wordnet().thinned(10_000), 5_000)}
+    for title, names, trial in [("1 name", ["golden retriever"], None), *tasks(arguments.folder)]:
+        for words, (corpus, count) in settings.items():
+            encoded: list[int] = []
+            options: dict[str, Any] = {"corpus": corpus, "negatives": count, "cache": arguments.cache}
+            exact = LabelSpace.build(names, encoder, exact=True, **options)
+            coarse = LabelSpace.build(names, encoder, progress=lambda _, total, e=encoded: e.append(total), **options)
+            common = len(set(coarse.negatives) & set(exact.negatives)) / len(exact.negatives)
+            spaces = {"codes": coarse, "exact": exact} if trial else {}
+            aurocs = {f"AUROC {name}": auroc(space, trial) for name, space in spaces.items()}
+            yield {"case": f"{title}, {words}", "negatives": count, "words encoded": encoded[-1],
+                   "same negatives %": 100 * common, **aurocs}  # fmt: skip
+
+
+def auroc(space: LabelSpace, trial: Trial) -> float:
+    return 100 * evaluate(detectors.make(detectors.DEFAULT, space), trial).metrics["auroc"]
+
+
+def memory(arguments: Arguments) -> Iterator[Row]:
+    """Run `detect` over tiny PNG files with a model of one layer, so that what grows with the stream shows."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        encoder = tiny_clip(folder / "model")
+        space = LabelSpace.build(["cat", "dog"], load_encoder(encoder), negatives=50, corpus=wordnet().thinned(200))
+        space.save(folder / "space.safetensors")
+        for count in STREAMS:
+            images = folder / f"{count}"
+            tiny_images(images, count)
+            words = ["detect", str(images), "--space", str(folder / "space.safetensors"), "--encoder", str(encoder)]
+            yield {"images": count, "peak MiB": peak_of(words, folder) / 2**20}
+
+
+def peak_of(words: Sequence[str], folder: Path) -> int:
+    """Return the largest resident memory of a command, in bytes."""
+    script = "import resource, sys, unseen.__main__ as entry\ntry: entry.main()\nfinally: print(resource.getrusage("
+    script += "resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    run = [sys.executable, "-c", script, *words]
+    result = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=True)
+    return 1024 * int(result.stderr.split()[-1])
+
+
+def tiny_images(folder: Path, count: int) -> None:
+    folder.mkdir()
+    colours = torch.randint(0, 256, (count, 3), generator=torch.Generator().manual_seed(0)).tolist()
+    for i, colour in enumerate(colours):
+        Pillow.new("RGB", (8, 8), tuple(colour)).save(folder / f"{i:06d}.png")
+
+
+def tiny_clip(folder: Path) -> Path:
+    """Save a CLIP of one layer with its processor and tokenizer."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from helpers.tiny_models import save_clip
+
+    return save_clip(folder)
+
+
+PARTS: dict[str, Callable[[Arguments], Iterator[Row]]] = {
+    "start": start,
+    "verdict": verdict,
+    "words": words,
+    "negatives": negatives,
+    "memory": memory,
+}
+
+if __name__ == "__main__":
+    main()

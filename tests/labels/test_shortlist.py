@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.tiny_text import HashEncoder
+from unseen import LabelSpace
+from unseen.labels import Corpus
+from unseen.labels.prompts import NICE
+from unseen.labels.vectors import CorpusPrompts, chunk_corpus
+from unseen.storage.files import save_tensors
+
+WORDS = Corpus(
+    "small",
+    {"adj.all": tuple(f"adjective {i}" for i in range(100)), "noun.act": tuple(f"act {i}" for i in range(900))},
+)
+NAMES = ["cat", "dog", "fox"]
+
+
+class CoarseHashEncoder(HashEncoder):
+    """A hash encoder that has approximate vectors of all texts but those with a certain word."""
+
+    coarse_error = 0.01
+
+    def __init__(self, without: str = "no such word") -> None:
+        super().__init__(dim=16)
+        self.without = without
+
+    def coarse_texts(self, prompts: Sequence[str]) -> Tensor:
+        noise = torch.randn(len(prompts), self.dim, generator=torch.Generator().manual_seed(0))
+        rows = torch.stack([self._row(prompt) for prompt in prompts]) + self.coarse_error * noise
+        rows[torch.tensor([self.without in prompt for prompt in prompts])] = torch.nan
+        return 0.9 * rows if self.without == "shrunk" else rows
+
+
+def build(cache: Path, encoder: HashEncoder, **options: object) -> LabelSpace:
+    return LabelSpace.build(NAMES, encoder, **{"corpus": WORDS, "negatives": 100, "cache": cache} | options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("miner", ["wordnet", "adaneg", "clipscope-near", "clipscope-far"])
+def test_the_shortlist_gives_the_same_negatives_and_encodes_fewer_words(tmp_path: Path, miner: str) -> None:
+    encoder = CoarseHashEncoder()
+    found = build(tmp_path / "a", encoder, miner=miner)
+    exact = build(tmp_path / "b", CoarseHashEncoder(), miner=miner, exact=True)
+    shared = set(found.negatives) & set(exact.negatives)
+    assert len(found.negatives) == len(exact.negatives)
+    assert len(shared) >= 0.99 * len(exact.negatives)
+    assert encoder.encoded < 300
+
+
+def test_words_without_an_approximate_vector_are_encoded(tmp_path: Path) -> None:
+    encoder = CoarseHashEncoder(without="act 7")  # and 70 to 79, 700 to 799
+    found = build(tmp_path / "a", encoder)
+    exact = build(tmp_path / "b", HashEncoder(dim=16))
+    assert set(found.negatives) == set(exact.negatives)
+    assert [word for word in exact.negatives if word.startswith("act 7")]
+
+
+def test_where_no_word_has_an_approximate_vector_all_are_encoded(tmp_path: Path) -> None:
+    encoder = CoarseHashEncoder(without="")
+    assert build(tmp_path / "a", encoder).negatives == build(tmp_path / "b", HashEncoder(dim=16)).negatives
+    assert encoder.encoded == 1000 + len(NAMES)
+
+
+@pytest.mark.parametrize("options", [{"exact": True}, {"miner": "dnm"}], ids=str)
+def test_all_words_are_encoded_when_asked_for_or_where_ranks_depend_on_each_other(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    encoder = CoarseHashEncoder()
+    build(tmp_path, encoder, **options)
+    assert encoder.encoded == 1000 + len(NAMES)
+
+
+def test_words_encoded_for_one_label_space_are_not_encoded_again_for_another(tmp_path: Path) -> None:
+    build(tmp_path, CoarseHashEncoder())
+    again, more = CoarseHashEncoder(), CoarseHashEncoder()
+    build(tmp_path, again)
+    assert again.encoded == len(NAMES)
+    assert build(tmp_path, more, negatives=300).negatives == build(tmp_path / "b", more, negatives=300).negatives
+    fresh = CoarseHashEncoder()
+    build(tmp_path / "c", fresh, negatives=300)
+    assert more.encoded < 2 * fresh.encoded
+
+
+def test_vectors_that_version_01_kept_in_whole_chunks_are_read(tmp_path: Path) -> None:
+    encoder = HashEncoder(dim=16)
+    for chunk in chunk_corpus(WORDS, encoder, CorpusPrompts(NICE, NICE), cache=tmp_path):
+        vectors = {"vectors": chunk.encode(encoder)}
+        save_tensors(chunk.path, vectors, kind="text-vectors", header=chunk.header)
+        assert chunk.is_cached
+        torch.testing.assert_close(chunk.read([3, 1]), vectors["vectors"][[3, 1]], rtol=0, atol=0)
