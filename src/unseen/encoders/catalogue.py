@@ -10,7 +10,7 @@ import torch
 
 from unseen.encoders.base import SplitEncoder
 from unseen.encoders.offline import encoder as offline
-from unseen.errors import SettingError
+from unseen.errors import EncoderError, SettingError
 from unseen.progress import Progress, no_progress
 
 SHORT_NAMES: Mapping[str, str] = {
@@ -27,7 +27,8 @@ BACKENDS: Mapping[str, tuple[str, str]] = {
     "open_clip": ("unseen.encoders.open_clip", "OpenClipEncoder"),
     "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
 }
-OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
+# short, and as a label space names it: every encoder loads by its own name
+OFFLINE = {"offline": "", "offline-b16": "", "offline-b16-int8": "int8"}
 
 
 def load_encoder(
@@ -36,9 +37,11 @@ def load_encoder(
     """Return the encoder called `name`.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen export`.
+    ONNX file written by `unseen export`. `dtype` is that of the large products; torch.int8 is the offline encoder's.
     """
     backend, rest = resolve_name(name)
+    if dtype is torch.int8 and backend != "offline":
+        raise EncoderError(f"expected the encoder offline for precision int8, got {name}; leave --precision out")
     module, cls = BACKENDS[backend]
     make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
     return make(rest, device=device, dtype=dtype)
@@ -49,7 +52,7 @@ def resolve_name(name: str | Path) -> tuple[str, str]:
     text = str(name)
     prefix, colon, rest = text.partition(":")
     if text in OFFLINE:
-        return "offline", ""
+        return "offline", OFFLINE[text]
     if colon and prefix in BACKENDS:
         return prefix, rest
     if text.endswith(".onnx"):

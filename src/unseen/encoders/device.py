@@ -2,6 +2,18 @@
 
 import torch
 
+from unseen.errors import check_choice
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+
+
+def named_precision(name: str | None) -> torch.dtype | None:
+    """Return the dtype of a precision by its name; None is what suits the device."""
+    if name is None:
+        return None
+    check_choice("a precision", name, PRECISIONS)
+    return PRECISIONS[name]
+
 
 def pick_device(device: torch.device | str | None) -> torch.device:
     """Return the device asked for, else a GPU where there is one."""
