@@ -55,7 +55,7 @@ def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
 
 def graphs(detector: PooledEvidence) -> Row:
     """Return which sizes of step were recorded, and the time of the largest on the GPU."""
-    recordings = detector._replay.recordings
+    recordings = detector._replay.recordings  # 0: one sample that waits for an update
     found: Row = {"sizes": [size for size, one in sorted(recordings.items()) if one is not None]}
     largest = recordings.get(max(recordings, default=0))
     if largest is None:

@@ -23,7 +23,7 @@ from unseen.bench.jsonl import Row
 REPOSITORY = Path(__file__).parents[1]
 SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))
 WORK = """
-import json, sys, time, torch
+import json, resource, sys, time, torch
 from torch.nn.functional import normalize
 torch.set_num_threads(1)
 known, negatives, samples, singles = map(int, sys.argv[1:])
@@ -36,6 +36,7 @@ is_known, place = torch.rand(samples) < 5 / 6, torch.rand(samples)
 picked = torch.where(is_known, place * known, known + place * negatives).long()
 noise, strength = normalize(torch.randn(samples, 512), dim=-1), 0.1 + 0.25 * torch.rand(samples, 1)
 z = normalize(strength * anchors[picked] + noise, dim=-1)
+before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Python, torch, text and features
 def each(work, count):
     start = time.process_time()
     work()
@@ -46,6 +47,7 @@ session = Session(detector)
 found = {"detector, one call": each(lambda: detector.observe(detector.start(), z), samples)}
 found["Session, batches of 512"] = each(lambda: [session.observe(part) for part in z.split(512)], samples)
 found["Session, one by one"] = each(lambda: [session.observe(row) for row in z[:singles].split(1)], singles)
+found["peak memory"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(json.dumps(found))
 """
 
@@ -79,13 +81,15 @@ def times(checkout: Path, sizes: tuple[int, ...]) -> dict[str, float]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    heads = ("what", "names + negatives", "old, µs per sample", "new, µs per sample", "ratio")
+    heads = ("what", "names + negatives", "old", "new", "ratio")
     return markdown_table(heads, map(cells, rows))
 
 
 def cells(row: Row) -> tuple[str, ...]:
     size = f"{row['known']:,} + {row['negatives']:,}"
-    return row["case"], size, f"{1e6 * row['old']:,.0f}", f"{1e6 * row['new']:,.0f}", f"{row['ratio']:.2f}"
+    unit, times = ("MB", 1e-6) if row["case"] == "peak memory" else ("µs per sample", 1e6)
+    old, new = (f"{times * row[version]:,.0f} {unit}" for version in ("old", "new"))
+    return row["case"], size, old, new, f"{row['ratio']:.2f}"
 
 
 if __name__ == "__main__":

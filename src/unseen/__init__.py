@@ -1,19 +1,41 @@
-"""Know which images belong to none of your classes. No training, no labels: unseen learns from the stream itself."""
+"""Know which images belong to none of your classes. No training, no labels: unseen learns from the stream itself.
+
+    encoder = unseen.load_encoder("offline")                          # or "ViT-B/16", a hub id, a folder, your model
+    space = unseen.LabelSpace.build(["cat", "dog"], encoder)          # names, and negatives mined for them
+    session = unseen.Session(space, encoder=encoder)                  # the recommended detector, an adaptive threshold
+    for batch in unseen.read_images("photos/"):
+        for image, verdict in zip(batch, session.observe(batch)):     # learns and judges; session.score only judges
+            print(image.path, verdict.name or "unknown", verdict.confidence)
+    session.save("state.safetensors")                                 # unseen.Session.load goes on
+
+load_encoder     images and texts -> unit vectors
+LabelSpace       known and negative names with their vectors: build, save, load
+read_images      folders, globs, lists, archives, videos, or images you hold -> batches
+Session          one stream in progress: observe, score, calibrate, rejudge, save, load
+SessionSpec      the description that a session is built from
+Verdict          what is decided about an image
+Verdicts         a table of those: JSON, CSV, Arrow, pandas
+detectors        the methods by name: detectors.make("online", space)
+threshold        the rules that turn margins into verdicts
+
+The command line is `unseen --help`.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from unseen.version import __version__
+
 if TYPE_CHECKING:
-    from unseen import detectors, threshold
+    from unseen import detectors, discover, threshold
     from unseen.encoders import load_encoder
     from unseen.images import read_images
     from unseen.labels import LabelSpace
     from unseen.session import Session, SessionSpec
     from unseen.verdicts import Verdict, Verdicts
 
-__version__ = "0.2.0"
 __all__ = [
     "LabelSpace",
     "Session",
@@ -22,6 +44,7 @@ __all__ = [
     "Verdicts",
     "__version__",
     "detectors",
+    "discover",
     "load_encoder",
     "read_images",
     "threshold",

@@ -11,6 +11,7 @@ from torch import Tensor
 from unseen.detectors.state import flatten, unflatten
 from unseen.errors import StateError
 from unseen.storage.files import load_tensors, save_tensors
+from unseen.version import __version__
 
 KIND = "state"
 VERSION = 3  # of the file; unseen 0.1 wrote no version, 2 had no reservoir
@@ -25,12 +26,13 @@ class Checkpoint(NamedTuple):
     states: dict[str, dict[str, Tensor]]
     identity: dict[str, Any]
     version: int = VERSION  # of the file
+    written_by: str = ""  # version of unseen that wrote it, "" before 0.2
 
 
 def save(path: str | Path, states: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Write named states (None or NamedTuples, nested or not, of tensors) with what they belong to."""
     tensors = {f"{name}.{field}": tensor for name, state in states.items() for field, tensor in flat(state).items()}
-    header = json.dumps({"version": VERSION, **identity}, sort_keys=True, default=_by_name)
+    header = json.dumps({"version": VERSION, "unseen": __version__, **identity}, sort_keys=True, default=_by_name)
     save_tensors(path, tensors, kind=KIND, header=header)
 
 
@@ -86,11 +88,11 @@ def agree(what: str, expected: Any, got: Any, remedy: str) -> None:
 
 def _current(found: Checkpoint) -> Checkpoint:
     """Return a checkpoint in the words of this version; refuse one that only another version can read."""
-    version = found.identity.pop("version", 1)
+    version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
         raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
     if version > OLD_WORDS:
-        return found
+        return found._replace(written_by=written_by)
     if found.identity.get("detector") == "default":
         raise StateError(
             "expected a state of the detector 'pooled', got one of 'default' as unseen 0.1 wrote it; "

@@ -63,9 +63,12 @@ class MissingExtra(UnseenError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
+        from unseen.install import extra_command  # late: few need it, and the metadata of packages take a while
+
         self.package, self.extra = package, extra
         super().__init__(
-            f"expected the package {package!r} for this, got none; install it with: pip install 'unseen[{extra}]'"
+            f"expected the package {package!r} (extra unseen[{extra}]) for this, got none; "
+            f"install it with: {extra_command(extra)}"
         )
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
 from unseen.detectors import Detector
-from unseen.errors import StateError
+from unseen.encoders import Encoder
+from unseen.errors import SettingError, StateError
+from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.labels import LabelSpace
 from unseen.reservoir import UNKNOWN, Reservoir
 from unseen.threshold import Adaptive, Calibrated, Calibration, ThresholdRule, calibration
@@ -43,11 +45,25 @@ class Session:
     """Hold the state of one stream. One thread may observe; any number may score meanwhile and see whole snapshots."""
 
     def __init__(
-        self, detector: Detector[Any] | LabelSpace, rule: ThresholdRule[Any] | None = None, *, keep: int = UNKNOWN
+        self,
+        detector: Detector[Any] | LabelSpace,
+        rule: ThresholdRule[Any] | None = None,
+        *,
+        keep: int = UNKNOWN,
+        encoder: Encoder | None = None,
     ) -> None:
-        """Start a stream; of its unknown images at most `keep` are kept for `unseen.discover`."""
+        """Start a stream; of its unknown images at most `keep` are kept for `unseen.discover`.
+
+        A label space alone gets the recommended detector. With an encoder, `observe` and `score` take images too.
+        """
         if isinstance(detector, LabelSpace):
             detector = detectors.make(detectors.DEFAULT, detector)
+        if not isinstance(detector, Detector):
+            raise SettingError(
+                f"expected a LabelSpace or a detector, got {type(detector).__name__}; "
+                "pass LabelSpace.build(names, encoder), or detectors.make(name, space)"
+            )
+        self.encoder = encoder
         self._detector = detector
         rule = (rule or Adaptive()).for_detector(derives_baseline=detector.derives_baseline)
         zero = torch.zeros((), dtype=torch.int64)
@@ -88,8 +104,14 @@ class Session:
         """Return the images that are kept."""
         return self._reservoir
 
-    def observe(self, z: Float[Tensor, "T d"], keys: Sequence[str] = ()) -> Verdicts:
-        """Learn from features in arrival order and return a verdict for each; `keys` is what kept images are called."""
+    def observe(self, z: Float[Tensor, "T d"] | Any, keys: Sequence[str] = ()) -> Verdicts:
+        """Learn from features in arrival order and return a verdict for each; `keys` is what kept images are called.
+
+        Features are a tensor, an array or a list of vectors; with an encoder, images in any form that
+        `images.inputs.as_images` takes.
+        """
+        z, names = self._features(z)
+        keys = keys or names
         rule, before = self._live
         reading, state = self.detector.observe(before.detector, z)
         reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
@@ -99,23 +121,30 @@ class Session:
         self._reservoir = self._reservoir.after(z, verdicts, int(before.tally.seen), keys)
         return verdicts
 
-    def score(self, z: Float[Tensor, "T d"]) -> Verdicts:
-        """Return verdicts without learning anything."""
+    def score(self, z: Float[Tensor, "T d"] | Any) -> Verdicts:
+        """Return verdicts without learning anything; `observe` says what `z` may be."""
+        z, _ = self._features(z)
         rule, snapshot = self._live
         reading = self.detector.score(snapshot.detector, z).cpu()
         return Verdicts(self.detector.labels.names, reading, rule.read(snapshot.threshold, reading.margin))
+
+    def _features(self, value: Any) -> KeyedFeatures:
+        labels = self.detector.labels
+        z, keys = as_features(value, self.encoder, most_dims=3 if self.detector.parts else 2)
+        return KeyedFeatures(z if isinstance(value, Tensor) else z.to(labels.id_anchors.device), keys)
 
     def rejudge(self, verdicts: Verdicts) -> Verdicts:
         """Return verdicts on the same margins under the threshold and the confidence as they are now."""
         rule, snapshot = self._live
         return verdicts.rejudged(rule.read(snapshot.threshold, verdicts.margin))
 
-    def calibrate(self, z: Float[Tensor, "n d"], *, recall: float = 0.95) -> Calibration:
+    def calibrate(self, z: Float[Tensor, "n d"] | Any, *, recall: float = 0.95) -> Calibration:
         """Bound the threshold by images that are known to be known, from now on; nothing is learned from them.
 
         A new known image then passes with probability at least `recall`, as long as the detector does not move its
         margins: calibrate again after it has learned much. See `threshold.Calibrated`.
         """
+        z, _ = self._features(z)
         check_images(len(z), recall)
         before, snapshot = self._live
         margins = self.detector.score(snapshot.detector, z).cpu().margin
@@ -146,7 +175,14 @@ class Session:
         return {**self.snapshot._asdict(), "reservoir": self._reservoir.tensors()}
 
     @classmethod
-    def load(cls, source: str | Path | bytes, labels: LabelSpace, *, detector: Detector[Any] | None = None) -> Session:
+    def load(
+        cls,
+        source: str | Path | bytes,
+        labels: LabelSpace,
+        *,
+        detector: Detector[Any] | None = None,
+        encoder: Encoder | None = None,
+    ) -> Session:
         """Go on from a saved state; refuse one that belongs to another label space or detector.
 
         A registered detector is rebuilt from the file; pass `detector` for one of your own.
@@ -154,6 +190,7 @@ class Session:
         found = checkpoint.load(source)
         spec = SessionSpec.of_identity(found.identity, labels)
         session = spec.build() if detector is None else cls(detector, spec.rule)
+        session.encoder = encoder
         return session.resumed(found)
 
     def resumed(self, found: checkpoint.Checkpoint) -> Session:

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import CLIPModel
+from transformers import CLIPImageProcessorPil, CLIPModel, CLIPProcessor
 
-from helpers.tiny_models import CONTEXT, pictures, save_clip, save_siglip
+from helpers.tiny_models import CONTEXT, pictures, save_clip, save_siglip, tokenizer
 from unseen.encoders.catalogue import SHORT_NAMES, load_encoder, resolve_name
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.offline.tower import VisionTower
@@ -116,9 +116,28 @@ def test_names_resolve_to_a_backend_and_its_own_name():
 
 def test_open_clip_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'unseen\[open-clip\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[open-clip\]'"):
         load_encoder("open_clip:RN50/openai")
 
 
 def _vision_weights(folder):
     return {k: v for k, v in CLIPModel.from_pretrained(folder).state_dict().items() if k.startswith("vis")}
+
+
+def test_a_loaded_model_with_its_processor_is_the_encoder_of_its_folder(clip):
+    named, folder = load_encoder(clip, device="cpu"), clip
+    model, images = CLIPModel.from_pretrained(folder), CLIPImageProcessorPil.from_pretrained(folder)
+    for parts in ((images, tokenizer()), (CLIPProcessor(image_processor=images, tokenizer=tokenizer()),)):
+        own = load_encoder(model, *parts, device="cpu")
+        assert own.fingerprint == named.fingerprint
+        assert torch.equal(own.images(pictures(2)), named.images(pictures(2)))
+        assert torch.equal(own.texts(["a cat"]), named.texts(["a cat"]))
+    with pytest.raises(EncoderError, match=r"load_encoder\(model, image_processor, tokenizer\)"):
+        load_encoder(model, images)
+
+
+def test_a_model_that_is_no_clip_is_refused_with_what_would_work() -> None:
+    with pytest.raises(EncoderError, match=r"load_encoder\(model, processor\).* got Linear and 0 more"):
+        load_encoder(torch.nn.Linear(2, 2))
+    with pytest.raises(SettingError, match="got 1 more; pass the model itself"):
+        load_encoder("offline", object())

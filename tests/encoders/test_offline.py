@@ -90,7 +90,7 @@ def test_weights_that_are_not_symmetric_are_refused(tmp_path):
 
 def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'unseen\[encode\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[encode\]'"):
         offline.read_weights(tmp_path / "m.onnx")
 
 

@@ -97,3 +97,10 @@ def test_weights_trained_with_quick_gelu_get_it(monkeypatch):
         with pytest.raises(EncoderError, match="no network"):
             load_encoder(f"open_clip:{source}")
         assert (asked["name"], asked["force_quick_gelu"]) == (source.split("/")[0], quick)
+
+
+def test_a_loaded_model_with_its_preprocessing_and_tokenizer_gives_the_same_vectors(encoder):
+    own = load_encoder(encoder.model, encoder.preprocess, encoder.tokenizer, device="cpu")
+    assert torch.equal(own.images(pictures(2)), encoder.images(pictures(2)))
+    with pytest.raises(EncoderError, match="get_tokenizer"):
+        load_encoder(encoder.model, encoder.preprocess)

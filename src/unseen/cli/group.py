@@ -12,7 +12,11 @@ from unseen.discover import group as grouped
 from unseen.discover.groups import SMALLEST, group_features
 from unseen.errors import SettingError
 from unseen.features import load_features
+from unseen.images import find_images
+from unseen.images.decode import jpeg_thumbnail
+from unseen.images.sources import read_entries
 from unseen.report import group_page
+from unseen.report.stream_page import SIDE
 from unseen.storage.locks import locked
 
 SHOWN = 20
@@ -42,7 +46,7 @@ def group(
         found = _of_features(features, space, words, encoder, smallest)
     assert found is not None
     if report:
-        group_page.write(report, found, title=f"unseen group: {state or features}")
+        group_page.write(report, found, title=f"unseen group: {state or features}", thumbnails=_thumbnails(found))
     if as_json:
         for one in found.groups:
             terminal.emit(one.row())
@@ -51,6 +55,15 @@ def group(
     for one in found.groups[:SHOWN]:
         print("\n".join(lines(one)))
     print(in_words(found, report))
+
+
+def _thumbnails(found: Grouping) -> dict[str, bytes]:
+    """Return thumbnails of the exemplars that are files and can be read here."""
+    keys = [key for one in found.groups for key in one.exemplars if Path(key).is_file()]
+    if not keys:
+        return {}
+    batches = read_entries(find_images(keys), size=32)
+    return {image.path: jpeg_thumbnail(image.pixels, 2 * SIDE, quality=72) for batch in batches for image in batch}
 
 
 def _of_state(

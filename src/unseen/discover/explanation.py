@@ -79,7 +79,9 @@ class Explanation:
         return "; ".join(parts)
 
     def _words(self, best: WordShare) -> str:
-        other = next(iter(self.negatives), None)
+        verdict, other = self.verdict, next(iter(self.negatives), None)
+        if verdict.known:
+            return f"looks like {verdict.name}, {verdict.margin - verdict.threshold:.1f} above the threshold"
         if other and other.share > best.share:
             than = f"than like any of your names (best: {best.word}, {best.share:.0%})"
             text = f"looks more like {other.word} ({other.share:.0%}) {than}"

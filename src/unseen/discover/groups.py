@@ -216,3 +216,11 @@ def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
     came = int(late.sum())
     expected = float((~late).sum()) / before * RECENT if before > 0 else 0.0
     return came >= FAST and came > expected + 4 * max(expected, 1.0) ** 0.5 and before > 0
+
+
+def with_numbers(reservoir: Reservoir, grouped: Reservoir) -> Reservoir:
+    """Return a reservoir that has gone on with the numbers that groups of an earlier one were given."""
+    numbers = dict(zip(grouped.kept.place.tolist(), grouped.kept.group.tolist(), strict=True))
+    images = reservoir.images
+    column = torch.tensor([numbers.get(place, 0) for place in images.place.tolist()], dtype=torch.int64)
+    return reservoir.with_images(replace(images, group=column), next_group=grouped.next_group)

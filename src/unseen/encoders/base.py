@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.images import Image
+from unseen.images.inputs import ImageBatch
 
 
 class Encoder(Protocol):
@@ -34,6 +35,9 @@ class SplitEncoder(Encoder, Protocol):
 
     `images(batch)` is `vectors(prepare(batch))` up to how a batch is divided.
     """
+
+    def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
+        """Return one vector per image, in any form that `images.inputs.as_images` takes."""
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:

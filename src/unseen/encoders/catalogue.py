@@ -2,9 +2,10 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,24 +28,48 @@ BACKENDS: Mapping[str, tuple[str, str]] = {
     "open_clip": ("unseen.encoders.open_clip", "OpenClipEncoder"),
     "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
 }
+OWN_MODELS: Mapping[str, str] = {"get_image_features": "hub", "encode_image": "open_clip"}  # method -> backend
 # short, and as a label space names it: every encoder loads by its own name
 OFFLINE = {"offline": "", "offline-b16": "", "offline-b16-int8": "int8"}
 
 
 def load_encoder(
-    name: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    name: str | Path | torch.nn.Module,
+    *parts: Any,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> SplitEncoder:
-    """Return the encoder called `name`.
+    """Return the encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen export`. `dtype` is that of the large products; torch.int8 is the offline encoder's.
+    ONNX file written by `unseen export`. A CLIP model of transformers comes with its processor, `load_encoder(model,
+    processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
+    `dtype` is that of the large products; torch.int8 is the offline encoder's.
     """
+    if not isinstance(name, str | Path):
+        return _of_model(name, parts, device=device, dtype=dtype)
+    if parts:
+        raise SettingError(f"expected load_encoder({str(name)!r}) alone, got {len(parts)} more; pass the model itself")
     backend, rest = resolve_name(name)
     if dtype is torch.int8 and backend != "offline":
         raise EncoderError(f"expected the encoder offline for precision int8, got {name}; leave --precision out")
     module, cls = BACKENDS[backend]
     make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
     return make(rest, device=device, dtype=dtype)
+
+
+def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:
+    """Return the encoder of a loaded model; the backend is told by the methods that the model has."""
+    method = next((method for method in OWN_MODELS if hasattr(model, method)), None)
+    if method is None or not 1 <= len(parts) <= 2:
+        raise EncoderError(
+            "expected load_encoder(model, processor) with a CLIP model of transformers, or load_encoder(model, "
+            f"preprocess, tokenizer) with one of open_clip, got {type(model).__name__} and {len(parts)} more; for any "
+            "other model write a class with `images` and `texts` (unseen.encoders.Encoder)"
+        )
+    module, cls = BACKENDS[OWN_MODELS[method]]
+    make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls).of_model
+    return make(model, *parts, **where)
 
 
 def resolve_name(name: str | Path) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlparse
 
 import torch
@@ -19,6 +19,7 @@ from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
+OWN_MODEL = "own model"  # the name of one that was loaded from nowhere
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 IGNORED_SETTINGS = (
     "_name_or_path",
@@ -37,6 +38,28 @@ class HubEncoder(TorchEncoder):
     ) -> None:
         model, self.processor, self.tokenizer = _load(source)
         super().__init__(source, model, device=device, dtype=dtype)
+
+    @classmethod
+    def of_model(
+        cls,
+        model: Any,
+        processor: Any,
+        tokenizer: Any = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Return the encoder of a loaded model with its processor, or with its image processor and its tokenizer."""
+        tokenizer = tokenizer or getattr(processor, "tokenizer", None)
+        if tokenizer is None:
+            raise EncoderError(
+                f"expected a processor with a tokenizer, got {type(processor).__name__}; "
+                "pass load_encoder(model, image_processor, tokenizer)"
+            )
+        encoder = cls.__new__(cls)
+        encoder.processor, encoder.tokenizer = getattr(processor, "image_processor", processor), tokenizer
+        TorchEncoder.__init__(encoder, model.name_or_path or OWN_MODEL, model.eval(), device=device, dtype=dtype)
+        return encoder
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:

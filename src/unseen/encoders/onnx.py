@@ -16,6 +16,7 @@ from unseen.encoders.hub import HubEncoder
 from unseen.encoders.preprocess import Preprocess
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
+from unseen.images.inputs import ImageBatch, as_images
 from unseen.storage.files import replacing
 
 PREPROCESS, MODEL, FINGERPRINT = "unseen.preprocess", "unseen.model", "unseen.fingerprint"
@@ -41,11 +42,10 @@ class OnnxEncoder:
         self.name, self.fingerprint = metadata[MODEL], metadata[FINGERPRINT]
         self.dim: int = self.session.get_outputs()[0].shape[1]
 
-    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image."""
-        if not batch:
-            return torch.empty(0, self.dim)
-        return self.vectors(self.prepare(batch))
+    def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        images = as_images(batch)
+        return self.vectors(self.prepare(images)) if images else torch.empty(0, self.dim)
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:

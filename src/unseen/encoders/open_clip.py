@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,27 @@ class OpenClipEncoder(TorchEncoder):
     ) -> None:
         model, self.preprocess, self.tokenizer = _load(source)
         super().__init__(f"open_clip:{source}", model, device=device, dtype=dtype)
+
+    @classmethod
+    def of_model(
+        cls,
+        model: Any,
+        preprocess: Any,
+        tokenizer: Any = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Return the encoder of a loaded model with its preprocessing for inference and its tokenizer."""
+        if tokenizer is None:
+            raise EncoderError(
+                "expected load_encoder(model, preprocess, tokenizer) for an open_clip model, got no tokenizer; "
+                "pass open_clip.get_tokenizer(architecture)"
+            )
+        encoder = cls.__new__(cls)
+        encoder.preprocess, encoder.tokenizer = preprocess, tokenizer
+        TorchEncoder.__init__(encoder, "own open_clip model", model.eval(), device=device, dtype=dtype)
+        return encoder
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:

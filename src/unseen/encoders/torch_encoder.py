@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 from unseen.encoders.device import fast_dtype, gpu_dtype, pick_device
 from unseen.errors import LabelError
 from unseen.images import Image
+from unseen.images.inputs import ImageBatch, as_images
 
 TEXT_BATCH = 256  # prompts per forward pass
 
@@ -58,9 +59,10 @@ class TorchEncoder(ABC):
     def _settings(self) -> str:
         """Return everything but the weights that can move a vector."""
 
-    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image."""
-        return self.vectors(self.prepare(batch)) if batch else self._no_vectors()
+    def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        images = as_images(batch)
+        return self.vectors(self.prepare(images)) if images else self._no_vectors()
 
     @torch.inference_mode()
     def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:

@@ -40,6 +40,17 @@ def decode(data: bytes, *, most: int | None = None) -> Picture:
         return _in_bands(picture)
 
 
+def in_rgb(picture: Picture) -> Picture:
+    """Return an opened picture upright and in RGB, as `decode` does; the one that was passed stays as it is."""
+    from PIL import ImageOps
+
+    _check_size(picture.width, picture.height, MAX_PIXELS)
+    try:
+        return _in_bands(ImageOps.exif_transpose(picture))
+    except (OSError, SyntaxError) as error:  # its file is read only now
+        raise ImageError(f"damaged: {error or type(error).__name__}") from error
+
+
 def claimed_pixels(data: bytes, *, most: int | None = None) -> int:
     """Return how many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
     with _opened(data, most) as picture:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from unseen.errors import DataError, SettingError
 from unseen.images.decode import decode_file
@@ -20,7 +21,7 @@ from unseen.images.tar import tar_entries
 from unseen.images.video import video_entries
 from unseen.storage.remote import Location, RemotePath, location
 
-Source = str | Path | Sequence[str | Path]
+Source = str | Path | Iterable[Any]  # where images lie, or images as `images.inputs` takes them
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg"})
 LIST_SUFFIXES = frozenset({".txt", ".lst"})
@@ -33,7 +34,8 @@ def read_images(source: Source, *, size: int = 64, root: str | Path | None = Non
     """Yield batches of `size` pictures in order, decoded by threads while the caller works on the batch before.
 
     `root` is the folder that relative paths of an image list start from (default: the list's own folder); `stride`
-    takes every n-th frame of a video.
+    takes every n-th frame of a video. Images that you hold may stand for paths: bytes, Pillow, numpy, torch, rows of a
+    data set; an iterator of them is read as the caller goes on.
     """
     return read_entries(find_images(source, root=root, stride=stride), size=size)
 
@@ -49,9 +51,11 @@ def read_entries(entries: Iterable[Entry], *, size: int = 64) -> Iterator[Batch]
 
 def find_images(source: Source, *, root: str | Path | None = None, stride: int = 1) -> Iterable[Entry]:
     """Return the pictures of a source without decoding them: a list, or an iterator where a video is among them."""
-    sources = [source] if isinstance(source, str | Path) else list(source)
     if stride < 1:
         raise SettingError(f"expected a stride of at least 1, got {stride}; 1 takes every frame")
+    sources = [source] if isinstance(source, str | Path) else source
+    if not isinstance(sources, list | tuple) or not all(isinstance(one, str | Path) for one in sources):
+        return _held_entries(sources, root, stride)
     paths = [path for one in sources for path in _expand(one)]
     if any(path.suffix.lower() in VIDEO_SUFFIXES for path in paths):
         return (entry for path in paths for entry in _entries(path, root, stride))
@@ -62,6 +66,17 @@ def find_images(source: Source, *, root: str | Path | None = None, stride: int =
             f"expected at least one image, got none in {named}; supported: {' '.join(sorted(IMAGE_SUFFIXES))}"
         )
     return entries
+
+
+def _held_entries(sources: Iterable[Any], root: str | Path | None, stride: int) -> Iterator[Entry]:
+    """Yield pictures that the caller holds, and those of paths among them, as they come."""
+    from unseen.images.inputs import held_entry, split  # late: it imports torch, and most sources are paths
+
+    for number, one in enumerate(split(sources)):
+        if isinstance(one, str | Path):
+            yield from (entry for path in _expand(one) for entry in _entries(path, root, stride))
+        else:
+            yield held_entry(number, one)
 
 
 def _decode_ahead(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:

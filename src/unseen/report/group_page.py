@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from unseen.discover import Group, Grouping
+from unseen.discover import Group, Grouping, explain
 from unseen.report.stream_page import STYLE as STREAM_STYLE
+from unseen.session import Session
 from unseen.storage.files import replacing
 
 STYLE, SCRIPT = (Path(__file__).with_name(f"group_page.{kind}") for kind in ("css", "js"))
@@ -22,12 +23,13 @@ def write(path: str | Path, found: Grouping, *, title: str, thumbnails: Mapping[
 def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes]) -> str:
     """Return one HTML page that needs nothing beside it."""
     names = found.session.detector.labels.names
+    articles = [_group(one, _reasons(found.session, one), thumbnails) for one in found.groups]
     counts = f"{len(found.groups)} groups hold {found.grouped:,} of {found.unknown:,} unknown images that are kept."
     body = (
         f"<h1>{escape(title)}</h1><p>{counts} Write what a group shows, or take a suggestion; “Corrections” gives the "
         "commands that promote and dismiss, and a CSV with your word for single images.</p>"
         + _controls()
-        + f'<main id="groups">{"".join(_group(one, thumbnails) for one in found.groups)}</main>'
+        + f'<main id="groups">{"".join(articles)}</main>'
         + f'<datalist id="names">{"".join(f"<option>{escape(name)}</option>" for name in names[:1000])}</datalist>'
     )
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
@@ -37,6 +39,13 @@ def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes]) -> str
         f'<!doctype html><html lang="en"><head>{head}<style>{style}</style></head>'
         f"<body>{body}<script>{script}</script></body></html>"
     )
+
+
+def _reasons(session: Session, one: Group) -> str:
+    """Return why the most central image of a group is unknown."""
+    images = session.reservoir.images
+    called = images.names()
+    return "\n".join(explain(session, images.features[called.index(one.exemplars[0])], key=one.exemplars[0]).lines())
 
 
 def _controls() -> str:
@@ -55,7 +64,7 @@ def _controls() -> str:
 ORDERS = {"size": "largest first", "last": "latest first", "tightness": "tightest first", "number": "by number"}
 
 
-def _group(one: Group, thumbnails: Mapping[str, bytes]) -> str:
+def _group(one: Group, reasons: str, thumbnails: Mapping[str, bytes]) -> str:
     chips = "".join(
         f'<button type="button" class="chip" data-word="{escape(word.word)}">{escape(word.word)} '
         f"<small>{100 * word.share:.0f} %</small></button>"
@@ -68,12 +77,13 @@ def _group(one: Group, thumbnails: Mapping[str, bytes]) -> str:
         f"seen {one.first:,} to {one.last:,}",
         f"tightness {one.tightness:.2f}",
     ]
+    why = f"<details><summary>why</summary><pre>{escape(reasons)}</pre></details>" if reasons else ""
     keys = escape(json.dumps(one.keys), quote=True)
     return (
         f'<article tabindex="0" data-number="{one.number}" data-size="{one.size}" data-last="{one.last}" '
         f'data-tightness="{one.tightness}" data-known="{int(one.looks_known)}" data-keys="{keys}">'
         f"<h2>Group {one.number} <small>{one.size:,} images</small></h2><p>{' · '.join(filter(None, notes))}</p>"
-        f'<div class="pictures">{"".join(_figure(key, thumbnails.get(key)) for key in one.exemplars)}</div>'
+        f'<div class="pictures">{"".join(_figure(key, thumbnails.get(key)) for key in one.exemplars)}</div>{why}'
         f'<p class="name"><label>name <input class="word" aria-label="name of group {one.number}"></label> {chips} '
         '<label><input type="checkbox" class="dismiss"> dismiss</label></p></article>'
     )

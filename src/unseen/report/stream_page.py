@@ -15,6 +15,7 @@ from unseen.report import charts
 from unseen.session import Session
 from unseen.storage.files import replacing
 from unseen.verdicts import Verdicts
+from unseen.version import __version__
 
 SIDE = 112  # pixels of a thumbnail on the page
 SHOWN = 36  # thumbnails at either end of either gallery
@@ -123,7 +124,7 @@ def about(session: Session) -> str:
     )
     return (
         f"encoder {space.encoder or 'unnamed'} · {len(space.names):,} names + {len(space.negatives):,} negatives "
-        f"({mined}) · detector {session.detector.name}"
+        f"({mined}) · detector {session.detector.name} · unseen {__version__}"
     )
 
 

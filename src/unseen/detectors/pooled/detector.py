@@ -97,6 +97,8 @@ class PooledEvidence(Detector[PooledState]):
         self, state: PooledState, z: Float[Tensor, "T d"], replay: Replay | None
     ) -> tuple[Reading, PooledState]:
         readings, learning = [], Learning(state, self.labels)
+        if replay and len(z) == 1 and learning.seen >= BASELINE_SAMPLES and learning.until_update > 1:
+            return learning.judged_single(z, replay), learning.finish()
         for part in z.split(super().block_for(z)):
             block, own = self._frozen(part)
             block, start = block._replace(base=self._running_baseline(learning, own)), 0
@@ -118,7 +120,7 @@ class PooledEvidence(Detector[PooledState]):
 
     @cached_property
     def _replay(self) -> Replay:
-        return Replay(self._judge, self.labels)
+        return Replay(lambda z: self._frozen(z)[0], self._judge, self.labels)
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""

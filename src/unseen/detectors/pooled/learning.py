@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from unseen.detectors.base import Reading
 from unseen.detectors.pooled.replay import Judge, Replay
@@ -33,6 +35,12 @@ class Learning:
         self._settle()
         reading, samples = judge(self.state, block)
         self._take(samples, is_due=is_due)
+        return reading
+
+    def judged_single(self, z: Float[Tensor, "1 d"], replay: Replay) -> Reading:
+        """Return the reading of one sample after which no update is due, by way of its graph, and learn it later."""
+        reading, samples = replay.single(self.state, z)
+        self._take(samples, is_due=False)
         return reading
 
     def finish(self) -> PooledState:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Reading
@@ -21,8 +22,10 @@ from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
 LARGEST_ERROR = 1e-6  # of a direction, relative; where one is larger, the block is learned again, factor by factor
+SINGLE = 0  # key of the graph of one sample that waits
 WARMUPS = 2  # runs before a recording: libraries allocate what they need in the first
 
+S = TypeVar("S")
 Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
 
 
@@ -38,28 +41,30 @@ class Resident(NamedTuple):
     fitted: Fitted
     inverse: Tensor  # of the matrix of the direction
     error: Tensor  # the largest of all updates
+    baseline: Tensor
 
     @classmethod
     def of(cls, state: PooledState) -> Resident:
         """Return a copy of the parts of a state."""
         inverse = torch.linalg.inv(Regression.of(state.sums.sides).scatter).to(state.fitted.known.dtype)
         error = torch.zeros_like(state.baseline)
-        return map_state(torch.clone, cls(state.seen, state.sums, state.fitted, inverse, error))
+        return map_state(torch.clone, cls(state.seen, state.sums, state.fitted, inverse, error, state.baseline))
 
 
 class Recording(NamedTuple):
     """One graph, what it reads and what it writes."""
 
     graph: torch.cuda.CUDAGraph
-    block: SampleBlock
-    reading: Reading
+    given: Any
+    result: Any
 
 
 class Replay:
     """Graphs of one detector on one GPU, by the number of samples; one caller at a time."""
 
-    def __init__(self, judge: Judge, labels: LabelSpace) -> None:
-        self._judge, self._labels = judge, labels
+    def __init__(self, frozen: Callable[[Tensor], SampleBlock], judge: Judge, labels: LabelSpace) -> None:
+        self._frozen, self._judge, self._labels = frozen, judge, labels
+        self._held: Fitted | None = None  # what the resident tensors equal, as long as only single samples came
         self._resident: Resident | None = None
         self.recordings: dict[int, Recording | None] = {}  # None where recording failed
         self.lock = Lock()
@@ -71,6 +76,7 @@ class Replay:
 
     def load(self, state: PooledState) -> None:
         """Go on from a state."""
+        self._held = None
         if self._resident is None:
             self._resident = Resident.of(state)
         else:
@@ -88,18 +94,42 @@ class Replay:
         """Judge and learn the samples of a block, after which an update is due; `state` has the parts that stay."""
         size = len(block.z)
         if size not in self.recordings:
-            self.recordings[size] = self._recorded(state, map_state(torch.clone, block))
+            still = map_state(torch.clone, block)
+            self.recordings[size] = self._recorded(still, lambda: self.advance(state, still))
         recording = self.recordings[size]
         if recording is None:
             return self.advance(state, block)
-        _overwrite(recording.block, block)
+        _overwrite(recording.given, block)
         recording.graph.replay()
-        return map_state(torch.clone, recording.reading)
+        return _copied(recording.result)
+
+    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, SampleRows]:
+        """Judge one sample, after which no update is due."""
+        if self._held is not state.fitted:  # states between two updates share it
+            self.load(state)
+            self._held = state.fitted
+        if SINGLE not in self.recordings:
+            still = z.clone()
+            self.recordings[SINGLE] = self._recorded(still, lambda: self.look(state, still))
+        recording = self.recordings[SINGLE]
+        if recording is None:
+            return self.look(state, z)
+        _overwrite(recording.given, z)
+        recording.graph.replay()
+        reading, samples = recording.result
+        return _copied(reading), _copied(samples)
+
+    def look(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, SampleRows]:
+        """Do what a graph of one sample records."""
+        assert self._resident is not None
+        held = self._resident
+        block = self._frozen(z)._replace(base=held.baseline.expand(len(z)))
+        return self._judge(state._replace(sums=held.sums, fitted=held.fitted), block)
 
     def advance(self, state: PooledState, block: SampleBlock) -> Reading:
         """Do what a graph records."""
         assert self._resident is not None
-        seen, sums, fitted, inverse, error = self._resident
+        seen, sums, fitted, inverse, error, _ = self._resident
 
         def solve(matrix: Tensor, right: Tensor) -> Tensor:
             solution, followed_inverse, off = followed(matrix, right, inverse)
@@ -113,28 +143,42 @@ class Replay:
         _overwrite(fitted, Fitted.of(sums, FIRST_DIRECTION, self._labels, count=seen, solve=solve))
         return reading
 
-    def _recorded(self, state: PooledState, block: SampleBlock) -> Recording | None:
+    def _recorded(self, given: Any, work: Callable[[], Any]) -> Recording | None:
         kept = map_state(torch.clone, self._resident)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARMUPS):
-                self.advance(state, block)
+                work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                reading = self.advance(state, block)
+                result = work()
         except RuntimeError as error:
-            warnings.warn(
-                f"expected a CUDA graph of {len(block.z)} samples, got {error}; it runs unrecorded", stacklevel=2
-            )
+            warnings.warn(f"expected a CUDA graph, got {error}; the detector runs unrecorded", stacklevel=2)
             return None
         finally:
             _overwrite(self._resident, kept)
-        return Recording(graph, block, reading)
+        return Recording(graph, given, result)
 
 
-def _overwrite(place: object, value: object) -> None:
-    """Copy the tensors of a state into those of another."""
-    map_state(lambda old, new: old.copy_(new), place, value)
+def _overwrite(place: Any, value: Any) -> None:
+    """Copy the tensors of a state into those of another, those of one type in one launch."""
+    pairs: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def sort(old: Tensor, new: Tensor) -> Tensor:
+        into, out_of = pairs.setdefault(old.dtype, ([], []))
+        into.append(old)
+        out_of.append(new)
+        return old
+
+    map_state(sort, place, value)
+    for into, out_of in pairs.values():
+        torch._foreach_copy_(into, out_of)
+
+
+def _copied(state: S) -> S:
+    copy = map_state(torch.empty_like, state)
+    _overwrite(copy, state)
+    return copy

@@ -24,6 +24,7 @@ from unseen.encoders.offline.text import TextTower
 from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
+from unseen.images.inputs import ImageBatch, as_images
 from unseen.progress import Progress, no_progress
 
 TOWER = WheelFile(
@@ -70,9 +71,9 @@ class OfflineEncoder:
         """Return the identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
         return self.text_tower.fingerprint
 
-    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image."""
-        return self.vectors(self.prepare(batch))
+    def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        return self.vectors(self.prepare(as_images(batch)))
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 import unseen
 from unseen.serve import page
-from unseen.serve.http import routes
+from unseen.serve.http import discover, routes
 from unseen.serve.http.errors import HANDLERS
 from unseen.serve.http.middleware import (
     AdmissionMiddleware,
@@ -61,5 +61,5 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
     app.add_middleware(RecordMiddleware, metrics=service.metrics, log=service.log)
     # as they are: an included router is matched twice for every request
-    app.router.routes += [*routes.plain.routes, *routes.router.routes, *page.router.routes]
+    app.router.routes += [*routes.plain.routes, *routes.router.routes, *discover.router.routes, *page.router.routes]
     return app

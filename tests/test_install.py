@@ -1,0 +1,63 @@
+"""What a newcomer meets first: the command for a missing extra, the version in every place, completion and help."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import unseen
+from helpers.streams import space
+from unseen import Session, checkpoint
+from unseen.errors import MissingExtra
+from unseen.install import extra_command, origin_command
+from unseen.report.stream_page import about
+
+REPO = Path(__file__).parents[1]
+REQUIRES = ["torch>=2.4", "av>=12; extra == 'video'", 'pyarrow>=17; extra == "tables"']
+
+
+def test_the_command_for_an_extra_follows_where_the_package_came_from(tmp_path: Path) -> None:
+    wheel = tmp_path / "unseen 0.2.whl"
+    wheel.touch()
+    checkout = {"url": tmp_path.as_uri(), "dir_info": {}}
+    assert origin_command(checkout, "video") == f"pip install '{tmp_path}[video]'"
+    checkout["dir_info"] = {"editable": True}
+    assert origin_command(checkout, "video") == f"pip install -e '{tmp_path}[video]'"
+    archive = {"url": wheel.as_uri(), "archive_info": {}}
+    assert origin_command(archive, "video") == f"pip install 'unseen[video] @ {wheel.as_uri()}'"
+
+
+def test_a_wheel_that_was_deleted_leaves_the_requirements_themselves(tmp_path: Path) -> None:
+    gone = {"url": (tmp_path / "gone.whl").as_uri(), "archive_info": {}}
+    assert shlex.split(origin_command(gone, "tables", REQUIRES)) == ["pip", "install", "pyarrow>=17"]
+
+
+def test_a_missing_extra_prints_the_command() -> None:
+    assert str(MissingExtra("av", "video")).endswith(extra_command("video"))
+
+
+def test_the_readme_lists_every_extra() -> None:
+    extras = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    readme = (REPO / "README.md").read_text()
+    assert [extra for extra in extras if f"| `{extra}` |" not in readme] == []
+
+
+def test_the_version_is_in_the_citation_in_reports_and_in_states(tmp_path: Path) -> None:
+    cited = yaml.safe_load((REPO / "CITATION.cff").read_text())
+    assert cited["version"] == unseen.__version__
+    assert f"version = {{{unseen.__version__}}}" in (REPO / "README.md").read_text()
+    session = Session(space())
+    assert about(session).endswith(f"unseen {unseen.__version__}")
+    session.save(tmp_path / "state")
+    found = checkpoint.load(tmp_path / "state")
+    assert found.written_by == unseen.__version__
+    assert found.identity == session.identity
+
+
+def test_help_and_completion_show_what_there_is() -> None:
+    assert set(unseen.__all__) <= set(dir(unseen))
+    assert [name for name in unseen.__all__ if name[0] != "_" and f"\n{name} " not in str(unseen.__doc__)] == []
+    assert (Path(unseen.__file__).parent / "py.typed").is_file()
