@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--rows", choices=ROWS, default="throughput")
     parser.add_argument("--neighbours", nargs="+", choices=NEIGHBOURS, default=list(NEIGHBOURS))
+    parser.add_argument("--cases", nargs="+", choices=service_restart.CASES, default=list(service_restart.CASES))
     parser.add_argument("--rounds", type=int, default=3, help="of alone and beside, in turn")
     arguments = command.parse(parser)
     measured, shown = ROWS[arguments.rows]

@@ -30,7 +30,8 @@ CASES = {"many samples": (1, 100_000), "many streams": (500, 1_000)}  # streams,
 
 def measure_all(arguments: Arguments) -> Iterator[Row]:
     labels = label_space(arguments.known, arguments.negatives, arguments.dim)
-    for name, (streams, samples) in CASES.items():
+    for name in arguments.cases:
+        streams, samples = CASES[name]
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             labels.save(Path(folder) / "space")
             options = (Path(folder), arguments.detector, streams, samples, arguments.compute)
@@ -55,7 +56,7 @@ def _settings(folder: Path, compute: int) -> Settings:
         folder / "data",
         encoder=None,
         compute=compute,
-        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40),
+        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40, disk_each=1 << 50),
     )
 
 

@@ -4,60 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from PIL import Image as Pillow
 from typer.testing import CliRunner, Result
 
+from helpers.detect_command import rows, run
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session
-from unseen.cli import app, calibrate, label_space
-from unseen.cli import detect as command
+from unseen.cli import app
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
 from unseen.images import find_images
 from unseen.images.order import capture_time, sort_entries
-from unseen.labels import Corpus, wordnet
+from unseen.labels import wordnet
 from unseen.verdicts import FIELDS
 
-
-@pytest.fixture(autouse=True)
-def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
-    made = NamedColours()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    for module in (command, calibrate):
-        monkeypatch.setattr(module, "load_encoder", lambda name, device=None: made)
-    monkeypatch.setattr(
-        label_space, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
-    )
-    return made
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for i in range(12):
-        name = list(COLOURS)[i % 3]
-        shade = tuple(min(255, c + 3 * i) for c in COLOURS[name])
-        Pillow.new("RGB", (20, 16), shade).save(folder / f"{i:02d}-{name}.png")
-    return folder
-
-
-def run(*options: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["detect", *options], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+pytestmark = pytest.mark.usefixtures("encoder")
 
 
 def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
@@ -276,7 +242,9 @@ def test_a_state_is_calibrated_with_photos(photos: Path, known: Path) -> None:
     assert "warning" not in words
     session = Session.load("s.safetensors", LabelSpace.load("s.space.safetensors"))
     assert int(session.snapshot.tally.seen) == 12
-    assert "calibrated with 30 known images, 12 images ago" in run("photos", "--state", "s.safetensors").stderr
+    assert (
+        "calibrated with 30 known images, 12 images ago" in run("photos", "--again", "--state", "s.safetensors").stderr
+    )
 
 
 def test_calibration_is_printed_as_json(photos: Path, known: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sys
 from dataclasses import replace
@@ -69,11 +71,11 @@ def test_an_interrupted_run_keeps_what_it_learned(files, monkeypatch):
     monkeypatch.setattr("unseen.cli.score.BATCH", 30)
     observe, calls = Session.observe, []
 
-    def interrupted(self, z):
+    def interrupted(self, z, keys):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return observe(self, z)
+        return observe(self, z, keys)
 
     monkeypatch.setattr(Session, "observe", interrupted)
     result = runner.invoke(app, ["score", files["features"], "--space", files["space"], "--state", files["state"]])
@@ -152,3 +154,13 @@ def test_the_summary_asks_for_calibration_where_the_adaptive_threshold_promises_
     arguments = ["score", files["features"], "--space", files["space"]]
     assert "no promise with mcm: --calibrate" in runner.invoke(app, [*arguments, "--detector", "mcm"]).stderr
     assert "no promise" not in runner.invoke(app, arguments).stderr
+
+
+def test_csv_and_report_hold_what_json_holds(files, tmp_path):
+    arguments = ("score", files["features"], "--space", files["space"])
+    *expected, _ = invoke(*arguments)
+    result = runner.invoke(app, [*arguments, "--csv", "--report", str(tmp_path / "r.html")], catch_exceptions=False)
+    table = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [(row["key"], row["verdict"]) for row in table] == [(row["key"], row["verdict"]) for row in expected]
+    known = sum(row["verdict"] == "known" for row in expected)
+    assert f"<b>{known}</b><span>known</span>" in (tmp_path / "r.html").read_text()

@@ -117,3 +117,9 @@ def test_the_trainer_finds_the_minimum_of_a_parabola() -> None:
         [torch.zeros(2)], lambda x, rows, epoch: (x[0] - 3).square().sum(), 1, Schedule("adam", 0.3, 200, 1), seed=0
     )
     torch.testing.assert_close(found, torch.full((2,), 3.0), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("name", fewshot.REGISTRY)
+def test_one_example_of_each_name_is_enough(name: str) -> None:
+    detector = made(name, EXAMPLES[EXAMPLES.place == 0])
+    assert bool(detector.score(None, unit(3, 12)).score.isfinite().all())

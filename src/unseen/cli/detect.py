@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from jaxtyping import Bool
+from torch import Tensor
 
 from unseen import LabelSpace
 from unseen.cli import calibrate as calibration
 from unseen.cli import label_space, options, output, terminal
 from unseen.cli.calibrate import KnownImages
 from unseen.cli.examples import ExampleImages, names_of
+from unseen.cli.learned_files import LearnedFiles
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
 from unseen.discover.edits import space_path
@@ -48,6 +51,8 @@ def detect(
     calibrate: options.Calibrate = None,
     examples: options.Examples = None,
     rejudge: options.Rejudge = False,
+    again: options.Again = False,
+    learn: options.Learn = True,
     features: Annotated[Path | None, typer.Option(help="Folder that keeps features: nothing is encoded twice.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")] = None,
     device: options.Device = None,
@@ -55,7 +60,7 @@ def detect(
     root: options.Root = None,
     stride: options.Stride = 1,
     as_json: options.AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")] = False,
+    as_csv: options.AsCsv = False,
 ) -> None:
     """Tell for each photo which of your names it is, or that it is none of them. No training, no labels.
 
@@ -64,8 +69,10 @@ def detect(
     A few photos per class help: `unseen detect photos/ --examples known/`, a folder per class (docs/examples.md).
 
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
+    Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
+    output.check_folders(state, report)
     wanted = calibration.RECALL if recall is None else recall
     known = calibration.find_known(calibrate, wanted) if calibrate else None
     entries = sort_entries(find_images(photos, root=root, stride=stride), order)
@@ -82,12 +89,15 @@ def detect(
     session = chosen.session(used, state)
     images = taught.for_threshold if taught else None
     images = images or _known_images(calibrate, known, used, model, wanted)
-    if state and not state.exists():
+    if state and learn and not state.exists():
         used.save(space_path(state))
     terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
     run = DetectRun(session, out, state, has_report=report is not None, known_images=images, is_rejudged=rejudge)
+    run.learn, run.again = learn, again
+    if state and learn:
+        run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))
     run.skipped += len(taught.skipped) if taught else 0
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)
@@ -127,6 +137,8 @@ class DetectRun(StreamRun):
     log: stream_page.StreamLog = field(default_factory=stream_page.StreamLog)
     waiting: list[JudgedBatch] = field(default_factory=list)
     repeated: int = 0  # images that are examples as well
+    learned: LearnedFiles | None = None  # what the state has learned
+    again: bool = False  # whether that is learned again
 
     def judge_all(self, batches: Iterator[tuple[Batch, Any]], entries: Iterable[Entry]) -> None:
         """Judge every batch, or as many as come before Ctrl-C."""
@@ -134,11 +146,11 @@ class DetectRun(StreamRun):
             task = bar.add_task("detect", total=len(entries) if isinstance(entries, Sized) else None, rate="")
             for batch, z in batches:
                 self.judge_batch(batch, z)
-                if self.known_images:
+                if self.known_images and self.learn:
                     self.known_images.follow(self.session)
                 self.save()
                 bar.update(task, advance=len(batch.rows), rate=f"{self.rate:.1f} per second")
-            if self.known_images:
+            if self.known_images and self.learn:
                 self.known_images.follow(self.session, last=True)
         if self.repeated:
             calibration.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
@@ -149,7 +161,7 @@ class DetectRun(StreamRun):
         """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
         if (taught := self.session.detector.labels.examples) is not None and len(batch):
             self.repeated += int(taught.repeated(z).sum())
-        verdicts = self.judge(z, [image.path for image in batch]) if batch else None
+        verdicts = self.judge(z, [image.path for image in batch], self._claim(batch)) if batch else None
         inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
         judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
         self.skipped += len(batch.skipped)
@@ -157,6 +169,17 @@ class DetectRun(StreamRun):
             self.waiting.append(judged)
         else:
             self._print(judged)
+
+    def _claim(self, batch: Batch) -> Bool[Tensor, " n"] | None:
+        if self.learned is None:
+            return None
+        return self.learned.claim(batch.images, int(self.session.snapshot.tally.seen), again=self.again)
+
+    def save(self) -> None:
+        """Save the record of what was learned, then the state."""
+        if self.learned:
+            self.learned.save()
+        super().save()
 
     def _print(self, batch: JudgedBatch) -> None:
         """Print the verdicts on a batch, and what was skipped, in order of arrival."""

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from unseen.scale import cluster
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")]
 
 # names and encoders
 Label = Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")]
@@ -49,6 +50,7 @@ Examples = Annotated[
 Rejudge = Annotated[
     bool, typer.Option("--rejudge", help="Print at the end, with the final threshold applied to all images.")
 ]
+Again = Annotated[bool, typer.Option("--again", help="Learn also from files that the state has learned, with --state.")]
 Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")]
 
 # clusters and services
@@ -65,7 +67,8 @@ def __getattr__(name: str) -> Any:
     from unseen import detectors
 
     listed = ", ".join(sorted(detectors.REGISTRY))
-    return Annotated[str | None, typer.Option(help=f"One of: {listed} (default: {detectors.DEFAULT}).")]
+    words = f"One of: {listed}; or a class of your own, module:Class (default: {detectors.DEFAULT})."
+    return Annotated[str | None, typer.Option(help=words)]
 
 
 class DefaultGroup(TyperGroup):

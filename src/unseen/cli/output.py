@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from unseen.cli import terminal
@@ -17,6 +18,15 @@ class Output(NamedTuple):
 
     verdict: Callable[[Record], None]
     skipped: Callable[[str, str], None]
+
+
+def check_folders(*files: Path | None) -> None:
+    """Refuse a file to write whose folder is missing, or that is a folder itself, before any work is done."""
+    for path in filter(None, files):
+        if path.is_dir():
+            raise SettingError(f"expected a file to write, got the folder {path}; add a name, such as {path}/out")
+        if not path.parent.is_dir():
+            raise SettingError(f"expected a folder for {path}, got none; make it first: mkdir -p {path.parent}")
 
 
 def choose(*, as_json: bool, as_csv: bool = False, width: int = 24) -> Output:

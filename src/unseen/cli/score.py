@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +15,7 @@ from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
 from unseen.errors import SettingError
 from unseen.features import Features, load_features
+from unseen.report import stream_page
 from unseen.scale import cluster, merge
 from unseen.verdicts import Verdicts
 
@@ -34,7 +37,9 @@ def score(
     ] = 1,
     merge_every: Annotated[int, typer.Option(help="With --shards: samples between two merges.", min=1)] = 1024,
     learn: options.Learn = True,
+    report: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
     as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
 ) -> None:
     """Stream features through a detector; print for each its known name, or that it is unknown.
 
@@ -44,6 +49,8 @@ def score(
     `unseen score streams` scores many streams, each by itself.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
+    output.check_folders(state, report)
+    out = output.choose(as_json=as_json, as_csv=as_csv)
     _check_shards(shards, ray, learn=learn)
     labels = LabelSpace.load(space)
     session = chosen.session(labels, state)
@@ -53,10 +60,19 @@ def score(
     samples = load_features(features)
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
     with _sharded(session, shards, merge_every, ray) as shared:
-        run = StreamRun(shared, output.choose(as_json=as_json), state, learn)
+        run = ScoreRun(shared, out, state, learn, log=stream_page.StreamLog() if report else None)
         _judge_all(run, samples, batch, known, rejudge=rejudge)
-    run.print_summary(as_json=as_json)
+    if report and run.log:
+        stream_page.write(report, run.log, run.session, title=f"unseen score: {features}")
+    run.print_summary(as_json=as_json, report=report)
     raise typer.Exit(run.exit_code)
+
+
+@dataclass
+class ScoreRun(StreamRun):
+    """A run over features, with a log where there will be a report."""
+
+    log: stream_page.StreamLog | None = None
 
 
 def _check_shards(shards: int, ray: str | None, *, learn: bool) -> None:
@@ -77,7 +93,7 @@ def _read_known(source: str | None, labels: LabelSpace, recall: float | None) ->
     return read_known(source, labels, RECALL if recall is None else recall)
 
 
-def _judge_all(run: StreamRun, samples: Features, batch: int, known: KnownImages | None, *, rejudge: bool) -> None:
+def _judge_all(run: ScoreRun, samples: Features, batch: int, known: KnownImages | None, *, rejudge: bool) -> None:
     judged = []
     if known:
         known.print_result(run.session, known.calibrate(run.session), as_json=False)
@@ -100,7 +116,9 @@ def _judge_all(run: StreamRun, samples: Features, batch: int, known: KnownImages
         _print(run, run.rejudge(verdicts), samples.keys[batch * number : batch * (number + 1)])
 
 
-def _print(run: StreamRun, verdicts: Verdicts, keys: Sequence[str]) -> None:
+def _print(run: ScoreRun, verdicts: Verdicts, keys: Sequence[str]) -> None:
+    if run.log:
+        run.log.add(keys, verdicts, [None] * len(verdicts))
     for record in verdicts.records(keys):
         run.output.verdict(record)
 

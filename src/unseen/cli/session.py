@@ -1,5 +1,7 @@
 """The session that a command line asks for: a new one, or the one that a state file was saved by."""
 
+import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ class SessionOptions:
             raise SettingError("expected --recall or --threshold, got both; a fixed threshold aims at no recall")
         if self.calibrate is not None and self.threshold is not None:
             raise SettingError("expected --calibrate or --threshold, got both; known images set the threshold")
+        if self.detector and ":" in self.detector:
+            object.__setattr__(self, "detector", _register_own(self.detector))
         if detectors.find(self.detector or detectors.DEFAULT).parts:
             raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
         _ = self.rule
@@ -61,3 +65,18 @@ class SessionOptions:
     def _goes_on(self, kept: object) -> bool:
         """Return whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
         return isinstance(kept, Calibrated) and (self.calibrate is not None or self.recall == kept.recall)
+
+
+def _register_own(name: str) -> str:
+    """Register the class that `module:Class` names, found from the working folder too; return the detector's name."""
+    module, _, cls = name.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; an installed command does not
+    try:
+        kind = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(
+            f"expected --detector module:Class, got {name!r} ({error}); "
+            "run it in the folder of the module, or install the module"
+        ) from error
+    return detectors.register(kind)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen import Session
@@ -29,6 +30,7 @@ class StreamRun:
     judged: int = 0
     known: int = 0
     skipped: int = 0
+    learned_before: int = 0  # images that were judged only, because the state has learned them
     is_stopped: bool = False
     started: float = field(default_factory=time.perf_counter)
 
@@ -63,12 +65,23 @@ class StreamRun:
             finally:
                 self.save()
 
-    def judge(self, z: Float[Tensor, "T d"], keys: Sequence[str]) -> Verdicts:
-        """Return the verdicts on the next images, learning from them unless `learn` is False."""
-        verdicts = self.session.observe(z, keys) if self.learn else self.session.score(z)
+    def judge(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"] | None = None) -> Verdicts:
+        """Return the verdicts on the next images, learning from those that are new unless `learn` is False."""
+        if not self.learn or (is_new is not None and not is_new.any()):
+            verdicts = self.session.score(z)
+        elif is_new is None or is_new.all():
+            verdicts = self.session.observe(z, keys)
+        else:
+            verdicts = self._judge_mixed(z, keys, is_new)
+        self.learned_before += 0 if is_new is None else int((~is_new).sum())
         self.judged += len(verdicts)
         self.known += int(verdicts.known.sum())
         return verdicts
+
+    def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:
+        new, old = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
+        parts = [self.session.observe(z[new], [keys[i] for i in new.tolist()]), self.session.score(z[old])]
+        return Verdicts.joined(parts).select(torch.cat([new, old]).argsort())
 
     def rejudge(self, verdicts: Verdicts) -> Verdicts:
         """Return verdicts of before under the threshold of now, and count those in place of the first."""
@@ -89,6 +102,7 @@ class StreamRun:
             "unknown": self.judged - self.known,
             "skipped": self.skipped,
             "learned_from": self.taught - self.taught_before,
+            "learned_before": self.learned_before,
             "seen": int(self.session.snapshot.tally.seen),
         }
         if as_json:

@@ -21,7 +21,7 @@ from unseen.detectors.online_id import OnlineID
 from unseen.detectors.pooled import PooledEvidence
 from unseen.detectors.tanl import TANL
 from unseen.detectors.variance import Variance
-from unseen.errors import SettingError, check_choice
+from unseen.errors import SettingError
 from unseen.labels import LabelSpace
 
 REGISTRY: dict[str, type[Detector[Any]]] = {
@@ -60,8 +60,23 @@ def canonical_name(name: str) -> str:
 def find(name: str) -> type[Detector[Any]]:
     """Return the class registered as `name`; "default" is the recommended one."""
     name = canonical_name(name)
-    check_choice("a detector", name, sorted(REGISTRY))
+    if name not in REGISTRY:
+        raise SettingError(
+            f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling, or "
+            "register a class of your own (detectors.register; on the command line --detector module:Class)"
+        )
     return REGISTRY[name]
+
+
+def register(kind: type[Detector[Any]]) -> str:
+    """Add a detector class of your own under its `name`, for this process, and return that name."""
+    if not (isinstance(kind, type) and issubclass(kind, Detector) and isinstance(getattr(kind, "name", None), str)):
+        raise SettingError(
+            f"expected a subclass of unseen.detectors.Detector with a `name`, got {kind!r}; see CONTRIBUTING.md"
+        )
+    if REGISTRY.setdefault(kind.name, kind) is not kind:
+        raise SettingError(f"expected a name that no detector has, got {kind.name!r}; give your class another `name`")
+    return kind.name
 
 
 def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:

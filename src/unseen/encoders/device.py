@@ -2,10 +2,21 @@
 
 import torch
 
+from unseen.errors import SettingError
+
 
 def pick_device(device: torch.device | str | None) -> torch.device:
     """Return the device asked for, else a GPU where there is one."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    has_gpu = torch.cuda.is_available()
+    try:
+        found = torch.device(device or ("cuda" if has_gpu else "cpu"))
+    except RuntimeError as error:
+        raise SettingError(
+            f"expected a device such as cpu or cuda:0, got {device!r}; leave it out to choose"
+        ) from error
+    if found.type == "cuda" and (not has_gpu or (found.index or 0) >= torch.cuda.device_count()):
+        raise SettingError(f"expected a device of this machine, got {device!r}; pass cpu, or leave it out to choose")
+    return found
 
 
 def gpu_dtype(device: torch.device) -> torch.dtype:

@@ -1,5 +1,6 @@
 """Heads on features: a linear probe, and VOS and NPOS with the head alone trained, on the features as they are."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,9 @@ class LinearProbe(FewShot):
     @cached_property
     def fitted(self) -> MSP:
         """Return the fitted head."""
-        return fit(MSP(self.labels), self.images, self.examples.label)
+        with warnings.catch_warnings():  # scikit-learn takes one example per name for a regression
+            warnings.filterwarnings("ignore", message="The number of unique classes")
+            return fit(MSP(self.labels), self.images, self.examples.label)
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         return self.fitted.read(state, z)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,7 +40,6 @@ class Examples:
     label: Int[Tensor, " n"]
     keys: tuple[str, ...] = ()
     encoder: str = ""  # fingerprint, where it is known
-    skipped: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # key and reason of what could not be read
 
     def __post_init__(self) -> None:
         """Check everything once and keep exactly unit rows."""
@@ -62,11 +62,16 @@ class Examples:
     def __getitem__(self, rows: Bool[Tensor, " n"]) -> Examples:
         """Return the examples at which `rows` is true."""
         keys = tuple(key for key, kept in zip(self.keys, rows.tolist(), strict=True) if kept) if self.keys else ()
-        return replace(self, z=self.z[rows], label=self.label[rows], keys=keys, skipped=())
+        return replace(self, z=self.z[rows], label=self.label[rows], keys=keys)
 
     def counts(self, names: int) -> Int[Tensor, " K"]:
         """Return how many examples each of `names` names has."""
         return torch.bincount(self.label, minlength=names)
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Return the mean example."""
+        return self.z.double().mean(0)
 
     @property
     def place(self) -> Int[Tensor, " n"]:

@@ -42,3 +42,25 @@ def test_images_that_look_like_examples_get_their_names() -> None:
     named = [one.score(one.start(), images[24:]).label for one in (frozen, taught)]
     before, after = (float((names == label[24:]).double().mean()) for names in named)
     assert after > before + 0.1
+
+
+def test_states_that_are_merged_count_the_examples_once() -> None:
+    detector = PooledEvidence(replace(LABELS, examples=EXAMPLES))
+    z = example_stream(detector)
+    start = detector.start()
+    ends = [detector.observe(start, part)[1] for part in z.split(30)]
+    merged = detector.merge(start, ends).sums.known.images
+    learned = [end.updated(detector.labels).sums.known.images - start.sums.known.images for end in ends]
+    torch.testing.assert_close(merged, start.sums.known.images + sum(learned))
+
+
+def test_the_first_image_is_no_more_known_than_the_same_image_later() -> None:
+    labels = cone(6, 40, 32, dtype=torch.float32)
+    centre = 3 * unit(1, 32, seed=5).float()  # images lie apart from text
+    looks = normalize(labels.id_anchors + centre + unit(6, 32, seed=11).float(), dim=1)
+    unrelated = normalize(centre + unit(200, 32, seed=6).float(), dim=1)
+    label = torch.arange(6).repeat(4)
+    detector = PooledEvidence(replace(labels, examples=Examples(looks[label], label)))
+    before = detector.score(detector.start(), unrelated).margin.mean()
+    after = detector.score(detector.observe(detector.start(), unrelated)[1], unrelated).margin.mean()
+    assert abs(float(before - after)) < 5

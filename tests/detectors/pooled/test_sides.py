@@ -134,12 +134,12 @@ def test_sums_of_parts_add_up():
 
 def test_means_start_at_the_mean_of_all_and_end_at_the_mean_of_their_side():
     empty = SideSums.empty(6)
-    assert not empty.means.any()
+    assert not empty.means().any()
     z = unit(20_000, 6)
     weight = torch.stack([(z[:, 0] < 0).double(), (z[:, 0] >= 0).double()])
-    means = empty.updated(weight, z, torch.zeros(20_000).double()).means
+    means = empty.updated(weight, z, torch.zeros(20_000).double()).means()
     torch.testing.assert_close(means[1], z[z[:, 0] >= 0].mean(0), rtol=0, atol=1e-3)
-    first = empty.updated(weight[:, :1], z[:1], torch.zeros(1).double()).means
+    first = empty.updated(weight[:, :1], z[:1], torch.zeros(1).double()).means()
     assert torch.isclose(first / z[:1], torch.tensor([8 / 9, 1.0]).double()[:, None]).any(1).any()
 
 

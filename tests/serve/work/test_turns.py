@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from unseen.serve.work.turns import Turns
+from unseen.serve.work.turns import Activity, Turns
 
 
 def test_a_caller_with_many_requests_leaves_room_for_another():
     async def check() -> list[str]:
-        turns, ended, free = Turns(2), list[str](), asyncio.Event()
+        turns, ended, free = Turns(8, Activity()), list[str](), asyncio.Event()
         most = 0
         running = 0
 
@@ -28,8 +28,9 @@ def test_a_caller_with_many_requests_leaves_room_for_another():
         await work("b", False)
         free.set()
         await asyncio.gather(*many)
-        assert most == 3  # two of the first, one of the second
-        assert not turns._free
+        assert most == 9  # all that one alone may have, and one of the other
+        assert not turns._running
+        assert not turns._waiting
         return ended
 
     assert asyncio.run(check()) == ["b", *["a"] * 10]
@@ -37,7 +38,7 @@ def test_a_caller_with_many_requests_leaves_room_for_another():
 
 def test_a_request_that_is_cancelled_gives_its_turn_back():
     async def check() -> None:
-        turns = Turns(1)
+        turns = Turns(1, Activity())
 
         async def work() -> None:
             async with turns.taken("a"):
@@ -52,3 +53,27 @@ def test_a_request_that_is_cancelled_gives_its_turn_back():
             pass
 
     asyncio.run(check())
+
+
+def test_a_caller_has_a_quarter_of_its_turns_while_another_is_active():
+    async def check() -> int:
+        now = [0.0]
+        activity = Activity(lambda: now[0])
+        turns, free = Turns(8, activity), asyncio.Event()
+        activity.note("b")
+
+        async def work() -> None:
+            async with turns.taken("a"):
+                await free.wait()
+
+        tasks = [asyncio.create_task(work()) for _ in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        beside = turns._running["a"]
+        now[0] = 5.0  # the other has been quiet since
+        free.set()
+        await asyncio.gather(*tasks)
+        assert activity.is_alone("a")
+        return beside
+
+    assert asyncio.run(check()) == 2

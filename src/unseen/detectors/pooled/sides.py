@@ -51,10 +51,11 @@ class SideSums(NamedTuple):
             total += more
         return self
 
-    @property
-    def means(self) -> Float[Tensor, "2 d"]:
-        """Return the mean image of each side, drawn to the mean of all by a few images."""
+    def means(self, start: Float[Tensor, " d"] | None = None) -> Float[Tensor, "2 d"]:
+        """Return the mean image of each side, drawn to the mean of all by a few images; `start` is worth as many."""
         overall = self.image.sum(0) / self.weight.sum().clamp(min=1)
+        if start is not None:
+            overall = (self.image.sum(0) + START_SAMPLES * start) / (self.weight.sum() + START_SAMPLES)
         return (self.image + START_SAMPLES * overall) / (self.weight + START_SAMPLES).unsqueeze(1)
 
 

@@ -148,7 +148,9 @@ class Fitted(NamedTuple):
     ) -> Fitted:
         """Return what follows from the sums; `count` is `seen` where a GPU counts, `solve` as in `fit_direction`."""
         anchors = labels.id_anchors
-        negative, known = sums.sides.means.to(anchors.dtype) - TEXT_SHARE * labels.text_mean
+        # names that have examples lie where images are from the first sample on, so that the others must start there
+        start = None if labels.examples is None else labels.examples.mean
+        negative, known = sums.sides.means(start).to(anchors.dtype) - TEXT_SHARE * labels.text_mean
         votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
         if seen < FIRST_DIRECTION:
             return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)

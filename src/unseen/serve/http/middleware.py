@@ -19,7 +19,7 @@ from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import EVERYONE, Limits
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.shares import Shares
-from unseen.serve.work.turns import Turns
+from unseen.serve.work.turns import Activity, Turns
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -38,6 +38,7 @@ SECURITY_HEADERS = [
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 HEALTH = frozenset({"/healthz", "/readyz"})
 CODE_HEADER = b"x-error-code"
+REFUSAL = 0.5  # seconds after which a caller over its rate is told so
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
 KEY = "unseen.key"  # where a request's scope has the key it came with; None for a stranger
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
@@ -142,7 +143,8 @@ class AdmissionMiddleware(HTTPMiddleware):
         super().__init__(app)
         self.key_of, self.reserved = key_of, limits.reserved
         self.reads = RateLimiter(limits.reads, "requests that read", "reads")
-        self.turns = {True: Turns(limits.reads_at_once), False: Turns(limits.at_once)}
+        activity = Activity()
+        self.turns = {True: Turns(limits.reads_at_once, activity), False: Turns(limits.at_once, activity)}
         self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,12 +155,16 @@ class AdmissionMiddleware(HTTPMiddleware):
         owner = scope[OWNER] = key.owner if key else ""
         caller, is_read = owner or _address(scope), scope["method"] in ("GET", "HEAD")
         try:
-            if is_read or not owner:
-                self.reads.take(caller, 1)
             self.requests.take(owner, 1, reserve=0 if owner == EVERYONE else self.reserved)
         except ServiceError as error:
             return await error_response(error)(scope, receive, send)
         try:
+            if is_read or not owner:
+                try:
+                    self.reads.take(caller, 1)
+                except ServiceError as error:
+                    await asyncio.sleep(REFUSAL)  # refusing takes time too: who asks at once again is slowed down
+                    return await error_response(error)(scope, receive, send)
             if scope["path"].endswith("/events") or scope["path"].startswith("/v1/jobs/"):  # these only wait
                 await self.app(scope, receive, send)
             else:

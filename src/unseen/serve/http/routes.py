@@ -298,17 +298,20 @@ async def restore(service: Shared, entry: AdminEntry, request: Request) -> Respo
     return await described(service, entry)
 
 
-@router.get("/v1/streams/{id}/history")
-async def history(entry: ReadEntry) -> dict[str, Any]:
+@router.get("/v1/streams/{id}/history", response_model=schema.HistoryInfo)
+async def history(service: Shared, entry: ReadEntry) -> Response:
     """Return curves, recent margins and the latest verdicts."""
-    return views.stream_history(entry)
+    entry.opened  # noqa: B018 - said at once where it is not open
+    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.stream_history(entry)))
+    return json_response(text)
 
 
-@router.get("/v1/streams/{id}/labels")
-async def labels(service: Shared, entry: ReadEntry, offset: int = 0) -> dict[str, Any]:
+@router.get("/v1/streams/{id}/labels", response_model=schema.LabelPage)
+async def labels(service: Shared, entry: ReadEntry, offset: int = 0) -> Response:
     """Return a page of known names, each with the negatives closest to it."""
     space = entry.opened.labels
-    return await service.run_chore(entry.config.owner, partial(views.label_page, space, offset))
+    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.label_page(space, offset)))
+    return json_response(text)
 
 
 async def described(service: Service, entry: StreamEntry, status: int = 200) -> Response:

@@ -192,6 +192,52 @@ class AlarmInfo(BaseModel):
     raised_at: int | None = Field(description="The sample that raised the alarm.")
 
 
+class HistoryPoint(BaseModel):
+    """Shares over the samples since the point before, and the threshold at its end."""
+
+    seq: int
+    known: float
+    taught: float
+    threshold: float | None
+
+
+class PicturedVerdict(VerdictRecord):
+    """A verdict, and whether its thumbnail is kept."""
+
+    pictured: bool
+
+
+class HistoryInfo(BaseModel):
+    """Curves, the margins of recent samples, and the latest verdicts."""
+
+    points: list[HistoryPoint]
+    margins: list[float]
+    drift: float
+    latest: list[PicturedVerdict]
+
+
+class NearNegative(BaseModel):
+    """A negative name and the cosine of its vector with that of a known name."""
+
+    name: str
+    cosine: float
+
+
+class NameInfo(BaseModel):
+    """A known name with the negatives closest to it."""
+
+    name: str
+    nearest: list[NearNegative]
+
+
+class LabelPage(BaseModel):
+    """A page of known names, from number `offset` of `total`."""
+
+    offset: int
+    total: int
+    names: list[NameInfo]
+
+
 class AlarmBody(RequestBody):
     """An alarm to start again: with an allowed rate, or with one that is learned anew."""
 

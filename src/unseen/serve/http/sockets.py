@@ -7,6 +7,7 @@ caller that lost its connection sends again what was not answered.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,6 +23,8 @@ from unseen.serve.http.middleware import cross_site, is_same_origin
 from unseen.serve.http.service import Service
 from unseen.serve.stream.batch import SampleBatch, dump_json, sample_batch
 from unseen.serve.stream.store import StreamEntry
+
+log = logging.getLogger("unseen.serve")
 
 MESSAGE = 1 << 20  # bytes of one message
 MESSAGES, BYTES = 256, 8 << 20  # of one connection that wait for answers
@@ -77,7 +80,10 @@ class Conversation:
         """Read and answer until one of both ends."""
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer())]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for error in (task.exception() for task in ended):
+                if error and not isinstance(error, WebSocketDisconnect | RuntimeError):  # the caller has gone
+                    log.error("unexpected", exc_info=error)
         finally:
             for task in tasks:
                 task.cancel()

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import torch
 
 from unseen.errors import ServiceError
+from unseen.serve.work.turns import Activity
 
+CALLERS = 10_000  # whose rates are remembered
 T = TypeVar("T")
 Job = tuple[Future[Any], Callable[[], Any]]
 
@@ -22,8 +24,9 @@ Job = tuple[Future[Any], Callable[[], Any]]
 class FairThreadPool:
     """Threads that owners share by the time their work takes, `workers` of them at most for one owner.
 
-    There is one thread more, so that an owner whose work is long does not keep a second one waiting. Of those that
-    wait, the owner that used least time comes next; one that was idle starts level with the others.
+    While another owner is active it is one less, and there is one thread more, so that an owner whose work is long does
+    not keep a second one waiting. Of those that wait, the owner that used least time comes next; one that was idle
+    starts level with the others.
     """
 
     def __init__(self, workers: int, name: str, *, compute: int = 1, nice: int = 0) -> None:
@@ -33,6 +36,7 @@ class FairThreadPool:
         self._running: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}  # of those that wait or run
         self._changed = threading.Condition()
+        self._activity = Activity()
 
     def executor(self, owner: str) -> Executor:
         """Return an executor whose work counts as that of one owner."""
@@ -42,6 +46,7 @@ class FairThreadPool:
         """Queue a piece of work behind what its owner already submitted."""
         future: Future[T] = Future()
         with self._changed:
+            self._activity.note(owner)
             self._seconds.setdefault(owner, min(self._seconds.values(), default=0.0))
             self._waiting.setdefault(owner, deque()).append((future, work))
             self._start_next()
@@ -65,7 +70,7 @@ class FairThreadPool:
     def _start_next(self) -> None:
         """Start work while there is a thread for it; the lock is held."""
         while self._running.total() < self._threads:
-            ready = [owner for owner in self._waiting if self._running[owner] < self._most]
+            ready = [owner for owner in self._waiting if self._running[owner] < self._most_of(owner)]
             if not ready:
                 return
             owner = min(ready, key=self._seconds.__getitem__)
@@ -74,6 +79,10 @@ class FairThreadPool:
                 del self._waiting[owner]
             self._running[owner] += 1
             self._pool.submit(self._run, owner, job)
+
+    def _most_of(self, owner: str) -> int:
+        """Return how many threads an owner may use: one less while others are active, so that a core stays for them."""
+        return self._most if self._activity.is_alone(owner) else max(1, self._most - 1)
 
     def _run(self, owner: str, job: Job) -> None:
         started = time.perf_counter()
@@ -130,6 +139,9 @@ class RateLimiter:
                 429, f"expected at most {self.rate:g} {self.what} a second, got more; wait {wait:.1f} s", self.code
             )
         self._level[owner] = level - amount, now
+        if len(self._level) > CALLERS:  # those whose buckets are full again are as good as new
+            full = {name for name, (left, at) in self._level.items() if left + (now - at) * self.rate >= most}
+            self._level = {name: one for name, one in self._level.items() if name not in full}
 
 
 class ServiceThreads:

@@ -1,31 +1,84 @@
 """Turns between requests: so many of one caller are worked on at once, the others of that caller wait in order."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+RECENT = 1.0  # seconds for which a caller counts as active after a request
+
+
+class Activity:
+    """Which callers were active lately: one that is alone may use everything."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}
+
+    def note(self, caller: str) -> None:
+        """Note that a caller asks for something."""
+        now = self._clock()
+        self._last.pop(caller, None)
+        self._last[caller] = now  # in the order of time
+        while (oldest := next(iter(self._last))) != caller and self._last[oldest] < now - RECENT:
+            del self._last[oldest]
+
+    def is_alone(self, caller: str) -> bool:
+        """Return whether no other caller was active lately."""
+        since = self._clock() - RECENT
+        return not any(at >= since for other, at in self._last.items() if other != caller)
 
 
 class Turns:
-    """Let `each` requests of one caller be worked on at once.
+    """Let `each` requests of one caller be worked on at once, a quarter of that while others are active.
 
     The loop takes what is ready in the order it came: a caller with hundreds of requests would otherwise put hundreds
     of pieces of work between two of another caller.
     """
 
-    def __init__(self, each: int) -> None:
-        self._each = each
-        self._free: dict[str, asyncio.Semaphore] = {}
-        self._users: dict[str, int] = {}
+    def __init__(self, each: int, activity: Activity) -> None:
+        self._each, self._activity = each, activity
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def taken(self, caller: str) -> AsyncIterator[None]:
         """Wait for a turn of a caller, and have it for a while."""
-        free = self._free.setdefault(caller, asyncio.Semaphore(self._each))
-        self._users[caller] = self._users.get(caller, 0) + 1
+        self._activity.note(caller)
+        if self._running[caller] >= self._most(caller) or caller in self._waiting:
+            await self._turn(caller)
+        self._running[caller] += 1
         try:
-            async with free:
-                yield
+            yield
         finally:
-            self._users[caller] -= 1
-            if not self._users[caller]:
-                del self._free[caller], self._users[caller]
+            self._running[caller] -= 1
+            self._call_next(caller)
+
+    def _most(self, caller: str) -> int:
+        return self._each if self._activity.is_alone(caller) else max(1, self._each // 4)
+
+    async def _turn(self, caller: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was given and is not used
+                self._running[caller] -= 1
+                self._call_next(caller)
+            raise
+        self._running[caller] -= 1  # held for this request since it was called
+
+    def _call_next(self, caller: str) -> None:
+        """Call requests of a caller that wait while it has room; each holds its turn from here on."""
+        waiting = self._waiting.get(caller, deque())
+        while waiting and self._running[caller] < self._most(caller):
+            turn = waiting.popleft()
+            if not turn.done():
+                self._running[caller] += 1
+                turn.set_result(None)
+        if not waiting:
+            self._waiting.pop(caller, None)
+        if not self._running[caller]:
+            del self._running[caller]
