@@ -48,7 +48,7 @@ paper: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,video,plot,bench,serve,ray,tables,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,dev]'
 	touch $@
 
 clean:

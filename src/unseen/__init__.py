@@ -17,6 +17,7 @@ Verdict          what is decided about an image
 Verdicts         a table of those: JSON, CSV, Arrow, pandas
 detectors        the methods by name: detectors.make("online", space)
 threshold        the rules that turn margins into verdicts
+discover         what the unknown images are: groups, reasons, new names
 
 The command line is `unseen --help`.
 """

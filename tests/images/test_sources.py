@@ -1,5 +1,7 @@
 """Sources: folders, globs, lists, and the order in which threads decode them."""
 
+import io
+import re
 import sys
 import time
 from functools import partial
@@ -8,7 +10,7 @@ import pytest
 
 from helpers.pictures import encoded, flat
 from unseen.errors import DataError, MissingExtra, SettingError
-from unseen.images import Entry, Skipped, find_images, read_entries, read_images, sources
+from unseen.images import Entry, Skipped, decode, find_images, read_entries, read_images, sources
 
 
 def only(source, **options):
@@ -113,3 +115,35 @@ def test_missing_packages_are_named(tmp_path, monkeypatch, package, name):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match="pip install"):
         only(tmp_path / name)
+
+
+def test_renamed_files_are_read_by_content_and_others_are_counted(folder):
+    for kind in ("JPEG", "PNG", "GIF", "TIFF", "BMP", "WEBP", "AVIF"):
+        (folder / f"download-{kind}").write_bytes(encoded(flat(size=(16, 16)), kind))
+    (folder / "wrong.png").write_bytes(encoded(flat(), "JPEG"))
+    (folder / "empty").touch()
+    (folder / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42\0\0\0\0")
+    (folder / "labels.json").write_bytes(encoded(flat()))  # its name says that it is none
+    found = find_images(folder)
+    assert isinstance(found, sources.FoundEntries)
+    assert found.others == 4  # notes.md, empty, film.mp4, labels.json
+    assert len(only(folder)) == 3 + 7 + 1
+
+
+def test_photos_of_phones_are_read_whatever_they_are_called(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    data = io.BytesIO()
+    pillow_heif.from_pillow(flat((200, 30, 40), (64, 48))).save(data, quality=90)
+    for name in ("a.heic", "b.jpg", "c"):
+        (tmp_path / name).write_bytes(data.getvalue())
+    batch = only(tmp_path)
+    assert [image.pixels.size for image in batch] == [(64, 48)] * 3
+    assert abs(batch[0].pixels.getpixel((30, 20))[0] - 200) < 12
+
+
+def test_a_photo_of_a_phone_without_the_extra_is_skipped_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    decode._heif_format.cache_clear()
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0")
+    (skipped,) = only(tmp_path).skipped
+    assert re.match(r"HEIC image: expected .* pip install .*\[heic\]", skipped.reason)

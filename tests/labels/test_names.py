@@ -46,3 +46,41 @@ def test_a_missing_file_is_a_label_error(tmp_path: Path) -> None:
 
 def test_word_lists_may_repeat_themselves(tmp_path: Path) -> None:
     assert read_words(write(tmp_path / "w.txt", b"a\nb\na\n")) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("n.csv", "# my classes\nid,name\n0,tench\n1,sea urchin\n"),
+        ("n.csv", "0;tench\n1;sea urchin\n"),
+        ("n.csv", "tench\nsea urchin\n"),
+        ("n.tsv", 'class\tid\ntench\t0\n"sea urchin"\t1\n'),
+        ("n.json", '["tench", "sea urchin"]'),
+        ("n.json", '{"0": ["n01440764", "tench"], "1": ["n02319095", "sea urchin"]}'),
+        ("n.json", '{"categories": [{"id": 1, "name": "tench"}, {"id": 2, "name": "sea urchin"}]}'),
+        ("n.yaml", "# mine\n- tench\n- sea urchin  # spiny\n"),
+        ("n.yml", "path: data\nnames:\n  0: tench\n  1: sea urchin\n"),
+        ("n.names", "tench\nsea urchin\n"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_names_are_read_as_people_keep_them(tmp_path: Path, file: str, text: str, encoding: str) -> None:
+    assert read_names(write(tmp_path / file, text.encode(encoding))) == ("tench", "sea urchin")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("n.json", "[tench]", "expected JSON in .*line 1"),
+        ("n.json", "3", 'expected a list of names, .*{"names": .* got int'),
+        ("n.json", "[1]", "got 1 as entry 1; quote names"),
+        ("n.yaml", "- tench\n- no\n", "got False as entry 2; quote names"),
+        ("n.yaml", "- [", "expected YAML in"),
+        ("n.csv", "id,name\n0,tench\n1\n", "expected a name in column 2 .* got none in line 3"),
+        ("n.csv", "name\ncat\ndog\ncat\n", r"'cat' on lines \[2, 4\]"),
+        ("n.json", "[]", "got none"),
+    ],
+)
+def test_names_that_cannot_be_told_are_refused(tmp_path: Path, file: str, text: str, says: str) -> None:
+    with pytest.raises(LabelError, match=says):
+        read_names(write(tmp_path / file, text.encode()))

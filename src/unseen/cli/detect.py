@@ -25,6 +25,7 @@ from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
 from unseen.images.decode import jpeg_thumbnail
 from unseen.images.order import ORDERS, sort_entries
+from unseen.images.sources import FoundEntries
 from unseen.report import stream_page
 from unseen.verdicts import Verdicts
 
@@ -33,7 +34,7 @@ WIDEST = 60  # columns for a file's name
 
 def detect(
     photos: Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")],
-    labels: Annotated[Path | None, typer.Option(help="Text file with one known name per line; # comments.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="File of known names: one per line, CSV, JSON or YAML.")] = None,
     label: options.Label = None,
     space: Annotated[Path | None, typer.Option(help="Label space from `unseen mine`, instead of names.")] = None,
     encoder: Annotated[
@@ -75,7 +76,8 @@ def detect(
     output.check_folders(state, report)
     wanted = calibration.RECALL if recall is None else recall
     known = calibration.find_known(calibrate, wanted) if calibrate else None
-    entries = sort_entries(find_images(photos, root=root, stride=stride), order)
+    found = find_images(photos, root=root, stride=stride)
+    entries = sort_entries(found, order)
     out = output.choose(as_json=as_json, as_csv=as_csv, width=_width(entries))
     saved = label_space.saved_space(space, state, has_names=bool(labels or label or examples))
     taught = ExampleImages.find(examples, saved=saved, state=state) if examples else None
@@ -98,6 +100,7 @@ def detect(
     run.learn, run.again = learn, again
     if state and learn:
         run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))
+    run.not_images = found.others if isinstance(found, FoundEntries) else 0
     run.skipped += len(taught.skipped) if taught else 0
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)

@@ -24,7 +24,9 @@ SHOWN = 20
 def mine(
     labels: Annotated[
         list[Path] | None,
-        typer.Option(help="Text file with one known name per line; # comments. Several, or a folder: one space each."),
+        typer.Option(
+            help="File of known names: one per line, CSV, JSON or YAML. Several, or a folder: one space each."
+        ),
     ] = None,
     label: options.Label = None,
     encoder: options.Encoder = "offline",

@@ -30,6 +30,7 @@ class StreamRun:
     judged: int = 0
     known: int = 0
     skipped: int = 0
+    not_images: int = 0  # files in the folders that are no images
     learned_before: int = 0  # images that were judged only, because the state has learned them
     is_stopped: bool = False
     started: float = field(default_factory=time.perf_counter)
@@ -101,6 +102,7 @@ class StreamRun:
             "known": self.known,
             "unknown": self.judged - self.known,
             "skipped": self.skipped,
+            "not_images": self.not_images,
             "learned_from": self.taught - self.taught_before,
             "learned_before": self.learned_before,
             "seen": int(self.session.snapshot.tally.seen),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
-from unseen.errors import ImageError, import_extra
+from unseen.errors import ImageError, MissingExtra, import_extra
+from unseen.images.kinds import HEAD, is_heif
 from unseen.storage.remote import Location
 
 if TYPE_CHECKING:
@@ -63,8 +65,9 @@ def _opened(data: bytes, most: int | None) -> Iterator[Picture]:
     pillow = import_extra("PIL.Image", "encode")
     if not data:
         raise ImageError("empty file")
+    formats = (*FORMATS, _heif_format()) if is_heif(data[:HEAD]) else FORMATS
     try:
-        with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
+        with pillow.open(io.BytesIO(data), formats=formats) as picture:
             _check_size(picture.width, picture.height, MAX_PIXELS if most is None else most)
             yield picture
     except ImageError:
@@ -77,6 +80,16 @@ def _opened(data: bytes, most: int | None) -> Iterator[Picture]:
         raise ImageError("too large: not enough memory to unpack it") from error
     except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
         raise ImageError(f"damaged: {error or type(error).__name__}") from error
+
+
+@cache
+def _heif_format() -> str:
+    """Return Pillow's name of HEIF, which a package of its own teaches it."""
+    try:
+        import_extra("pillow_heif", "heic").register_heif_opener()
+    except MissingExtra as error:
+        raise ImageError(f"HEIC image: {error}") from error
+    return "HEIF"
 
 
 def _check_size(width: int, height: int, most: int) -> None:

@@ -12,8 +12,6 @@ from unseen.storage.remote import Location
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-COMMON = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-IMAGE_SUFFIXES = frozenset(COMMON | {".ppm", ".pgm", ".pbm", ".jp2", ".avif"})
 MISSING = "missing"  # the identity of a file that is not there
 
 

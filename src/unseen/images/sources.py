@@ -11,11 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unseen.errors import DataError, SettingError
 from unseen.images.decode import decode_file
-from unseen.images.entry import IMAGE_SUFFIXES, Batch, Entry, Image, Skipped, file_identity
+from unseen.images.entry import Batch, Entry, Image, Skipped, file_identity
+from unseen.images.kinds import IMAGE_SUFFIXES, is_image_file
 from unseen.images.table import table_entries
 from unseen.images.tar import tar_entries
 from unseen.images.video import video_entries
@@ -50,16 +51,21 @@ def read_entries(entries: Iterable[Entry], *, size: int = 64) -> Iterator[Batch]
 
 
 def find_images(source: Source, *, root: str | Path | None = None, stride: int = 1) -> Iterable[Entry]:
-    """Return the pictures of a source without decoding them: a list, or an iterator where a video is among them."""
+    """Return the pictures of a source without decoding them: a list, or an iterator where a video is among them.
+
+    Files of a folder are pictures by name, or by content where the name does not say; a list counts the others.
+    """
     if stride < 1:
         raise SettingError(f"expected a stride of at least 1, got {stride}; 1 takes every frame")
     sources = [source] if isinstance(source, str | Path) else source
     if not isinstance(sources, list | tuple) or not all(isinstance(one, str | Path) for one in sources):
         return _held_entries(sources, root, stride)
-    paths = [path for one in sources for path in _expand(one)]
+    found = [_expand(one) for one in sources]
+    paths = [path for one in found for path in one.paths]
     if any(path.suffix.lower() in VIDEO_SUFFIXES for path in paths):
         return (entry for path in paths for entry in _entries(path, root, stride))
-    entries = [entry for path in paths for entry in _entries(path, root, stride)]
+    entries = FoundEntries(entry for path in paths for entry in _entries(path, root, stride))
+    entries.others = sum(one.others for one in found)
     if not entries:
         named = ", ".join(map(str, sources)) or "no source"
         raise DataError(
@@ -74,7 +80,7 @@ def _held_entries(sources: Iterable[Any], root: str | Path | None, stride: int) 
 
     for number, one in enumerate(split(sources)):
         if isinstance(one, str | Path):
-            yield from (entry for path in _expand(one) for entry in _entries(path, root, stride))
+            yield from (entry for path in _expand(one).paths for entry in _entries(path, root, stride))
         else:
             yield held_entry(number, one)
 
@@ -93,22 +99,42 @@ def _decode_ahead(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:
         pool.shutdown(cancel_futures=True)
 
 
-def _expand(source: str | Path) -> list[Location]:
+class FoundEntries(list[Entry]):
+    """Pictures that were found, and how many other files lie in the same folders."""
+
+    others: int = 0
+
+
+class FoundPaths(NamedTuple):
+    """Files to read, and how many of the same folders are not images."""
+
+    paths: Sequence[Location]
+    others: int = 0
+
+
+def _expand(source: str | Path) -> FoundPaths:
     path = location(source)
     if path.exists():
-        return _walk(path) if path.is_dir() else [path]
+        return _walk(path) if path.is_dir() else FoundPaths([path])
     if isinstance(path, Path) and glob.has_magic(str(source)):
         found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
-        return [inner for one in found for inner in (_walk(one) if one.is_dir() else [one])]
+        parts = [_walk(one) if one.is_dir() else FoundPaths([one]) for one in found]
+        return FoundPaths([path for part in parts for path in part.paths], sum(part.others for part in parts))
     raise DataError(f"expected a folder, file or glob of images, got nothing at {source}; check the path")
 
 
-def _walk(folder: Location) -> list[Location]:
+def _walk(folder: Location) -> FoundPaths:
     """Return the pictures of a folder; of one that has none, the archives."""
     paths: Sequence[Location] = folder.files() if isinstance(folder, RemotePath) else _local_files(folder)
     shown = [path for path in paths if not path.name.startswith(".")]
-    pictures = [path for path in shown if path.suffix.lower() in IMAGE_SUFFIXES]
-    return pictures or [path for path in shown if path.suffix.lower() in ARCHIVE_SUFFIXES]
+    chosen = [path for path in shown if _is_picture(path)]
+    chosen = chosen or [path for path in shown if path.suffix.lower() in ARCHIVE_SUFFIXES]
+    return FoundPaths(chosen, len(shown) - len(chosen))
+
+
+def _is_picture(path: Location) -> bool:
+    """Tell whether a file is a picture; of a remote one only the name is read."""
+    return is_image_file(path) if isinstance(path, Path) else path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def _local_files(folder: Path) -> list[Path]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from unseen.errors import DataError, ImageError
 from unseen.images.decode import decode
-from unseen.images.entry import IMAGE_SUFFIXES, Entry, file_identity
+from unseen.images.entry import Entry, file_identity
+from unseen.images.kinds import IMAGE_SUFFIXES
 from unseen.storage.remote import Location
 
 if TYPE_CHECKING:
