@@ -319,3 +319,11 @@ def test_rejudged_verdicts_have_the_final_threshold(photos: Path) -> None:
     assert [row["margin"] for row in judged] == [row["margin"] for row in first[:-1] if "margin" in row]
     assert [row["threshold"] for row in judged] == pytest.approx([final[-1]["summary"]["threshold"]] * 12)
     assert final[-1]["summary"]["known"] == sum(row["verdict"] == "known" for row in judged)
+
+
+def test_names_that_are_not_english_get_a_warning_with_the_offline_tower(photos: Path, encoder: NamedColours) -> None:
+    assert "English" not in run("photos", "--label", "red", "--label", "grün").stderr
+    encoder.name = "offline-b16"
+    assert (
+        "knows English only, got grün; use English names" in run("photos", "--label", "red", "--label", "grün").stderr
+    )

@@ -216,3 +216,13 @@ def test_nearest_names_nearest_negatives_and_near_duplicates_are_found(tmp_path:
     assert nearest_names(space)["cat"][0] == "dog"
     assert {(p.name, p.negative) for p in near_duplicates(space)} == {("cat", "kitty"), ("dog", "dogs")}
     assert nearest_negatives(space.with_negatives(0)) == {"cat": [], "dog": []}
+
+
+def test_a_list_whose_words_are_all_taken_is_left_out(tmp_path: Path) -> None:
+    words = Corpus("own", {"noun.a": ("cat", "sea"), "noun.b": ("sea", "Dog"), "noun.c": ("sky",)})
+    assert set(build(tmp_path, corpus=words).negatives) == {"sea", "sky"}
+
+
+def test_a_corpus_of_known_names_alone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="expected words besides the known names in own, got none"):
+        build(tmp_path, corpus=Corpus("own", {"noun.a": ("cat", "fox")}))

@@ -9,6 +9,7 @@ from unseen import LabelSpace
 from unseen.cli import terminal
 from unseen.discover.edits import find_space
 from unseen.encoders import Encoder
+from unseen.encoders.catalogue import OFFLINE
 from unseen.errors import EncoderError, LabelError
 from unseen.labels import read_names, wordnet
 from unseen.labels.nearest import Pair, near_duplicates
@@ -43,6 +44,7 @@ def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabu
     with words_bar() as progress:
         space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
     warn(near_duplicates(space))
+    warn_foreign(names, encoder)
     return space
 
 
@@ -94,3 +96,15 @@ def warn(pairs: Sequence[Pair]) -> None:
         few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
         terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
         terminal.err.print(few, markup=False, soft_wrap=True)
+
+
+def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
+    """Print which names the offline text tower, which learned from English alone, cannot know."""
+    foreign = [name for name in names if not name.isascii()] if encoder.name in OFFLINE else []
+    if foreign:
+        terminal.err.print(
+            f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or a "
+            "multilingual CLIP with --encoder",
+            markup=False,
+            soft_wrap=True,
+        )

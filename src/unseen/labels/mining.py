@@ -61,6 +61,10 @@ def build(
     anchors = spec.prompt.encode(names, encoder).cpu()
     chunks = chunk_corpus(spec.corpus, encoder, spec.corpus_prompts, cache=cache)
     rows = distinct_rows(chunks, names)
+    if chunks and not any(map(len, rows)):
+        raise LabelError(
+            f"expected words besides the known names in {spec.corpus.name}, got none; pass other words, or negatives=0"
+        )
     counts = spec.counts(chunks, rows)
     if not exact and MINERS[miner].is_separable:
         rows = shortlist(chunks, rows, counts, encoder, lambda words: MINERS[miner].rank(words, anchors))
