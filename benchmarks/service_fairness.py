@@ -40,7 +40,7 @@ NEIGHBOURS = {
     "16 x 512": Neighbour(16, "observe", 512),
     "64 x 2048": Neighbour(64, "observe", 2048),
     "64 x 1": Neighbour(64, "observe", 1),
-    "8 x 256 as JSON": Neighbour(8, "json", 256),
+    "8 x 120 as JSON": Neighbour(8, "json", 120),
     "32 inspect": Neighbour(32, ""),
     "32 history": Neighbour(32, "/history"),
     "32 labels": Neighbour(32, "/labels"),

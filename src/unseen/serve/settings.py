@@ -23,7 +23,7 @@ class Limits:
     body_seconds: float = 30  # a client may take to send its request
     buffered: int = 512 << 20  # bytes of all bodies being received or answered
     buffered_each: int = 128 << 20  # of one owner
-    json_values: int = 1 << 17  # values in JSON: more is slow to parse, and rows of float32 are not
+    json_values: int = 1 << 16  # values in JSON: more is slow to parse, and rows of float32 are not
     batch: int = 2048  # samples of a request
     pixels: int = 50_000_000  # of one image, checked before it is decoded
     queue: int = 16_384  # samples waiting for one stream
