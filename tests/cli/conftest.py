@@ -19,7 +19,7 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     for module in (command, calibrate):
-        monkeypatch.setattr(module, "load_encoder", lambda name, device=None: made)
+        monkeypatch.setattr(module, "load_encoder", lambda name, **options: made)
     monkeypatch.setattr(
         label_space, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
     )

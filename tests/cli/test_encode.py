@@ -32,7 +32,7 @@ def rows(result):
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode_command, "load_encoder", lambda name, device: ColourEncoder())
+    monkeypatch.setattr(encode_command, "load_encoder", lambda name, **options: ColourEncoder())
     (tmp_path / "photos").mkdir()
     for i in range(5):
         Pillow.new("RGB", (4, 4), (20 * i, 100, 50)).save(tmp_path / "photos" / f"{i}.png")
@@ -65,7 +65,7 @@ def test_ctrl_c_keeps_the_features_encoded_so_far(photos, tmp_path, monkeypatch)
                 raise KeyboardInterrupt
             return super().images(batch)
 
-    monkeypatch.setattr(encode_command, "load_encoder", lambda name, device: Interrupted())
+    monkeypatch.setattr(encode_command, "load_encoder", lambda name, **options: Interrupted())
     result = run("encode", photos, "-o", tmp_path / "f", "--batch", 2, "--json")
     assert result.exit_code == 1
     assert rows(result)[-1]["summary"]["stopped"]

@@ -25,7 +25,7 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     made = NamedColours()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(command, "load_encoder", lambda name, device=None: made)
+    monkeypatch.setattr(command, "load_encoder", lambda name, **options: made)
     words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
     monkeypatch.setattr(label_space, "wordnet", lambda: words)
     return made

@@ -103,8 +103,8 @@ def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
     foreign = [name for name in names if not name.isascii()] if encoder.name in OFFLINE else []
     if foreign:
         terminal.err.print(
-            f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or a "
-            "multilingual CLIP with --encoder",
+            f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
+            "a multilingual CLIP with --encoder",
             markup=False,
             soft_wrap=True,
         )
