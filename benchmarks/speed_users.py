@@ -13,6 +13,7 @@ from unseen.bench.jsonl import Row
 from unseen.bench.synthetic import label_space, stream
 from unseen.bench.timing import alternating_seconds
 from unseen.detectors import PooledEvidence
+from unseen.odds import logits
 
 SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))
 BATCH, SINGLES, ROUNDS = 512, 256, 3
@@ -73,7 +74,7 @@ def products_of_one(labels: LabelSpace, rows: tuple[Tensor, ...]) -> Callable[[]
 
     def multiply() -> None:
         for row in rows:
-            torch.mv(anchors, row[0])
+            logits(row, anchors, tau=1.0)
 
     return multiply
 

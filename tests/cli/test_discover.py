@@ -21,10 +21,11 @@ def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("discover") / "state.safetensors"
     pack = demo.load()
     pack = pack[pack.trial.arrival("shuffled", 0)[:300]]
-    session = Session(pack.space)
+    labels = pack.space.with_negatives(500)
+    session = Session(labels)
     session.observe(pack.trial.z, pack.keys)
     session.save(path)
-    pack.space.save(edits.space_path(path))
+    labels.save(edits.space_path(path))
     return path
 
 

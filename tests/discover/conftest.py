@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unseen import Session, demo
@@ -10,7 +12,8 @@ from unseen.discover import Grouping, group
 @pytest.fixture(scope="session")
 def pack() -> Pack:
     pack = demo.load()
-    return pack[pack.trial.arrival("shuffled", 0)[:600]]
+    pack = pack[pack.trial.arrival("shuffled", 0)[:600]]
+    return replace(pack, space=pack.space.with_negatives(500))
 
 
 @pytest.fixture(scope="session")

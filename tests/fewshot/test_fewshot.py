@@ -74,9 +74,9 @@ def test_tuned_keys_lower_the_loss_of_the_examples() -> None:
 
 
 def test_training_is_the_same_for_one_seed_and_another_for_another() -> None:
-    one, same, other = (made("vos-head", seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(one.head[0], same.head[0])
-    assert not torch.equal(one.head[0], other.head[0])
+    one, same, other = (made("tip-adapter-f", seed=seed).keys for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
 
 
 def test_outliers_of_vos_are_as_far_as_the_farthest_of_many_draws() -> None:
@@ -119,7 +119,7 @@ def test_the_trainer_finds_the_minimum_of_a_parabola() -> None:
     torch.testing.assert_close(found, torch.full((2,), 3.0), atol=1e-2, rtol=0)
 
 
-@pytest.mark.parametrize("name", fewshot.REGISTRY)
+@pytest.mark.parametrize("name", ["taskres", "few-shot-prototypes", "linear-probe"])
 def test_one_example_of_each_name_is_enough(name: str) -> None:
     detector = made(name, EXAMPLES[EXAMPLES.place == 0])
     assert bool(detector.score(None, unit(3, 12)).score.isfinite().all())

@@ -52,7 +52,8 @@ def rewrite(name: str) -> None:
     found["label"] = found["label"].to(torch.int16)
     parts = {f"{name}/{field}": column.contiguous() for field, column in found.items()}
     made = {"made_by": f"unseen {__version__}", "torch": torch.__version__}
-    save_file(load_file(FILE) | parts, FILE, metadata=made | {"cpu": torch.backends.cpu.get_cpu_capability()})
+    others = {key: part for key, part in load_file(FILE).items() if key.partition("/")[0] != name}
+    save_file(others | parts, FILE, metadata=made | {"cpu": torch.backends.cpu.get_cpu_capability()})
 
 
 if __name__ == "__main__":

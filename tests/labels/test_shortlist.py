@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
-from unseen.labels import Corpus
+from unseen.labels import Corpus, vectors
 from unseen.labels.prompts import NICE
 from unseen.labels.vectors import CorpusPrompts, chunk_corpus
 from unseen.storage.files import save_tensors
@@ -50,6 +50,14 @@ def test_the_shortlist_gives_the_same_negatives_and_encodes_fewer_words(tmp_path
     assert len(found.negatives) == len(exact.negatives)
     assert len(shared) >= 0.99 * len(exact.negatives)
     assert encoder.encoded < 300
+
+
+def test_chunks_of_which_no_word_is_on_the_shortlist_are_left_out(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(vectors, "CHUNK", 7)
+    encoder = CoarseHashEncoder()
+    assert len(build(tmp_path, encoder, negatives=5).negatives) == 5
+    assert encoder.encoded < 100
+    assert build(tmp_path, encoder, negatives=0).negatives == ()
 
 
 def test_words_without_an_approximate_vector_are_encoded(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def published(model: torch.nn.Module, *, prompts: int = 2) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
-    made = load_encoder(save_clip(tmp_path_factory.mktemp("clip")), device="cpu")
+    made = load_encoder(save_clip(tmp_path_factory.mktemp("clip")), device="cpu", dtype=torch.float32)
     assert isinstance(made, HubEncoder)
     return made
 

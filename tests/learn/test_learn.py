@@ -30,7 +30,7 @@ LABEL = [i % 4 for i in range(12)]
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
-    made = load_encoder(save_clip(tmp_path_factory.mktemp("clip"), context=16), device="cpu")
+    made = load_encoder(save_clip(tmp_path_factory.mktemp("clip"), context=16), device="cpu", dtype=torch.float32)
     assert isinstance(made, HubEncoder)
     return made
 

@@ -21,6 +21,7 @@ from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
 from unseen.discover.edits import space_path
 from unseen.encoders import Encoder, load_encoder
+from unseen.encoders.device import named_precision
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
 from unseen.images.decode import jpeg_thumbnail
@@ -57,6 +58,7 @@ def detect(
     features: Annotated[Path | None, typer.Option(help="Folder that keeps features: nothing is encoded twice.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")] = None,
     device: options.Device = None,
+    precision: options.Precision = None,
     batch: options.Batch = 32,
     root: options.Root = None,
     stride: options.Stride = 1,
@@ -82,7 +84,9 @@ def detect(
     saved = label_space.saved_space(space, state, has_names=bool(labels or label or examples))
     taught = ExampleImages.find(examples, saved=saved, state=state) if examples else None
     names = names_of(labels, label, taught, saved)
-    model = load_encoder(encoder or (saved.encoder if saved else "offline"), device=device)
+    model = load_encoder(
+        encoder or (saved.encoder if saved else "offline"), device=device, dtype=named_precision(precision)
+    )
     if saved:
         label_space.check_space(saved, names, model)
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)

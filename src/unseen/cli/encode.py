@@ -9,6 +9,7 @@ import typer
 
 from unseen.cli import options, terminal
 from unseen.encoders import load_encoder
+from unseen.encoders.device import named_precision
 from unseen.errors import SettingError
 from unseen.features import FeatureCache, encode_images
 from unseen.features.shards import FORMATS
@@ -26,6 +27,7 @@ def encode(
     ],
     encoder: options.Encoder = "offline",
     device: options.Device = None,
+    precision: options.Precision = None,
     batch: options.Batch = 64,
     root: options.Root = None,
     stride: options.Stride = 1,
@@ -54,7 +56,7 @@ def encode(
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             EncodeRun(as_json, plan.already).finish(batches, plan.total, plan.model.name, output)  # exits
     entries = find_images(sources, root=root, stride=stride)
-    model = load_encoder(encoder, device=device)
+    model = load_encoder(encoder, device=device, dtype=named_precision(precision))
     cache = FeatureCache(output, model, form=form)
     already = sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0
     total = len(entries) - already if isinstance(entries, Sized) else None

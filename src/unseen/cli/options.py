@@ -21,6 +21,11 @@ Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` wr
 Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")]
 
+Precision = Annotated[
+    str | None,
+    typer.Option(help="Of products: float32, bfloat16, or int8 (offline encoder; see docs). Default: by the device."),
+]
+
 # images and features
 Batch = Annotated[int, typer.Option(min=1, help="Images per step; each step is saved.")]
 Root = Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")]

@@ -29,7 +29,8 @@ BACKENDS: Mapping[str, tuple[str, str]] = {
     "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
 }
 OWN_MODELS: Mapping[str, str] = {"get_image_features": "hub", "encode_image": "open_clip"}  # method -> backend
-OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
+# short, and as a label space names it: every encoder loads by its own name
+OFFLINE = {"offline": "", "offline-b16": "", "offline-b16-int8": "int8"}
 
 
 def load_encoder(
@@ -43,12 +44,15 @@ def load_encoder(
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
     ONNX file written by `unseen export`. A CLIP model of transformers comes with its processor, `load_encoder(model,
     processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
+    `dtype` is that of the large products; torch.int8 is the offline encoder's.
     """
     if not isinstance(name, str | Path):
         return _of_model(name, parts, device=device, dtype=dtype)
     if parts:
         raise SettingError(f"expected load_encoder({str(name)!r}) alone, got {len(parts)} more; pass the model itself")
     backend, rest = resolve_name(name)
+    if dtype is torch.int8 and backend != "offline":
+        raise EncoderError(f"expected the encoder offline for precision int8, got {name}; leave --precision out")
     module, cls = BACKENDS[backend]
     make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
     return make(rest, device=device, dtype=dtype)
@@ -73,7 +77,7 @@ def resolve_name(name: str | Path) -> tuple[str, str]:
     text = str(name)
     prefix, colon, rest = text.partition(":")
     if text in OFFLINE:
-        return "offline", ""
+        return "offline", OFFLINE[text]
     if colon and prefix in BACKENDS:
         return prefix, rest
     if text.endswith(".onnx"):

@@ -2,7 +2,17 @@
 
 import torch
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+
+
+def named_precision(name: str | None) -> torch.dtype | None:
+    """Return the dtype of a precision by its name; None is what suits the device."""
+    if name is None:
+        return None
+    check_choice("a precision", name, PRECISIONS)
+    return PRECISIONS[name]
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:

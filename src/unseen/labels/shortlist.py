@@ -44,7 +44,7 @@ def shortlist(
 
     All rows come back where the encoder has no approximate vectors.
     """
-    if not isinstance(encoder, CoarseEncoder):
+    if not isinstance(encoder, CoarseEncoder) or not any(counts):
         return list(rows)
     words = [_coarse_candidates(*part, encoder) for part in zip(chunks, rows, strict=True)]
     ranks = rank(words)

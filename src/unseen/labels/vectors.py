@@ -131,7 +131,7 @@ def encode_rows(
 
 def candidates(chunks: Iterable[WordChunk], rows: Iterable[Rows], read: Read) -> list[Candidates]:
     """Return some rows of each chunk, with vectors that `read` gets when they are asked for."""
-    return [_candidates(chunk, wanted, read) for chunk, wanted in zip(chunks, rows, strict=True)]
+    return [_candidates(chunk, wanted, read) for chunk, wanted in zip(chunks, rows, strict=True) if wanted]
 
 
 def encode_corpus(

@@ -15,25 +15,21 @@ from torch import Tensor
 
 CLEAR = 0.5  # clarity from which an image is almost surely known
 MARGIN_PER_CLARITY = 4.0  # nats by which the margins of known images grow with their clarity
-CLEAR_KNOWN, CLEAR_UNKNOWN = 0.32, 0.05  # share of the known and of the unknown images that is clear
-MEAN_DEVIATION = 1.0  # of the estimated mean margin of known images, however many are clear: label spaces differ
+MEAN_DEVIATION = 1.5  # of the estimated mean margin of known images, however many are clear: label spaces differ
 MARGIN_DEVIATION = 4.0  # of one margin around what its clarity lets expect
-EFFECTIVE_IMAGES = 64.0  # limit of the weight of the share of clear images: CLEAR_KNOWN is not the same everywhere
 
 
 class ClearImages(NamedTuple):
     """Sums over the clear images; an image is weighted by its place in the stream. U: several streams, or times."""
 
     clear: Float[Tensor, "*U"]  # number of clear images
-    told: Float[Tensor, "*U"]  # number of images whose clarity is told
     weight: Float[Tensor, "*U"]  # of the clear images
-    total_weight: Float[Tensor, "*U"]  # of all images whose clarity is told
     at_zero: Float[Tensor, "*U"]  # weighted sum of the margins that clear images would have at a clarity of 0
 
     @classmethod
     def none(cls) -> ClearImages:
         """Return the sums before the first image."""
-        return cls(*(torch.zeros((), dtype=torch.float64) for _ in range(5)))
+        return cls(*(torch.zeros((), dtype=torch.float64) for _ in range(3)))
 
     @classmethod
     def stacked(cls, some: Sequence[ClearImages]) -> ClearImages:
@@ -43,10 +39,10 @@ class ClearImages(NamedTuple):
     def after(
         self, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"]
     ) -> ClearImages:
-        """Return the sums after some images; those with a clarity of minus infinity do not count."""
-        told, clear = clarity.isfinite(), clarity > CLEAR
+        """Return the sums after some images."""
+        clear = clarity > CLEAR
         at_zero = (weight * (margin - MARGIN_PER_CLARITY * clarity))[clear].sum()
-        gained = clear.sum(), told.sum(), weight[clear].sum(), weight[told].sum(), at_zero
+        gained = clear.sum(), weight[clear].sum(), at_zero
         return ClearImages(*(total + more for total, more in zip(self, gained, strict=True)))
 
     def log_likelihood_of_mean(self, mean: Float[Tensor, " H"]) -> Float[Tensor, "*U H"]:
@@ -54,10 +50,3 @@ class ClearImages(NamedTuple):
         precision = self.clear / (MEAN_DEVIATION**2 * self.clear + MARGIN_DEVIATION**2)  # 0 without clear images
         found = self.at_zero / self.weight.clamp(min=1)
         return -(mean - found.unsqueeze(-1)).square() * precision.unsqueeze(-1) / 2
-
-    def log_likelihood_of_share(self, share: Float[Tensor, " S"]) -> Float[Tensor, "*U S"]:
-        """Return the log-likelihood of each share of known images in the stream."""
-        clear = share * CLEAR_KNOWN + (1 - share) * CLEAR_UNKNOWN
-        images = EFFECTIVE_IMAGES * self.told / (EFFECTIVE_IMAGES + self.told)
-        found = (self.weight / self.total_weight.clamp(min=1)).unsqueeze(-1)
-        return images.unsqueeze(-1) * (found * clear.log() + (1 - found) * (1 - clear).log())

@@ -22,7 +22,7 @@ EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only a
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
 SKEWED_BELOW, SKEW_WIDTH = 9.0, 2.0  # mean margin of known images under which they likely have a tail to the right
-LEAST_PROBABILITY = 0.015  # an image that is known with less than this is called unknown, whatever recall is wanted
+LEAST_PROBABILITY = 0.02  # an image that is known with less than this is called unknown, whatever recall is wanted
 SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
@@ -170,9 +170,8 @@ def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tens
     weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
     used = used_nodes(at_nodes)
     fit = (weighted[..., used].float() @ log_density()[used]).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
-    grid, shares = hypotheses(), torch.tensor(KNOWN_SHARES, dtype=torch.float64)
+    grid = hypotheses()
     fit += (grid.log_prior + clear.log_likelihood_of_mean(grid.known_mean)).unsqueeze(-2)
-    fit += clear.log_likelihood_of_share(shares).unsqueeze(-1)
     return fit.flatten(-2).softmax(-1).view_as(fit)
 
 

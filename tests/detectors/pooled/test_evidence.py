@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -7,7 +10,7 @@ from torch.nn.functional import normalize
 from helpers.streams import space, stream, unit
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled import Contrast, LogOdds, Surprise
-from unseen.detectors.pooled.evidence import LabelStatistics, evidence, gap_shrinkage
+from unseen.detectors.pooled.evidence import LabelStatistics, evidence, gap_shrinkage, typical_peak
 from unseen.labels import LabelSpace
 from unseen.text import TextLogits, text_logits
 
@@ -83,3 +86,11 @@ def test_clarity_is_the_z_score_of_the_best_name_less_that_of_a_right_name():
     known, negative = text = logits(scale=3.0)
     found = evidence(text, LabelStatistics(4, 9, 0.5, 2.0)).clarity
     torch.testing.assert_close(found, (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0) - 2)
+
+
+def test_beyond_the_fit_of_the_typical_peak_no_image_is_clear():
+    labels = space()
+    assert math.isfinite(typical_peak(labels))
+    near = replace(labels, ood_anchors=normalize(labels.ood_anchors + 9 * labels.ood_anchors[:1], dim=1))
+    assert near.separation > 12
+    assert typical_peak(near) == math.inf

@@ -20,6 +20,7 @@ from unseen.text import TextLogits
 
 BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
 PEAK_AT_ONE, PEAK_PER_LOG, PEAK_LOST = 1.6, 1.75, 2.0  # of the right name, by the separation and number of names
+FITTED = 2.5, 12.0  # separations in which these constants hold
 TINY = 1e-9  # floor of a variance: every name, or every image, is the same
 
 
@@ -185,7 +186,10 @@ def typical_peak(labels: LabelSpace) -> float:
     It grows with the z-score of a name itself among the negatives; among few names the best has less of a choice. Image
     quality hardly changes it: a poor image is less like its name, and in the same measure less like any other. The
     constants are a fit to 13 label spaces, in which the average lay within 0.3 of it, with one exception (0.4 below).
+    Infinity, so that no image is clear, where separation lies beyond those of the fit, as with the offline text tower.
     """
+    if not FITTED[0] <= labels.separation <= FITTED[1]:
+        return math.inf
     return PEAK_AT_ONE + PEAK_PER_LOG * math.log(labels.separation) - PEAK_LOST / len(labels.names)
 
 

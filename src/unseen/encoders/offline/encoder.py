@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
 from unseen.encoders.device import fast_dtype, pick_device
-from unseen.encoders.offline import text
-from unseen.encoders.offline.fetch import WheelFile
+from unseen.encoders.offline import int8, text
+from unseen.encoders.offline.fetch import WheelFile, file_sha256
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, import_extra
@@ -41,22 +41,30 @@ BATCH = 8  # bounds the memory of activations on a CPU
 class OfflineEncoder:
     """CLIP ViT-B/16 images beside the sentence encoder's texts, in one 512-dimensional space."""
 
-    name = "offline-b16"
     dim = 512
 
     def __init__(
-        self, _: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self, variant: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
-        self.device = pick_device(device)
+        dtype = torch.int8 if variant == "int8" else dtype
+        self.device = torch.device("cpu") if dtype is torch.int8 else pick_device(device)
         self.dtype = dtype or fast_dtype(self.device)
-        self.tower = VisionTower.build(
-            read_weights(TOWER.verified_path()), heads=HEADS, dtype=self.dtype, device=self.device
-        )
+        self.name = "offline-b16-int8" if self.is_int8 else "offline-b16"
+        products = torch.float32 if self.is_int8 else self.dtype
+        weights = read_weights(TOWER.verified_path())
+        tower = VisionTower.build(weights, heads=HEADS, dtype=products, device=self.device)
+        self.tower = int8.quantised(tower, int8.load_ranges()) if self.is_int8 else tower
+
+    @property
+    def is_int8(self) -> bool:
+        """Tell whether products are taken in eight bits, which moves vectors further than a change of float does."""
+        return self.dtype is torch.int8
 
     @property
     def fingerprint(self) -> str:
         """Return the identity of the space the vectors live in; the text head may improve without leaving it."""
-        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}".encode()).hexdigest()
+        arithmetic = f" int8 {file_sha256(int8.RANGES)}" if self.is_int8 else ""
+        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}{arithmetic}".encode()).hexdigest()
 
     @property
     def text_fingerprint(self) -> str:

@@ -1,0 +1,40 @@
+"""A detector of your own, checked as ours are: it gets features and can receive no label.
+
+python examples/own_detector.py
+unseen detect photos/ --label cat --label dog --detector examples.own_detector:Contrast
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from unseen import Session, demo
+from unseen.checks import check_detector
+from unseen.detectors import Detector, Reading
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast(Detector[None]):
+    """Score an image by how much nearer its best known name is than its best negative."""
+
+    name: ClassVar[str] = "contrast"
+    needs_negatives: ClassVar[bool] = True
+
+    def start(self) -> None:
+        """Return the state before the first sample: it never learns."""
+
+    def read(self, state: None, z: Tensor) -> Reading:
+        known, negative = z @ self.labels.id_anchors.T, z @ self.labels.ood_anchors.T
+        return Reading.frozen(100 * (known.amax(1) - negative.amax(1)), known.argmax(1))
+
+
+def main() -> None:
+    """Check it, and judge the images inside the package with it."""
+    pack = demo.load()
+    check_detector(detector := Contrast(pack.space))
+    print(Session(detector).observe(pack.trial.ordered("shuffled", seed=0).z))
+
+
+if __name__ == "__main__":
+    main()
