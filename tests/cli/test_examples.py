@@ -138,7 +138,7 @@ def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, kno
 
 
 def test_mine_writes_a_label_space_with_examples(known: Path, encoder: NamedColours, monkeypatch: Any) -> None:
-    monkeypatch.setattr(mine, "load_encoder", lambda name: encoder)
+    monkeypatch.setattr(mine, "load_encoder", lambda name, **options: encoder)
     Path("words.txt").write_text("\n".join(f"word {i}" for i in range(30)))
     given = ["mine", "--examples", "known", "--words", "words.txt", "-o", "space.safetensors"]
     assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0

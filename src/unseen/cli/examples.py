@@ -101,6 +101,8 @@ class ExampleImages:
             markup=False,
             soft_wrap=True,
         )
+        if with_some < len(space.names):
+            warn(f"{len(space.names) - with_some:,} names have no examples and lose images to the others: add some")
         if len(examples) < FEW:
             warn("one example cannot be judged by another: it moves no name; two or more per class are better")
 
