@@ -80,6 +80,7 @@ def test_precisions_are_chosen_by_name_and_int8_is_the_offline_encoders():
 
 
 @needs_int8
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_int8_tower_is_near_the_float32_tower_and_has_a_fingerprint_of_its_own():
     if not offline.TOWER.path.is_file():

@@ -248,6 +248,5 @@ def test_a_stream_in_the_making_shows_its_progress_and_a_deleted_one_that_it_end
         width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert browser.execute_script(width) <= 0
         client.stream(client.streams()[0]["id"]).delete()
-        until(lambda: text(browser, "live") == "ended")
-        assert "deleted" in text(browser, "notice")
+        until(lambda: text(browser, "live") == "ended" and "deleted" in text(browser, "notice"))
         browser.get("about:blank")
