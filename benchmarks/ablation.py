@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pooled import ORDERS, Load, percent, ranked, streams, suites_parser
+from stored_suites import ORDERS, Load, streams, suites_parser
 from unseen import LabelSpace
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
@@ -26,6 +26,7 @@ from unseen.detectors.pooled.likelihood import Likelihood
 from unseen.detectors.pooled.names import NameLogits, NearestNames
 from unseen.detectors.pooled.state import SampleBlock, SampleRows
 from unseen.evaluate import evaluate
+from unseen.metrics import auroc
 
 METRICS = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id", "accuracy")
 
@@ -105,7 +106,7 @@ def main() -> None:
     parser = suites_parser(__doc__, seeds=3)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     arguments = command.parse(parser)
-    command.answer(cases(arguments), arguments, table)
+    command.run_and_print(cases(arguments), arguments, table)
 
 
 def cases(arguments: Arguments) -> Iterator[Case]:
@@ -121,12 +122,13 @@ def measure(load: Load, ood: str, seed: int, variant: str) -> Row:
     detector, pool, row = VARIANTS[variant](load().labels), load().against(ood), {}
     for order in ORDERS:
         metrics = evaluate(detector, pool.ordered(order, seed)).metrics
-        row |= {f"{name}_{order}": value for name, value in percent(metrics, METRICS).items()}
+        row |= {f"{name}_{order}": 100 * metrics[name] for name in METRICS}
     trial = pool.ordered("shuffled", seed)
     known, unknown = trial.is_id.nonzero().squeeze(1), (~trial.is_id).nonzero().squeeze(1)
     half = len(known) // 2
     _, state = detector.observe(detector.start(), trial.z[known[:half]])
-    row["after_id"] = ranked(detector, state, trial, [known[half:], unknown[len(unknown) // 2 :]])
+    held_out = (known[half:], unknown[len(unknown) // 2 :])
+    row["after_id"] = 100 * auroc(*(detector.score(state, trial.z[rows]).score for rows in held_out))
     return row
 
 

@@ -30,7 +30,7 @@ from unseen import LabelSpace, Session, load_encoder
 from unseen.bench import Case, Row, command, grouped, markdown_table
 from unseen.cli.vocabulary import load_vocabulary
 from unseen.discover import Group, Vocabulary, explain, group, group_features, promote
-from unseen.discover.clustering import average_linkage, describe
+from unseen.discover.clustering import average_linkage, describe_images
 from unseen.features import load_features
 from unseen.labels import wordnet
 
@@ -68,7 +68,7 @@ def images(folder: Path, which: str) -> Images:
     rest = [row for row in range(1000) if row not in place]
     words = Vocabulary((*(text.keys[row] for row in rest), *other.keys), torch.cat([text.z[rest], other.z]))
     names = tuple(text.keys[row] for row in classes)
-    return Images(found.z[label >= 0], label[label >= 0], names, text.z[classes], words.but(names))
+    return Images(found.z[label >= 0], label[label >= 0], names, text.z[classes], words.without(names))
 
 
 def cifar100(folder: Path) -> Images:
@@ -76,7 +76,7 @@ def cifar100(folder: Path) -> Images:
     found = load_features(folder / "images-cifar100.safetensors")
     names = tuple(name.replace("_", " ") for name in found.classes)
     space = LabelSpace.build(names, load_encoder("offline"), negatives=5_000, corpus=wordnet().thinned(10_000))
-    words = load_vocabulary("wordnet", space).but(names)
+    words = load_vocabulary("wordnet", space).without(names)
     return Images(found.z, found.true_labels, names, space.id_anchors, words, space)
 
 
@@ -103,6 +103,7 @@ class Stream:
         words = Vocabulary(
             (*(found.names[one] for one in gone), *found.words.words),
             torch.cat([found.text[gone], found.words.vectors]),
+            found.words.encode,
         )
         arrival = torch.randperm(len(found.z), generator=generator)
         return cls(found.z[arrival], found.label[arrival], frozenset(gone), space, words, found.names)
@@ -128,7 +129,7 @@ def judge_groups(stream: Stream) -> Row:
     truth = stream.label[unknown.place].numpy()
     counts, total = Counter(truth.tolist()), Counter(stream.label.tolist())
     vectors = torch.cat([stream.space.id_anchors, stream.words.vectors])
-    own = average_linkage(describe(unknown.features, kept.features.mean(0), vectors)).numpy()
+    own = average_linkage(describe_images(unknown.features, kept.features.mean(0), vectors)).numpy()
     raw = unknown.features.numpy()
     density = HDBSCAN(min_cluster_size=5, copy=True).fit_predict(raw)
     means = KMeans(len(counts), n_init=2, random_state=0).fit_predict(raw)
@@ -189,6 +190,7 @@ def judge_promotion(stream: Stream) -> Row:
     before, after = found.session.at(found.session.snapshot).observe(z), session.observe(z)
     new, old = torch.isin(label, torch.tensor(sorted(places))), ~torch.isin(label, torch.tensor(sorted(stream.hidden)))
     zero = zero_shot(stream, z) == label
+    few = (z @ stream.space.id_anchors.T).argmax(1) == wanted
     return {
         "promoted": len(places),
         "named": share_of(after.label == wanted, new),
@@ -196,6 +198,7 @@ def judge_promotion(stream: Stream) -> Row:
         "zero_shot": share_of(zero, new),
         "old_before": share_of((before.label == wanted) & before.known, old),
         "old_after": share_of((after.label == wanted) & after.known, old),
+        "old_zero_shot_few": share_of(few, old),
         "old_zero_shot": share_of(zero, old),
     }
 
@@ -258,7 +261,7 @@ def main() -> None:
         for seed in command.seeds(arguments)
     ]
     cases = [Case(key, partial(measure, arguments.folder, key["set"], key["hidden"], key["seed"])) for key in keys]
-    command.answer(cases, arguments, table)
+    command.run_and_print(cases, arguments, table)
 
 
 GROUPS = {
@@ -277,7 +280,8 @@ PROMOTION = {
     "zero-shot": "zero_shot",
     "old before": "old_before",
     "old after": "old_after",
-    "old, zero-shot": "old_zero_shot",
+    "zero-shot, old names": "old_zero_shot_few",
+    "zero-shot, all names": "old_zero_shot",
 }
 
 

@@ -99,7 +99,7 @@ def candidates(device: str) -> dict[str, Callable[[Tensor], Tensor]]:
         for dtype in (torch.float32, torch.bfloat16)
     }
     if device == "cpu" and int8.is_available():
-        towers["unseen int8"] = int8.quantised(towers["unseen float32"], int8.load_ranges())
+        towers["unseen int8"] = int8.quantise_tower(towers["unseen float32"], int8.load_ranges())
     return {REFERENCE: reference} | {name: in_chunks(tower, device) for name, tower in towers.items()}
 
 

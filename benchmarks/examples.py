@@ -5,8 +5,8 @@
 
 Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
 from names alone, on the same streams; `pooled` has the examples. `+` after a frozen method: its label space is moved by
-the examples. `calibrated` is what `unseen detect --examples` does: one example of each class with four or more teaches
-nothing and sets the threshold, again as the stream grows. A seed is one draw of examples and one order of arrival.
+the examples. `calibrated` is what `unseen detect --examples` does: some examples of each class with four or more teach
+nothing and set the threshold, again as the stream grows. A seed is one draw of examples and one order of arrival.
 Figures are in percent.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from pooled import NEAR, OFFLINE, SETS, load_suite
+from stored_suites import NEAR, OFFLINE, SETS, load_suite
 from unseen import LabelSpace, Session, detectors, fewshot
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
@@ -33,13 +33,14 @@ SUITES = {**SETS, **NEAR, **OFFLINE}
 SHOTS = (1, 2, 4, 8, 16)
 RECALL, BLOCK = 0.95, 256
 FEWEST_LEFT = 2  # images of each known class that stay for the stream
-METHODS = ("zero-shot", "pooled", "calibrated", "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
+OWN = ("zero-shot", "pooled", "calibrated")
+METHODS = (*OWN, "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
 FIGURES = {"margin_auroc": "AUROC", "margin_fpr95_id": "FPR95", "accuracy": "names"}
 
 
 def main() -> None:
     arguments = command.parse(arguments_parser())
-    command.answer(cases(arguments), arguments, tables)
+    command.run_and_print(cases(arguments), arguments, tables)
 
 
 def arguments_parser() -> ArgumentParser:
@@ -88,8 +89,8 @@ def judge(folder: Path, *, suite: str, set: str, shots: int, seed: int, method: 
 
 def judge_calibrated(space: LabelSpace, examples: Examples, trial: Trial) -> Row:
     """Return the figures of a session whose threshold examples that teach nothing set."""
-    kept, left_out = examples.for_threshold()
-    if len(left_out) < fewest_images(RECALL):
+    kept, left_out = examples.for_threshold(fewest_images(RECALL))
+    if not len(left_out):
         return {}
     session = Session(with_examples(space, kept))
     verdicts = []
@@ -149,32 +150,49 @@ def build(method: str, suite: str, folder: Path, shots: int, seed: int, most: in
 
 
 def tables(rows: list[Row]) -> Iterator[str]:
-    """Yield a table per suite and set: a row per method, a column per number of examples."""
+    """Yield tables per suite and share of classes, means over sets and draws: methods, verdicts, and what is gained."""
     measured = [row for row in rows if "margin_auroc" in row]
-    for (suite, name), streams in grouped(measured, "suite", "set").items():
-        shots = sorted({row["shots"] for row in streams})
-        yield f"\n{suite}, {name}: {' / '.join(FIGURES.values())}\n"
-        heads = ["needs examples", *(f"{count} of each class" for count in shots)]
-        lines = []
-        for (method,), found in grouped(streams, "method").items():
-            by_shots = {count: [row for row in found if row["shots"] == count] for count in shots}
-            lines.append([str(method), *(cell(by_shots[count]) for count in shots)])
-        yield from markdown_table(heads, lines)
-        yield from verdict_table([row for row in streams if row["method"] in ("zero-shot", "pooled", "calibrated")])
+    for (suite, share), streams in grouped(measured, "suite", "share").items():
+        sets = ", ".join(dict.fromkeys(row["set"] for row in streams))
+        yield f"\n{suite} ({sets}), {share:.0%} of the classes have examples: {' / '.join(FIGURES.values())}\n"
+        yield from by_shots("needs examples", streams, FIGURES)
+        own = [row for row in streams if row["method"] in OWN]
+        yield "\nknown kept / unknown rejected at a recall of 95 %\n"
+        yield from by_shots("threshold", own, ("kept", "rejected"))
+        yield "\npooled - zero-shot: mean / worst of all sets and draws\n"
+        yield from markdown_table(["gain", *columns(own)], gains(own))
 
 
-def verdict_table(rows: list[Row]) -> Iterator[str]:
-    """Yield known images kept and unknown ones rejected, by the stream's own threshold and by that of examples."""
+def columns(rows: list[Row]) -> list[str]:
+    return [f"{shots} of each class" for shots in sorted({row["shots"] for row in rows})]
+
+
+def by_shots(head: str, rows: list[Row], names: Iterable[str]) -> Iterator[str]:
+    """Yield a table of some figures: a row per method, a column per number of examples."""
     shots = sorted({row["shots"] for row in rows})
-    yield "\nknown kept / unknown rejected at a recall of 95 %\n"
     lines = []
     for (method,), found in grouped(rows, "method").items():
-        by_shots = {count: [row for row in found if row["shots"] == count] for count in shots}
-        lines.append([str(method), *(cell(by_shots[count], ("kept", "rejected")) for count in shots)])
-    yield from markdown_table(["threshold", *(f"{count} of each class" for count in shots)], lines)
+        lines.append([str(method), *(cell([row for row in found if row["shots"] == count], names) for count in shots)])
+    yield from markdown_table([head, *columns(rows)], lines)
 
 
-def cell(rows: list[Row], names: Iterable[str] = FIGURES) -> str:
+def gains(rows: list[Row]) -> list[list[str]]:
+    """Return for AUROC and names how much examples gain, by their number: on average, and at worst."""
+    streams = grouped(rows, "shots", "set", "seed").values()
+    pairs = [{row["method"]: row for row in stream} for stream in streams]
+    pairs = [pair for pair in pairs if {"zero-shot", "pooled"} <= pair.keys()]
+    lines = []
+    for figure in ("margin_auroc", "accuracy"):
+        found: dict[int, list[float]] = {}
+        for pair in pairs:
+            gain = pair["pooled"][figure] - pair["zero-shot"][figure]
+            found.setdefault(pair["pooled"]["shots"], []).append(gain)
+        cells = (f"{sum(found[n]) / len(found[n]):+.1f} / {min(found[n]):+.1f}" for n in sorted(found))
+        lines.append([FIGURES[figure], *cells])
+    return lines
+
+
+def cell(rows: list[Row], names: Iterable[str]) -> str:
     return " / ".join(f"{mean(rows, name):.1f}" for name in names) if rows else ""
 
 

@@ -1,147 +1,144 @@
-"""The recommended detector with other label spaces: random halves of the names, and spaces nothing was chosen on.
+"""Verdicts in label spaces that nothing was chosen on: names, negatives and images drawn at random.
 
-    python benchmarks/label_spaces.py FOLDER subsets --seeds 5 --rows rows.jsonl   # random halves of the known names
-    python benchmarks/label_spaces.py FOLDER held-out --seeds 3 --rows rows.jsonl  # random ImageNet classes as names
+    python benchmarks/label_spaces.py FOLDER --spaces 20 --first-space 1000  # three sets and orders of each
+    python benchmarks/label_spaces.py FOLDER --rows rows.jsonl --json        # one object per stream; resumes
 
-`held-out` draws its seeds from 2 on: with `--first-seed 0 --seeds 2` they are the label spaces that the rule was chosen
-on. AUROC and FPR95 (ID is the positive class) are in percent.
+A space has 5 to 400 names of ImageNet. Its images are ImageNet photographs or those of Tiny-ImageNet (64 pixels); its
+negatives are other names of ImageNet, names of other data sets, both, or surrogates, which are no text of the model.
+Near unknown images are of classes that are neither names nor negatives. Columns and goals are those of verdicts.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import statistics
-from collections.abc import Callable, Iterator
+import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from pooled import (
-    FROZEN,
-    ORDERS,
-    Load,
-    frozen_evidence,
-    percent,
-    recall_tables,
-    recalls,
-    streams,
-    suites_parser,
-    within,
-)
-from unseen import LabelSpace, detectors
-from unseen.bench import Case, Row, command, grouped, markdown_table, mean
+import verdict_goals
+from unseen import LabelSpace, Session, detectors
+from unseen.bench import Case, Row, command, grouped
 from unseen.bench.command import Arguments
-from unseen.detectors import PooledEvidence
 from unseen.evaluate import evaluate
 from unseen.features import Features, load_features
+from unseen.threshold import Adaptive
 from unseen.trial import Trial
+from verdicts import frozen_figures, frozen_scores, stream_table, verdict_figures
 
-HELD_OUT = ("near", "textures10", "intel_scenes", "flowers102", "cifar10", "mnist")
-SPACES = {  # known names, and what the negatives are; near unknowns are other ImageNet classes, never a negative
-    "50 of 1000, ImageNet negatives": (50, "imagenet"),
-    "150 of 1000, ImageNet negatives": (150, "imagenet"),
-    "100 of 1000, surrogate negatives": (100, "surrogate"),
-    "300 of 1000, 253 other negatives": (300, "other"),
-}
-MOST = 1500  # images of an unknown set
-METRICS = ("margin_auroc", "auroc", "fpr95_id", "accuracy")
+ORDERS = ("shuffled", "id_first", "ood_first")
+FAR = ("textures10", "intel_scenes", "flowers102", "mnist")
+NAMES = {"imagenet_val5": (10, 20, 50, 100, 200, 400), "tin_val": (5, 10, 20, 50, 100, 150)}  # by images
+NEGATIVES = ("imagenet", "imagenet+other", "other", "surrogate")
+NEAR = 50  # classes of near unknown images
+MOST = 2000  # images of a side
+
+
+class Draw(NamedTuple):
+    """What was drawn: which images, how many names, which negatives."""
+
+    images: str
+    names: int
+    negatives: str
+
+    @classmethod
+    def of(cls, space: int) -> Draw:
+        """Return what the space of this number is made of."""
+        chance = random.Random(space)
+        images = chance.choice(sorted(NAMES))
+        return cls(images, chance.choice(NAMES[images]), chance.choice(NEGATIVES))
+
+    @property
+    def title(self) -> str:
+        """Return it in words."""
+        kind = "surrogate negatives" if self.negatives == "surrogate" else "CLIP's text"
+        return f"{self.images}, {kind}"
 
 
 def main() -> None:
-    parser = suites_parser(__doc__)
-    parser.add_argument("part", choices=PARTS)
-    parser.set_defaults(first_seed=2)
+    parser = command.parser(__doc__, features=True, resumes=True)
+    parser.add_argument("--spaces", type=int, default=20, help="how many (20)")
+    parser.add_argument("--first-space", type=int, default=1000, help="where to begin (1000)")
     arguments = command.parse(parser)
-    cases, table = PARTS[arguments.part]
-    command.answer(cases(arguments), arguments, table)
+    command.run_and_print(cases(arguments), arguments, tables)
 
 
-def subset_cases(arguments: Arguments) -> Iterator[Case]:
-    for name, ood, load in streams(arguments):
-        for seed in range(arguments.seeds):
+def cases(arguments: Arguments) -> Iterator[Case]:
+    for space in range(arguments.first_space, arguments.first_space + arguments.spaces):
+        draw = Draw.of(space)
+        for name in ("near", *random.Random(space + 1).sample(FAR, 2)):
             for order in ORDERS:
-                key = {"part": "subsets", "suite": name, "set": ood, "order": order, "seed": seed}
-                yield Case(key, functools.partial(half_of_the_names, load, ood, order, seed))
+                key = {
+                    "suite": draw.title,
+                    "set": name,
+                    "order": order,
+                    "seed": space,
+                    "sets": [name],
+                    **draw._asdict(),
+                }
+                yield Case(key, functools.partial(judge, space, name, order, arguments.folder))
 
 
-def half_of_the_names(load: Load, ood: str, order: str, seed: int) -> Row:
-    """Return the metrics with a random half of the known names, and of their images, left out."""
-    labels, pool = load().labels, load().against(ood)
-    names = torch.randperm(len(labels.names), generator=torch.Generator().manual_seed(seed))[: len(labels.names) // 2]
-    place = torch.full((len(labels.names) + 1,), -1)  # the last place is where -1, the unknown, points
-    place[names] = torch.arange(len(names))
-    pool = pool[(~pool.is_id | (place[pool.label] >= 0)).nonzero().squeeze(1)]
-    trial = dataclasses.replace(pool, label=place[pool.label]).ordered(order, seed)
-    kept = tuple(labels.names[i] for i in names)
-    fewer = dataclasses.replace(labels, names=kept, id_anchors=labels.id_anchors[names])
-    evaluation = evaluate(PooledEvidence(fewer), trial)
-    frozen = max(evaluate(detectors.make(name, fewer), trial).metrics["auroc"] for name in FROZEN)
-    row = percent(evaluation.metrics, ("margin_auroc", "auroc")) | {"best_frozen": 100 * frozen}
-    return row | recalls(evaluation.reading, trial.is_id)
+def judge(space: int, name: str, order: str, folder: Path) -> Row:
+    """Return every figure of one stream."""
+    labels, pool = drawn(space, name, folder)
+    trial = pool.ordered(order, space)
+    evaluation = evaluate(Session(detectors.make(detectors.DEFAULT, labels), Adaptive()), trial)
+    found = verdict_figures(evaluation, name, labels.id_anchors)
+    return found | frozen_figures(evaluation, name, frozen_scores(labels, trial.z))
 
 
-def subset_tables(rows: list[Row]) -> Iterator[str]:
-    lines = []
-    for (name, ood, order), group in grouped(rows, "suite", "set", "order").items():
-        low = min(row["auroc"] - row["best_frozen"] for row in group)
-        means = (f"{mean(group, column):.1f}" for column in ("auroc", "best_frozen"))
-        lines.append((f"{name} {ood}", order, *means, f"{low:+.1f}"))
-    yield from markdown_table(("set", "order", "AUROC", "best frozen", "lowest difference of a seed"), lines)
-    yield from recall_tables(rows)
-
-
-def held_out_cases(arguments: Arguments) -> Iterator[Case]:
-    for seed in command.seeds(arguments):
-        for space in SPACES:
-            for ood in HELD_OUT:
-                key = {"part": "held-out", "suite": space, "set": ood, "seed": seed}
-                yield Case(key, functools.partial(held_out, arguments.folder, space, ood, seed))
-
-
-def held_out(folder: Path, space: str, ood: str, seed: int) -> Row:
-    """Return what a label space drawn by `seed` gives in every order, and the better frozen method."""
-    labels, pool = draw(folder, space, ood, seed)
-    frozen = [evaluate(detectors.make(name, labels), pool).metrics for name in FROZEN]
-    row = {
-        "best_frozen": 100 * max(metrics["auroc"] for metrics in frozen),
-        "best_fpr": 100 * min(metrics["fpr95_id"] for metrics in frozen),
-        "accuracy_frozen": 100 * frozen[0]["accuracy_frozen"],
-        "evidence": within(frozen_evidence(labels, pool.z), pool.is_id),
-    }
-    for order in ORDERS:
-        metrics = evaluate(PooledEvidence(labels), pool.ordered(order, seed)).metrics
-        row |= {f"{name}_{order}": value for name, value in percent(metrics, METRICS).items()}
-    return row
-
-
-def draw(folder: Path, space: str, ood: str, seed: int) -> tuple[LabelSpace, Trial]:
-    """Return random ImageNet classes as known names, with their images and those of an unknown set."""
-    count, kind = SPACES[space]
-    generator = torch.Generator().manual_seed(1000 + seed)
-    order = torch.randperm(1000, generator=generator)
-    names = ("imagenet1k", "other-names", "surrogate-negatives")
-    text, other, surrogate = (features(folder, f"text-{name}") for name in names)
-    negatives = {
-        "imagenet": torch.cat([text.z[order[400:]], other.z]),
-        "surrogate": surrogate.z[torch.randperm(len(surrogate.z), generator=generator)[:2000]],
-        "other": other.z,
-    }[kind]
+def drawn(space: int, name: str, folder: Path) -> tuple[LabelSpace, Trial]:
+    """Return the label space of this number, and its known images with those of an unknown set."""
+    draw, generator = Draw.of(space), torch.Generator().manual_seed(space)
+    text, images = features(folder, "text-imagenet1k"), features(folder, f"images-{draw.images}")
+    truth = imagenet_classes(images, text)[images.true_labels]
+    shuffled = shuffled_classes(truth, generator)
+    known, near, rest = shuffled.split([draw.names, NEAR, len(shuffled) - draw.names - NEAR])
+    negatives = negatives_of(draw.negatives, rest, folder)
     labels = LabelSpace(
-        tuple(f"known {i}" for i in range(count)),
+        tuple(f"known {i}" for i in range(draw.names)),
         tuple(f"negative {i}" for i in range(len(negatives))),
-        text.z[order[:count]],
+        text.z[known],
         negatives,
     )
-    images = features(folder, "images-imagenet_val5")
-    place = torch.full((1000,), -1)
-    place[order[:count]] = torch.arange(count)
-    known = place[images.true_labels] >= 0
-    near = torch.isin(images.true_labels, order[300:400])
-    unknown = images.z[near] if ood == "near" else features(folder, f"images-{ood}").z
-    unknown = unknown[torch.randperm(len(unknown), generator=generator)[:MOST]]
-    label = torch.cat([place[images.true_labels[known]], torch.full((len(unknown),), -1)])
-    return labels, Trial(torch.cat([images.z[known], unknown]), label, (label < 0).long(), ("known", ood))
+    place = torch.full((len(text.z),), -1)
+    place[known] = torch.arange(len(known))
+    rows = thinned((place[truth] >= 0).nonzero().squeeze(1), generator)
+    unknown = images.z[torch.isin(truth, near)] if name == "near" else features(folder, f"images-{name}").z
+    unknown = unknown[thinned(torch.arange(len(unknown)), generator)]
+    label = torch.cat([place[truth[rows]], torch.full((len(unknown),), -1)])
+    return labels, Trial(torch.cat([images.z[rows], unknown]), label, (label < 0).long(), ("known", name))
+
+
+def shuffled_classes(truth: Int[Tensor, " n"], generator: torch.Generator) -> Int[Tensor, " C"]:
+    """Return all classes of ImageNet in random order, those with images first."""
+    with_images = truth.unique()
+    others = torch.tensor(sorted(set(range(1000)) - set(with_images.tolist())), dtype=torch.long)
+    return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (with_images, others)])
+
+
+def imagenet_classes(images: Features, text: Features) -> Int[Tensor, " C"]:
+    """Return the number in ImageNet of each class of the images, which are called by number or by WordNet id."""
+    wnids = json.loads(text.metadata["wnids"])
+    return torch.tensor([int(name) if name.isdigit() else wnids.index(name) for name in images.classes])
+
+
+def negatives_of(kind: str, rest: Int[Tensor, " n"], folder: Path) -> Tensor:
+    """Return the anchors of the negatives."""
+    if kind == "surrogate":
+        return features(folder, "text-surrogate-negatives").z
+    names, other = features(folder, "text-imagenet1k").z[rest], features(folder, "text-other-names").z
+    return {"imagenet": names, "other": other, "imagenet+other": torch.cat([names, other])}[kind]
+
+
+def thinned(rows: Int[Tensor, " n"], generator: torch.Generator) -> Int[Tensor, " m"]:
+    return rows[torch.randperm(len(rows), generator=generator)[:MOST]]
 
 
 @functools.cache
@@ -149,29 +146,12 @@ def features(folder: Path, name: str) -> Features:
     return load_features(folder / f"{name}.safetensors", unit=False)
 
 
-def held_out_tables(rows: list[Row]) -> Iterator[str]:
-    heads = ("label space", "set", "best frozen", *ORDERS, "lowest difference", "FPR95 best frozen", "shuffled")
-    columns = ("best_frozen", *(f"auroc_{order}" for order in ORDERS))
-    lines = []
-    for (space, ood), group in grouped(rows, "suite", "set").items():
-        low = min(row[f"auroc_{order}"] - row["best_frozen"] for row in group for order in ORDERS)
-        means = (f"{mean(group, column):.1f}" for column in columns)
-        rates = (f"{mean(group, column):.1f}" for column in ("best_fpr", "fpr95_id_shuffled"))
-        lines.append((space, ood, *means, f"{low:+.1f}", *rates))
-    yield from markdown_table(heads, lines)
-    for order in ORDERS:
-        off = [row[f"auroc_{order}"] - row["best_frozen"] for row in rows]
-        below = sum(x < -0.5 for x in off)
-        yield f"\n{order}: {min(off):+.1f} to {max(off):+.1f}, mean {statistics.fmean(off):+.2f}; "
-        yield f"{below} of {len(off)} more than half a point below the best frozen"
-    lost = min(row[f"accuracy_{order}"] - row["accuracy_frozen"] for row in rows for order in ORDERS)
-    yield f"\nID accuracy: lowest difference to frozen text {lost:+.1f}"
+def tables(rows: list[Row]) -> Iterator[str]:
+    yield from stream_table(rows, sets_in=())
+    for (suite,), group in grouped(rows, "suite").items():
+        yield f"\n{suite}:\n"
+        yield from verdict_goals.lines(group)
 
-
-PARTS: dict[str, tuple[Callable[[Arguments], Iterator[Case]], Callable[[list[Row]], Iterator[str]]]] = {
-    "subsets": (subset_cases, subset_tables),
-    "held-out": (held_out_cases, held_out_tables),
-}
 
 if __name__ == "__main__":
     main()

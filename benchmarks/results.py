@@ -1,4 +1,4 @@
-"""Regenerate docs/results.md from the shared features: `make results`, under 15 minutes on two cores.
+"""Regenerate docs/results.md from the shared features: `make results`, about 18 minutes on two idle cores.
 
     python benchmarks/results.py ../shared/clip-b16 [--out results] [--page docs/results.md]
 

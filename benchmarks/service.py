@@ -4,6 +4,7 @@
     python benchmarks/service.py --json              # one JSON object per line
     python benchmarks/service.py --rows fairness     # a caller alone and beside neighbours: service_fairness.py
     python benchmarks/service.py --rows restart      # from a kill to ready: service_restart.py
+    python benchmarks/service.py --rows memory       # whether it grows with what was sent: service_memory.py
 
 Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
 one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
@@ -29,6 +30,7 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
 import service_fairness
+import service_memory
 import service_restart
 from service_fairness import NEIGHBOURS
 from service_load import SPAWN, Flow, Load, cpu_seconds, observes, percentiles, service
@@ -59,7 +61,12 @@ def main() -> None:
     parser.add_argument("--rows", choices=ROWS, default="throughput")
     parser.add_argument("--neighbours", nargs="+", choices=NEIGHBOURS, default=list(NEIGHBOURS))
     parser.add_argument("--cases", nargs="+", choices=service_restart.CASES, default=list(service_restart.CASES))
-    parser.add_argument("--rounds", type=int, default=3, help="of alone and beside, in turn")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of alone and beside, in turn; each takes --seconds twice"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=100_000, help="of the restart with many samples, or of the memory row: minutes"
+    )
     arguments = command.parse(parser)
     measured, shown = ROWS[arguments.rows]
     command.show(measured(arguments), arguments, shown)
@@ -178,6 +185,7 @@ ROWS = {
     "throughput": (measure_all, table),
     "fairness": (service_fairness.measure_all, service_fairness.table),
     "restart": (service_restart.measure_all, service_restart.table),
+    "memory": (service_memory.measure_all, service_memory.table),
 }
 
 if __name__ == "__main__":

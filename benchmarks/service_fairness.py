@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from service_load import SPAWN, Load, get, observes, percentiles, post
+from service_load import SPAWN, Caller, Load, get, observes, percentiles, post
 from unseen.bench import Row, markdown_table
 from unseen.bench.command import Arguments
 from unseen.bench.synthetic import label_space, stream
@@ -26,6 +29,7 @@ from unseen.serve.run import run
 from unseen.serve.settings import Settings
 
 STREAMS = 4  # of the neighbour
+CALLER = multiprocessing.get_context("fork")  # starts at once, and has no need of torch
 
 
 class Neighbour(NamedTuple):
@@ -62,34 +66,51 @@ def measure_all(arguments: Arguments) -> Iterator[Row]:
             host = str(ours.recv()).removeprefix("http://")
             paths = [_streams(host, key, Path(folder) / "space", arguments.detector, STREAMS) for key in tenants]
             lone = observes(host, f"{paths[0][0]}/observe", z, 1, tenants[0])
+            last = [observes(host, f"{path}/observe", z[:1], 1, tenants[1])[0] for path in paths[1]]
             Load(host, lone, 1).run(1)
             for name in arguments.neighbours:
                 requests = _requests(host, NEIGHBOURS[name], paths[1], z, tenants[1])
-                yield beside(host, lone, name, requests, arguments)
+                rounds = []
+                for _ in range(arguments.rounds):
+                    rounds.append(_round(host, lone, name, requests, arguments.seconds))
+                    Load(host, last, STREAMS).run(0)  # answered when nothing of the neighbour is left
+                yield _row(name, rounds)
         finally:
             server.kill()
             server.join()
 
 
-def beside(host: str, lone: list[bytes], name: str, requests: list[bytes], arguments: Arguments) -> Row:
-    """Return how long the lone tenant waited alone and beside a neighbour: the median of p99 over rounds in turn."""
-    alone, busy, asked = [], [], 0
-    for _ in range(arguments.rounds):
-        alone.append(_p99(host, lone, arguments.seconds))
-        stop, count = SPAWN.Event(), SPAWN.Value("q", 0)
-        neighbour = SPAWN.Process(
-            target=_ask, args=(host, requests, NEIGHBOURS[name].callers, stop, count), daemon=True
-        )
-        neighbour.start()
-        while not count.value:
-            time.sleep(0.05)
-        busy.append(_p99(host, lone, arguments.seconds))
-        stop.set()
-        neighbour.join(60)
-        asked += count.value
-    rows = {"neighbour": name, "alone_p99_ms": statistics.median(alone), "beside_p99_ms": statistics.median(busy)}
-    ratio = statistics.median(after / before for before, after in zip(alone, busy, strict=True))
-    return {**rows, "ratio": ratio, "neighbour_requests": asked}
+class Round(NamedTuple):
+    """The p99 of the lone tenant in milliseconds, alone and beside a neighbour, and what that one had answered."""
+
+    alone: float
+    beside: float
+    answered: int
+
+
+def _round(host: str, lone: list[bytes], name: str, requests: list[bytes], seconds: float) -> Round:
+    """Measure alone, then beside a neighbour that is killed afterwards; say on stderr how it went."""
+    alone = _p99(host, lone, seconds)
+    answered = CALLER.Value("q", 0)
+    neighbour = CALLER.Process(target=_ask, args=(host, requests, NEIGHBOURS[name].callers, answered), daemon=True)
+    neighbour.start()
+    time.sleep(0.5)
+    beside = _p99(host, lone, seconds)
+    neighbour.kill()
+    neighbour.join()
+    line = f"{name}: p99 {alone:.0f} ms alone, {beside:.0f} ms beside, {answered.value:,} answers to the neighbour"
+    print(line, file=sys.stderr, flush=True)
+    return Round(alone, beside, answered.value)
+
+
+def _row(name: str, rounds: list[Round]) -> Row:
+    return {
+        "neighbour": name,
+        "alone_p99_ms": statistics.median(one.alone for one in rounds),
+        "beside_p99_ms": statistics.median(one.beside for one in rounds),
+        "ratio": statistics.median(one.beside / one.alone for one in rounds),
+        "neighbour_requests": sum(one.answered for one in rounds),
+    }
 
 
 def table(rows: list[Row]) -> Iterator[str]:
@@ -108,11 +129,14 @@ def _p99(host: str, requests: list[bytes], seconds: float) -> float:
     return float(percentiles(load.times)["p99_ms"])
 
 
-def _ask(host: str, requests: list[bytes], callers: int, stop: Any, count: Any) -> None:
-    while not stop.is_set():
-        load = Load(host, requests, callers)
-        load.run(0.5)
-        count.value += len(load.times)
+def _ask(host: str, requests: list[bytes], callers: int, answered: Any) -> None:
+    class Counted(Load):
+        def _heard(self, caller: Caller) -> bool:
+            heard = super()._heard(caller)
+            answered.value += heard
+            return heard
+
+    Counted(host, requests, callers).run(math.inf)
 
 
 def _serve(pipe: Any, data: Path, compute: int) -> None:

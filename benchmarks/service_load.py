@@ -7,10 +7,12 @@ import os
 import re
 import selectors
 import socket
+import sqlite3
 import statistics
 import threading
 import time
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -149,6 +151,13 @@ class Flow:
                 self.answers.append((place, bytes(body)))
                 self.errors += b'"error"' in body[:12]
         return time.perf_counter() - started
+
+
+def journal_blocks(folder: Path, dim: int) -> list[torch.Tensor]:
+    """Return the blocks of features in a stream's journal, read by nothing but SQLite."""
+    with closing(sqlite3.connect(folder / "journal.db")) as db:
+        rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
+    return [torch.frombuffer(bytearray(row[0]), dtype=torch.float32).view(-1, dim).clone() for row in rows]
 
 
 def percentiles(times: list[float]) -> Row:

@@ -7,6 +7,7 @@ wanted, and the process that did so is left without a stop.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,13 +26,15 @@ from unseen.serve.settings import Limits, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig
 
-CASES = {"many samples": (1, 100_000), "many streams": (500, 1_000)}  # streams, single samples observed in all
+CASES = {"many samples": 1, "many streams": 500}  # streams
+TOLD = 1000  # samples after which it is told how far it is
 
 
 def measure_all(arguments: Arguments) -> Iterator[Row]:
     labels = label_space(arguments.known, arguments.negatives, arguments.dim)
     for name in arguments.cases:
-        streams, samples = CASES[name]
+        streams = CASES[name]
+        samples = arguments.samples if streams == 1 else 2 * streams
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             labels.save(Path(folder) / "space")
             options = (Path(folder), arguments.detector, streams, samples, arguments.compute)
@@ -66,6 +69,8 @@ def _fill(folder: Path, detector: str, streams: int, samples: int, compute: int)
     opened = [service.store.create(labels, StreamConfig("", "", "*", detector)).opened for _ in range(streams)]
     z = stream(labels, 4096)
     for number in range(samples):
+        if number % TOLD == 0:
+            print(f"\r{number:,} of {samples:,} samples observed", end="", file=sys.stderr, flush=True)
         one = opened[number % streams]
         one.observe([sample_batch(labels, z[number % len(z)][None])])
         service.store.snapshot_if_due(one)

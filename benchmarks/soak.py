@@ -16,7 +16,6 @@ import random
 import resource
 import signal
 import socket
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -29,7 +28,7 @@ import httpx
 import torch
 from torch.nn.functional import normalize
 
-from service_load import SPAWN, percentiles
+from service_load import SPAWN, journal_blocks, percentiles
 from unseen.bench import Row, command
 from unseen.bench.synthetic import label_space
 from unseen.errors import ServiceError
@@ -161,13 +160,8 @@ class Soak:
         return row | {"peak_memory_mb": self.peak >> 20, "refused": self.calls.refused, **self.faults}
 
     def _journal(self, id: str) -> torch.Tensor:
-        db = sqlite3.connect(self.folder / "data" / "streams" / id / "journal.db")
-        rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
-        db.close()
-        flat = bytearray(b"".join(row[0] for row in rows))
-        if not flat:
-            return torch.empty(0, self.labels.dim)
-        return torch.frombuffer(flat, dtype=torch.float32).view(-1, self.labels.dim)
+        blocks = journal_blocks(self.folder / "data" / "streams" / id, self.labels.dim)
+        return torch.cat([torch.empty(0, self.labels.dim), *blocks])
 
 
 class Calls:
@@ -229,7 +223,7 @@ def _serve(data: Path, port: int, jump: float) -> None:
     if jump:
         real = time.time
         time.time = lambda: real() + jump
-    durability = Durability(every=2000, retain=10**9)
+    durability = Durability(every=2000, retain=10**7)
     run(
         Settings(data, encoder=None, durability=durability, logs=data / "logs"),
         port=port,

@@ -24,8 +24,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import verdict_goals
-from pooled import NEAR, OFFLINE, SETS, load_suite
-from unseen import Session, arrival, detectors
+from stored_suites import NEAR, OFFLINE, SETS, load_suite
+from unseen import LabelSpace, Session, arrival, detectors
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.errors import EncoderError, MissingExtra
@@ -37,6 +37,7 @@ from unseen.trial import Trial
 
 SUITES = {**SETS, **NEAR, **OFFLINE}
 FROZEN: dict[str, dict[str, Any]] = {"mcm": {}, "neglabel": {"groups": 100}, "csp": {}, "dnm": {}, "eoe": {}}
+Scores = dict[str, Float[Tensor, " n"]]  # of each frozen method
 ONE_KIND = ("id_only", "ood_only", "mixture")  # no AUROC, or two other orders have its name
 ORDERS = tuple(kind for kind in arrival.ORDERS if kind not in ONE_KIND)
 DEFAULT_ORDERS = tuple(kind for kind in ORDERS if kind != "drift")  # temporal asks the same
@@ -56,7 +57,7 @@ PERCENT = {  # field of a row -> metric of an evaluation
 
 def main() -> None:
     arguments = command.parse(arguments_parser())
-    command.answer(cases(arguments), arguments, functools.partial(tables, page=arguments.page))
+    command.run_and_print(cases(arguments), arguments, functools.partial(tables, page=arguments.page))
 
 
 def arguments_parser() -> ArgumentParser:
@@ -118,34 +119,34 @@ def readable(folder: Path) -> list[str]:
 def judge(stream: Stream, name: str, folder: Path, *, detector: str, recall: float, most: int) -> Row:
     """Return every figure of one stream, or of one stage of it."""
     evaluation, rows = run(stream, folder, detector, recall, most)
+    anchors = load_suite(stream.suite, folder, most).labels.id_anchors
+    scores = {method: score[rows] for method, score in suite_scores(stream.suite, folder, most).items()}
+    return verdict_figures(evaluation, name, anchors) | frozen_figures(evaluation, name, scores)
+
+
+def verdict_figures(evaluation: Evaluation, name: str, anchors: Float[Tensor, "K d"]) -> Row:
+    """Return what the verdicts about known images and one unknown set are worth."""
     trial, verdicts = evaluation.trial, evaluation.verdicts
     known, unknown = sides(trial, trial.sources.index(name))
     metrics, judged = evaluation.by_source[name], known | unknown
     early = verdicts.known[:EARLY][known[:EARLY]] if bool(judged[0]) else verdicts.known[:0]
     row: Row = {field: 100 * metrics[metric] for field, metric in PERCENT.items()}
-    row |= {
+    return row | {
         "ece": metrics["ece"],
         "kept_first_200": 100 * float(early.double().mean()),  # none in later stages of a stream
         "known_first_200": len(early),
         "accuracy": right(verdicts.label[known], trial.label[known]),
-        "accuracy_frozen": right(
-            (trial.z[known] @ anchors(stream.suite, folder, most).T).argmax(1), trial.label[known]
-        ),
+        "accuracy_frozen": right((trial.z[known] @ anchors.T).argmax(1), trial.label[known]),
         "known": int(known.sum()),
         "unknown": int(unknown.sum()),
         "microseconds": 1e6 * evaluation.cost.seconds / len(trial.z),
         "state_bytes": evaluation.cost.state_bytes,
         "reliability": report.bins_of(verdicts.confidence[judged], known[judged]),
     }
-    return row | frozen_figures(stream.suite, folder, most, rows[known], rows[unknown])
 
 
 def right(label: Tensor, truth: Tensor) -> float:
     return 100 * float((label == truth).double().mean())
-
-
-def anchors(suite: str, folder: Path, most: int) -> Float[Tensor, "K d"]:
-    return load_suite(suite, folder, most).labels.id_anchors
 
 
 @functools.lru_cache(maxsize=1)  # the stages of a stream follow one another
@@ -165,12 +166,12 @@ def arriving(pool: Trial, stream: Stream) -> tuple[Int[Tensor, " T"], Trial]:
     return rows[order], here[order]
 
 
-def frozen_figures(suite: str, folder: Path, most: int, known: Tensor, unknown: Tensor) -> Row:
+def frozen_figures(evaluation: Evaluation, name: str, scores: Scores) -> Row:
     """Return the best frozen method by AUROC and by balanced accuracy at its own true 95 % threshold, and NegLabel."""
-    scores = frozen_scores(suite, folder, most)
-    ranks = {name: 100 * auroc(score[known], score[unknown]) for name, score in scores.items()}
+    known, unknown = sides(evaluation.trial, evaluation.trial.sources.index(name))
+    ranks = {method: 100 * auroc(score[known], score[unknown]) for method, score in scores.items()}
     balanced = [100 * balanced_at_recall(score[known], score[unknown]) for score in scores.values()]
-    best = max(ranks, key=lambda name: ranks[name])
+    best = max(ranks, key=lambda method: ranks[method])
     return {
         "frozen_auroc": ranks[best],
         "frozen_method": best,
@@ -180,11 +181,16 @@ def frozen_figures(suite: str, folder: Path, most: int, known: Tensor, unknown: 
 
 
 @functools.lru_cache(maxsize=2)
-def frozen_scores(suite: str, folder: Path, most: int) -> dict[str, Float[Tensor, " n"]]:
+def suite_scores(suite: str, folder: Path, most: int) -> Scores:
     """Return the scores of each frozen method on every sample of a suite: they depend on no order."""
     loaded = load_suite(suite, folder, most)
-    made = {name: detectors.make(name, loaded.labels, **options) for name, options in FROZEN.items()}
-    return {name: one.score(one.start(), loaded.pool.z).score for name, one in made.items()}
+    return frozen_scores(loaded.labels, loaded.pool.z)
+
+
+def frozen_scores(labels: LabelSpace, z: Float[Tensor, "n d"]) -> Scores:
+    """Return the scores of each frozen method."""
+    made = {name: detectors.make(name, labels, **options) for name, options in FROZEN.items()}
+    return {name: one.score(one.start(), z).score for name, one in made.items()}
 
 
 def tables(rows: list[Row], *, page: Path | None = None) -> Iterator[str]:

@@ -47,6 +47,7 @@ session = Session(detector)
 found = {"detector, one call": each(lambda: detector.observe(detector.start(), z), samples)}
 found["Session, batches of 512"] = each(lambda: [session.observe(part) for part in z.split(512)], samples)
 found["Session, one by one"] = each(lambda: [session.observe(row) for row in z[:singles].split(1)], singles)
+found["Session, blocks of 8"] = each(lambda: [session.observe(part) for part in z[:singles].split(8)], singles)
 found["peak memory"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(json.dumps(found))
 """

@@ -71,7 +71,7 @@ def imagenet(
 def main() -> None:
     """Print one row per setting, AUROC / FPR95 of the recommended detector in percent."""
     arguments = command.parse(command.parser(__doc__, features=True, resumes=True))
-    command.answer(cases(list(tasks(arguments.folder))), arguments, table)
+    command.run_and_print(cases(list(tasks(arguments.folder))), arguments, table)
 
 
 def cases(everything: list[tuple[str, list[str], Trial]]) -> Iterator[Case]:

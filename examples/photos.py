@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import unseen
-from unseen.labels import wordnet
 
 
-def main(folder: str, *names: str, encoder: str | Path = "offline", words: int = 10_000) -> None:
+def main(folder: str, *names: str, encoder: str | Path = "offline", negatives: int = 5_000) -> None:
     """Judge every photo of a folder and save the session."""
     model = unseen.load_encoder(encoder)
     space_file, state_file = Path("space.safetensors"), Path("state.safetensors")
@@ -18,13 +17,13 @@ def main(folder: str, *names: str, encoder: str | Path = "offline", words: int =
         space = unseen.LabelSpace.load(space_file)
         session = unseen.Session.load(state_file, space, encoder=model)
     else:
-        space = unseen.LabelSpace.build(names, model, corpus=wordnet().thinned(words), negatives=words // 2)
+        space = unseen.LabelSpace.build(names, model, negatives=negatives)
         space.save(space_file)
         session = unseen.Session(space, encoder=model)
 
     for batch in unseen.read_images(folder, size=32):
         for image, verdict in zip(batch, session.observe(batch), strict=True):
-            print(f"{image.path}: {verdict.name or 'unknown'} ({verdict.confidence:.0%} likely to be known)")
+            print(f"{image.path}: {verdict.name or 'unknown'} ({verdict.probability:.0%} likely)")
         for skipped in batch.skipped:
             print(f"{skipped.path}: skipped, {skipped.reason}")
     session.save(state_file)

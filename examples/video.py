@@ -8,13 +8,12 @@ from itertools import groupby
 from pathlib import Path
 
 import unseen
-from unseen.labels import wordnet
 
 
-def main(video: str, *names: str, encoder: str | Path = "offline", words: int = 10_000, stride: int = 10) -> None:
+def main(video: str, *names: str, encoder: str | Path = "offline", negatives: int = 5_000, stride: int = 10) -> None:
     """Print from which frame to which a name was seen, or something unknown."""
     model = unseen.load_encoder(encoder)
-    space = unseen.LabelSpace.build(names, model, corpus=wordnet().thinned(words), negatives=words // 2)
+    space = unseen.LabelSpace.build(names, model, negatives=negatives)
     session = unseen.Session(space, encoder=model)
     seen = [
         (int(image.path.rpartition("#")[2]), verdict.name or "unknown")

@@ -24,6 +24,7 @@ else:
 torch.set_num_threads(1)  # the tensors here are too small to share
 
 REPO = Path(__file__).parents[1]
+collect_ignore = ["fiftyone_package.py"]  # needs a package that pins others: `make fiftyone`
 
 
 @pytest.fixture

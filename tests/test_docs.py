@@ -17,7 +17,7 @@ import unseen
 from unseen.cli import load_command
 
 REPO = Path(__file__).parents[1]
-PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/*.md"), *REPO.glob("src/**/*.md")]
+PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/**/*.md"), *REPO.glob("src/**/*.md")]
 EXAMPLES = {"src/unseen/detectors/yours.py"}
 
 
@@ -57,3 +57,23 @@ def test_every_public_method_has_a_docstring_or_overrides_one_that_has() -> None
 
 def test_no_two_classes_have_the_same_name() -> None:
     assert [name for name, count in Counter(kind.__name__ for kind in own_classes()).items() if count > 1] == []
+
+
+def documented() -> list[str]:
+    """Return what the pages of the API show."""
+    pages = (REPO / "docs" / "api").glob("*.md")
+    return [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+
+
+@pytest.mark.parametrize("name", documented())
+def test_what_the_api_pages_show_has_an_example_that_runs(name: str) -> None:
+    home, _, last = name.rpartition(".")
+    found = inspect.getdoc(getattr(importlib.import_module(home), last))
+    assert found is not None
+    assert ">>>" in found or name == "unseen.serve.client.Client"  # that one needs a service: examples/http_client.py
+
+
+def test_the_api_pages_show_what_the_package_offers() -> None:
+    shown = {name.rpartition(".")[2] for name in documented()}
+    offered = {name for name in unseen.__all__ if not name.startswith("_")} - {"detectors", "discover", "threshold"}
+    assert offered <= shown

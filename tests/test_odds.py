@@ -44,3 +44,9 @@ def test_logit_inverts_the_sigmoid_and_is_infinite_at_the_ends():
     assert odds.logit(0.95) == pytest.approx(math.log(19))
     assert odds.logit(0.5) == 0
     assert (odds.logit(0.0), odds.logit(1.0)) == (-math.inf, math.inf)
+
+
+def test_one_sample_passes_gradients_on():
+    z, rows = unit(1, 24), unit(6, 24, seed=1).requires_grad_()
+    odds.logits(z, rows, tau=0.5).sum().backward()
+    torch.testing.assert_close(rows.grad, (z / 0.5).expand(6, -1))

@@ -54,6 +54,8 @@ def test_rows_columns_and_formats_hold_the_same_values(verdicts):
     verdicts.csv(file, KEYS)
     table = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert [row["margin"] for row in table] == ["2.5", "0.5", ""]
+    verdicts.csv(file, ["=1.jpg", *KEYS[1:]])
+    assert "\n'=1.jpg,known" in file.getvalue()
     assert list(records(verdicts.structured(), verdicts.names, KEYS)) == rows
 
 

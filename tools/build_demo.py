@@ -26,6 +26,7 @@ from unseen import LabelSpace, load_encoder
 from unseen.demo import KIND, PACK
 from unseen.encoders import Encoder
 from unseen.images import Image
+from unseen.labels import wordnet
 from unseen.storage.files import save_tensors
 
 ARCHIVES = {
@@ -119,7 +120,7 @@ def main() -> None:
     images = [image for part in sources.values() for image in part]
     encoder = load_encoder("offline")
     z = encoded(images, encoder)
-    space = LabelSpace.build(KNOWN, encoder, negatives=NEGATIVES)
+    space = LabelSpace.build(KNOWN, encoder, negatives=NEGATIVES, corpus=wordnet())
     thumbnails = [jpeg(image) for image in images]
     tensors = {
         "z": z.half(),

@@ -1,7 +1,7 @@
 """Fit the offline text tower's head on name / CLIP-vector pairs, and judge it on names it has not seen.
 
     python tools/train_text_head.py --features ../shared/clip-b16            # judge, then write the head
-    python tools/train_text_head.py --features ../shared/clip-b16 --judge    # judge only
+    python tools/train_text_head.py --features ../shared/clip-b16 --judge    # judge only; --glosses: tools/glosses.py
 
 Real CLIP text vectors alone are fitted; image features are used for judging only.
 """
@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from glosses import GlossedNames, read_glosses
 from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor
@@ -80,7 +81,9 @@ def _key(name: str) -> str:
     return name.lower().replace("_", " ").removesuffix("s")
 
 
-def judge(folder: Path, tower: TextTower, names: list[str], sentence: Tensor, target: Tensor, imagenet: int) -> None:
+def judge(
+    folder: Path, tower: TextTower | GlossedNames, names: list[str], sentence: Tensor, target: Tensor, imagenet: int
+) -> None:
     """Print cross-validated figures: every figure is for names the judged head has not been fitted on."""
     unseen = torch.empty(imagenet, target.shape[1])
     generator = torch.Generator().manual_seed(0)
@@ -131,15 +134,19 @@ def main() -> None:
         "--features", type=Path, required=True, help="folder with text-*.safetensors, images-*.safetensors"
     )
     parser.add_argument("--judge", action="store_true", help="judge only, write nothing")
+    parser.add_argument(
+        "--glosses", type=Path, help="archive of WordNet: judge names with their glosses, write nothing"
+    )
     parser.add_argument("-o", "--output", type=Path, default=HEAD)
     args = parser.parse_args()
     fetch_text_tower()
     names, target, imagenet = read_texts(args.features)
     empty = torch.empty(0)
-    tower = TextTower(load_sentence_encoder(), TextHead(empty, empty, empty, empty, WIDTH, 0.0, VIEWS))
+    plain = TextTower(load_sentence_encoder(), TextHead(empty, empty, empty, empty, WIDTH, 0.0, VIEWS))
+    tower = GlossedNames(plain, read_glosses(args.glosses)) if args.glosses else plain
     sentence = tower.sentence_vectors([strip_template(name) for name in names])
     judge(args.features, tower, names, sentence, target, imagenet)
-    if not args.judge:
+    if not (args.judge or args.glosses):
         save(replace(fit(sentence, target)), args.output)
 
 

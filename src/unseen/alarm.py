@@ -18,11 +18,12 @@ so it reaches `between` after `between` images on average or later: that is the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 
 from unseen.errors import SettingError
 
@@ -44,6 +45,10 @@ class UnknownRateAlarm:
 
     On average at least `between` images pass before a false alarm, if each is unknown with probability at most
     `allowed` given those before it.
+
+    >>> rule = UnknownRateAlarm(allowed=0.2)
+    >>> rule.update(rule.start(), np.ones(40, bool)).raised_at     # forty unknown images in a row
+    9
     """
 
     allowed: float = 0.5
@@ -64,21 +69,18 @@ class UnknownRateAlarm:
 
     def update(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
         """Return the state after more samples; an alarm stays raised until the test is started again."""
-        for first in range(0, len(unknown), BLOCK):
-            if state.raised_at is not None:
-                return state._replace(seen=state.seen + len(unknown) - first)
-            state = self._after(state, unknown[first : first + BLOCK])
-        return state
+        return in_blocks(state, unknown, self._after)
 
     def share(self, state: AlarmState) -> float:
         """Return the evidence as a share of what raises the alarm."""
         return min(1.0, float(np.mean(state.evidence)) / self.between) if state.raised_at is None else 1.0
 
     def _after(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
-        paths = np.stack([self._path(*pair, unknown) for pair in zip(state.evidence, self.rates, strict=True)])
-        over = np.flatnonzero(paths.mean(0) >= self.between)
-        raised = state.seen + int(over[0]) if len(over) else None
-        return AlarmState(state.seen + len(unknown), tuple(paths[:, -1].tolist()), raised)
+        return state_after(state, self.paths(state.evidence, unknown), self.between)
+
+    def paths(self, evidence: Iterable[float], unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "r n"]:
+        """Return the evidence for each tested rate after each of the samples."""
+        return np.stack([self._path(*pair, unknown) for pair in zip(evidence, self.rates, strict=True)])
 
     def _path(self, evidence: float, rate: float, unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Return R_1 .. R_n of the recurrence R_t = (R_(t-1) + 1) * ratio_t."""
@@ -89,8 +91,70 @@ class UnknownRateAlarm:
         return np.exp(total) * (evidence + np.cumsum(np.exp(-before)))
 
 
+@dataclass(frozen=True)
+class MixAlarm:
+    """Raise an alarm when some outcome comes more often than its allowed rate: a changed mix of names.
+
+    The evidence is the mean of that of one `UnknownRateAlarm` per outcome, so false alarms are as rare as its own: on
+    average at least `between` images apart, if each outcome has at most its allowed rate given what came before.
+
+    >>> rule = MixAlarm.from_outcomes(np.array([50, 50, 900]))           # of 1,000 images, 900 had the third outcome
+    >>> rule.update(rule.start(), np.zeros(60, int)).raised_at     # from now on all have the first
+    7
+    """
+
+    allowed: tuple[float, ...]
+    between: float = 100_000
+    rules: tuple[UnknownRateAlarm, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make one test per outcome."""
+        object.__setattr__(self, "rules", tuple(UnknownRateAlarm(rate, self.between) for rate in self.allowed))
+
+    @classmethod
+    def from_outcomes(cls, counts: Int[np.ndarray, " k"], *, between: float = 100_000) -> MixAlarm:
+        """Return the alarm on a mix that was observed: bounds of all rates, one too low with probability .001."""
+        seen, doubt = int(counts.sum()), 0.001 / max(len(counts), 1)
+        return cls(tuple(max(0.01, allowed_rate(int(count), seen, doubt=doubt)) for count in counts), between)
+
+    def start(self) -> AlarmState:
+        """Return the state before the first sample."""
+        return AlarmState(0, (0.0,) * (len(ODDS) * len(self.rules)))
+
+    def update(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
+        """Return the state after more samples, given the number of each one's outcome."""
+        return in_blocks(state, outcome, self._after)
+
+    def _after(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
+        parts = np.array(state.evidence).reshape(len(self.rules), len(ODDS))
+        paths = [rule.paths(part, outcome == k) for k, (rule, part) in enumerate(zip(self.rules, parts, strict=True))]
+        return state_after(state, np.concatenate(paths), self.between)
+
+
+def in_blocks(
+    state: AlarmState, samples: Shaped[np.ndarray, " n"], after: Callable[[AlarmState, np.ndarray], AlarmState]
+) -> AlarmState:
+    """Return the state after samples, some at a time; once raised, an alarm only counts them."""
+    for first in range(0, len(samples), BLOCK):
+        if state.raised_at is not None:
+            return state._replace(seen=state.seen + len(samples) - first)
+        state = after(state, samples[first : first + BLOCK])
+    return state
+
+
+def state_after(state: AlarmState, paths: Float[np.ndarray, "r n"], between: float) -> AlarmState:
+    """Return the state after samples along which the evidence went these ways; it is raised by their mean."""
+    over = np.flatnonzero(paths.mean(0) >= between)
+    raised = state.seen + int(over[0]) if len(over) else None
+    return AlarmState(state.seen + paths.shape[1], tuple(paths[:, -1].tolist()), raised)
+
+
 def allowed_rate(unknown: int, seen: int, *, doubt: float = 0.001) -> float:
-    """Return an upper bound of an observed rate, too low with probability at most `doubt` (Hoeffding)."""
+    """Return an upper bound of an observed rate, too low with probability at most `doubt` (Hoeffding).
+
+    >>> round(allowed_rate(100, 1000), 3)
+    0.159
+    """
     if not 0 <= unknown <= seen or not seen:
         raise SettingError(f"expected a count out of those seen, got {unknown} of {seen}; pass both")
     return min(0.99, unknown / seen + math.sqrt(math.log(1 / doubt) / (2 * seen)))

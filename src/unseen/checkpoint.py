@@ -74,10 +74,17 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Return the states of a file; parts of a threshold that an older one lacks are as at the start."""
-    if "threshold" not in found.states:
-        return found.states
-    return found.states | {"threshold": flat(fresh["threshold"]) | found.states["threshold"]}
+    """Return the states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
+    return {
+        name: {field: part for field, part in flat(fresh.get(name)).items() if _is_new(name, field)} | tensors
+        for name, tensors in found.states.items()
+    }
+
+
+def _is_new(state: str, field: str) -> bool:
+    """Tell whether files of this version may lack a part."""
+    new = "pending.latest", "learned.", "fitted.distinction."
+    return state == "threshold" or (state == "detector" and field.startswith(new))
 
 
 def agree(what: str, expected: Any, got: Any, remedy: str) -> None:

@@ -26,7 +26,11 @@ Check = Callable[[Detector[Any], Tensor], None]
 
 
 def check_detector(detector: Detector[Any], z: Tensor | None = None) -> None:
-    """Run every check on `detector` with the stream `z`, or with one drawn around its own anchors."""
+    """Run every check on `detector` with the stream `z`, or with one drawn around its own anchors.
+
+    >>> from unseen import demo, detectors
+    >>> check_detector(detectors.make("mcm", demo.load().space))
+    """
     z = example_stream(detector) if z is None else z
     for check in ALL_CHECKS:
         check(detector, z)
@@ -94,16 +98,16 @@ def check_blocking(detector: Detector[Any], z: Tensor) -> None:
     """Any division of a stream into calls of observe() gives the readings of one call, and an equal state."""
     whole, end = detector.observe(detector.start(), z)
     for sizes in ([1] * len(z), [0, 1, len(z) // 3, 0, len(z) - 1 - len(z) // 3, 0]):
-        divided, state = _observed(detector, z, sizes)
+        divided, state = _observe_in_parts(detector, z, sizes)
         require_same(whole, divided, f"observe() in calls of {sorted(set(sizes))} samples")
         require_same(detector.score(end, z), detector.score(state, z), f"the state after calls of {sorted(set(sizes))}")
 
 
 def check_causal(detector: Detector[Any], z: Tensor) -> None:
-    """What comes later changes no earlier reading: unrelated vectors, and the later samples turned around."""
+    """What comes later changes no earlier reading: random vectors, and the later samples turned around."""
     half = len(z) // 2
     expected = _first(half, detector, z)
-    for later in (unrelated(z[half:]), -z[half:].flip(0)):
+    for later in (random_vectors(z[half:]), -z[half:].flip(0)):
         got = _first(half, detector, torch.cat([z[:half], later]))
         require_same(expected, got, "earlier readings of streams that differ later")
 
@@ -112,7 +116,7 @@ def check_length_free(detector: Detector[Any], z: Tensor) -> None:
     """A stream that ends earlier or goes on longer changes no earlier reading."""
     half = len(z) // 2
     expected = _first(half, detector, z)
-    for stream in (z[:half], torch.cat([z, unrelated(z), unrelated(z[:half])])):
+    for stream in (z[:half], torch.cat([z, random_vectors(z), random_vectors(z[:half])])):
         got = _first(half, detector, stream)
         require_same(expected, got, f"earlier readings of streams of {len(z)} and {len(stream)} samples")
 
@@ -179,7 +183,7 @@ def check_bad_input(detector: Detector[Any], z: Tensor) -> None:
     }
     for what, features in bad.items():
         for verb in (detector.score, detector.observe):
-            _require(_refused(verb, state, features), f"FeatureError from {verb.__name__}() on {what}", "none")
+            _require(_is_refused(verb, state, features), f"FeatureError from {verb.__name__}() on {what}", "none")
     reading, after = detector.observe(state, z[:0])
     lengths = [len(part) for part in (*reading, *detector.score(state, z[:0]))]
     _require(not any(lengths), "empty readings of an empty batch", f"lengths {lengths}")
@@ -224,7 +228,7 @@ def tolerance_of(score: Tensor) -> float:
     return float(torch.finfo(score.dtype).eps ** 0.5 * score.abs().max()) if len(score) else 0.0
 
 
-def unrelated(z: Tensor) -> Tensor:
+def random_vectors(z: Tensor) -> Tensor:
     """Return as many random unit vectors, the same ones every time."""
     drawn = torch.randn(z.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return normalize(drawn, dim=-1).to(z)
@@ -234,7 +238,7 @@ def _first(count: int, detector: Detector[Any], z: Tensor) -> Reading:
     return Reading(*(part[:count] for part in detector.observe(detector.start(), z)[0]))
 
 
-def _observed(detector: Detector[Any], z: Tensor, sizes: list[int]) -> tuple[Reading, Any]:
+def _observe_in_parts(detector: Detector[Any], z: Tensor, sizes: list[int]) -> tuple[Reading, Any]:
     state, readings = detector.start(), []
     for part in z.split(sizes):
         reading, state = detector.observe(state, part)
@@ -248,7 +252,7 @@ def _with_first(z: Tensor, value: float | Tensor) -> Tensor:
     return changed
 
 
-def _refused(verb: Callable[[Any, Tensor], Any], state: Any, z: Tensor) -> bool:
+def _is_refused(verb: Callable[[Any, Tensor], Any], state: Any, z: Tensor) -> bool:
     try:
         verb(state, z)
     except FeatureError:

@@ -6,6 +6,7 @@ UnseenError
 ├── SettingError      an option outside its range, or a name nobody registered
 ├── StateError        a checkpoint that is torn, tampered with, or belongs to something else
 ├── DataError         a file, image list or feature set that is missing or not what it should be
+│   └── StoreError    an object store that cannot be reached, or refuses
 ├── ImageError        one image that cannot be decoded; readers report it and go on
 ├── EncoderError      a model that cannot be found, fetched or trusted
 ├── MissingExtra      an optional dependency that is not installed
@@ -18,7 +19,12 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-PACKAGES = {"PIL": "pillow", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}  # named unlike their modules
+PACKAGES = {
+    "PIL": "pillow",
+    "lance": "pylance",
+    "open_clip": "open_clip_torch",
+    "sklearn": "scikit-learn",
+}  # named unlike their modules
 
 
 class UnseenError(Exception):
@@ -49,6 +55,10 @@ class StateError(UnseenError, ValueError):
 
 class DataError(UnseenError, ValueError):
     """A data file that is missing or not what it should be."""
+
+
+class StoreError(DataError, OSError):
+    """An object store that cannot be reached, or does not let us in."""
 
 
 class ImageError(UnseenError, ValueError):

@@ -35,7 +35,7 @@ class Ranks(NamedTuple):
         """Return whether one side has no score, so that nothing can be compared."""
         return not (len(self.positive) and len(self.negative))
 
-    def swapped(self) -> Ranks:
+    def for_negatives(self) -> Ranks:
         """Return the ranks of the opposite question: finding negatives by low scores."""
         return Ranks(-self.negative.flip(0), -self.positive.flip(0))
 
@@ -59,7 +59,7 @@ def fpr95_id(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) ->
 
 def fpr95_ood(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
     """Return the share of ID flagged when 95 % of OOD is caught (OpenOOD, pytorch-ood)."""
-    return _fpr(_ranks(id_scores, ood_scores).swapped(), 0.95)
+    return _fpr(_ranks(id_scores, ood_scores).for_negatives(), 0.95)
 
 
 def aupr_in(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
@@ -69,7 +69,7 @@ def aupr_in(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> 
 
 def aupr_out(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
     """Return the average precision of finding OOD samples by low scores."""
-    return _average_precision(_ranks(id_scores, ood_scores).swapped())
+    return _average_precision(_ranks(id_scores, ood_scores).for_negatives())
 
 
 def balanced_at_recall(
@@ -139,9 +139,9 @@ def summary(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> 
     return {
         "auroc": _auroc(ranks),
         "fpr95_id": _fpr(ranks, 0.95),
-        "fpr95_ood": _fpr(ranks.swapped(), 0.95),
+        "fpr95_ood": _fpr(ranks.for_negatives(), 0.95),
         "aupr_in": _average_precision(ranks),
-        "aupr_out": _average_precision(ranks.swapped()),
+        "aupr_out": _average_precision(ranks.for_negatives()),
     }
 
 
@@ -156,10 +156,10 @@ def _ranks(positive: Tensor, negative: Tensor) -> Ranks:
             raise DataError(
                 f"expected scores that can be ranked on the {name} side, got {count} NaN; find the samples behind them"
             )
-    return Ranks(_ascending(positive), _ascending(negative))
+    return Ranks(_sort_ascending(positive), _sort_ascending(negative))
 
 
-def _ascending(scores: Tensor) -> Tensor:
+def _sort_ascending(scores: Tensor) -> Tensor:
     # numpy sorts twice as fast as torch on one core, and that is most of the time a metric takes
     return torch.from_numpy(np.sort(scores.detach().double().cpu().numpy()))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -42,7 +43,17 @@ class Snapshot(NamedTuple):
 
 
 class Session:
-    """Hold the state of one stream. One thread may observe; any number may score meanwhile and see whole snapshots."""
+    """Hold the state of one stream. One thread may observe; any number may score meanwhile and see whole snapshots.
+
+    >>> from unseen import Session, demo
+    >>> pack = demo.load()
+    >>> session = Session(pack.space)                # the recommended detector, an adaptive threshold
+    >>> verdicts = session.observe(pack.trial.z[:20])  # features here; with `encoder=` images in any form
+    >>> verdicts[0].name
+    'bird'
+    >>> session
+    Session(pooled, LabelSpace(6 names + 2000 negatives, d=512, fingerprint 015796b7), seen=20)
+    """
 
     def __init__(
         self,
@@ -109,20 +120,31 @@ class Session:
 
         Features are a tensor, an array or a list of vectors; with an encoder, images in any form that
         `images.inputs.as_images` takes.
+
+        >>> from unseen import demo
+        >>> session = Session(demo.load().space)
+        >>> verdicts = session.observe(demo.load().trial.z[:3], keys=["a.jpg", "b.jpg", "c.jpg"])
+        >>> [verdict.nearest for verdict in verdicts], int(session.snapshot.tally.seen)
+        (['bird', 'bird', 'bird'], 3)
         """
         z, names = self._features(z)
         keys = keys or names
         rule, before = self._live
         reading, state = self.detector.observe(before.detector, z)
-        reading = reading.cpu()  # verdicts are for the host; until here a GPU was not waited for
         decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
-        verdicts = Verdicts(self.detector.labels.names, reading, decisions)
+        verdicts = Verdicts(self.detector.labels.names, reading.cpu(), decisions.cpu())  # verdicts are for the host
         self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
         self._reservoir = self._reservoir.after(z, verdicts, int(before.tally.seen), keys)
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"] | Any) -> Verdicts:
-        """Return verdicts without learning anything; `observe` says what `z` may be."""
+        """Return verdicts without learning anything; `observe` says what `z` may be.
+
+        >>> from unseen import demo
+        >>> session = Session(demo.load().space)
+        >>> len(session.score(demo.load().trial.z[:3])), int(session.snapshot.tally.seen)
+        (3, 0)
+        """
         z, _ = self._features(z)
         rule, snapshot = self._live
         reading = self.detector.score(snapshot.detector, z).cpu()
@@ -134,7 +156,15 @@ class Session:
         return KeyedFeatures(z if isinstance(value, Tensor) else z.to(labels.id_anchors.device), keys)
 
     def rejudge(self, verdicts: Verdicts) -> Verdicts:
-        """Return verdicts on the same margins under the threshold and the confidence as they are now."""
+        """Return verdicts on the same margins under the threshold and the confidence as they are now.
+
+        >>> from unseen import demo
+        >>> session = Session(demo.load().space)
+        >>> early = session.observe(demo.load().trial.z[:10])
+        >>> late = session.rejudge(early)
+        >>> bool((late.margin == early.margin).all()), bool((late.threshold == session.threshold).all())
+        (True, True)
+        """
         rule, snapshot = self._live
         return verdicts.rejudged(rule.read(snapshot.threshold, verdicts.margin))
 
@@ -143,6 +173,13 @@ class Session:
 
         A new known image then passes with probability at least `recall`, as long as the detector does not move its
         margins: calibrate again after it has learned much. See `threshold.Calibrated`.
+
+        >>> from unseen import demo
+        >>> session = Session(demo.load().space)
+        >>> known = demo.load().trial.z[:40]             # images of which you know that they show your names
+        >>> found = session.calibrate(known, recall=0.9)
+        >>> found.images, bool(session.threshold <= found.threshold), session.rule.name
+        (40, True, 'calibrated')
         """
         z, _ = self._features(z)
         check_images(len(z), recall)
@@ -164,7 +201,16 @@ class Session:
         return session
 
     def save(self, path: str | Path, **extra: Any) -> None:
-        """Write the state as one safetensors file, whole or not at all; `extra` is kept in its header."""
+        """Write the state as one safetensors file, whole or not at all; `extra` is kept in its header.
+
+        >>> import tempfile
+        >>> from unseen import demo
+        >>> session, file = Session(demo.load().space), Path(tempfile.mkdtemp()) / "state.safetensors"
+        >>> _ = session.observe(demo.load().trial.z[:5])
+        >>> session.save(file)
+        >>> int(Session.load(file, demo.load().space).snapshot.tally.seen)
+        5
+        """
         checkpoint.save(path, self._states(), {**self.identity, **extra})
 
     def to_bytes(self) -> bytes:
@@ -186,6 +232,11 @@ class Session:
         """Go on from a saved state; refuse one that belongs to another label space or detector.
 
         A registered detector is rebuilt from the file; pass `detector` for one of your own.
+
+        >>> from unseen import demo
+        >>> state = Session(demo.load().space).to_bytes()        # or the path of what `save` wrote
+        >>> Session.load(state, demo.load().space).threshold == Session(demo.load().space).threshold
+        True
         """
         found = checkpoint.load(source)
         spec = SessionSpec.of_identity(found.identity, labels)
@@ -222,7 +273,13 @@ class Session:
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """The description of a session: what commands, keyed streams, the service and Ray workers build it from."""
+    """The description of a session: what commands, keyed streams, the service and Ray workers build it from.
+
+    >>> from unseen import demo
+    >>> spec = SessionSpec(demo.load().space, "mcm", threshold="fixed", threshold_settings={"threshold": 0.5})
+    >>> spec.build().threshold
+    0.5
+    """
 
     labels: LabelSpace
     detector: str = "default"
@@ -263,10 +320,10 @@ class SessionSpec:
 
 
 def _added(tally: Tally, verdicts: Verdicts) -> Tally:
-    route = verdicts.reading.route
-    return Tally(
-        tally.seen + len(verdicts),
-        tally.known + verdicts.known.sum(),
-        tally.taught_known + (route > 0).sum(),
-        tally.taught_unknown + (route < 0).sum(),
-    )
+    route, known = verdicts.reading.route.tolist(), verdicts.known.tolist()
+    gained = len(route), known.count(True), route.count(1), route.count(-1)
+    return Tally(*(_sum(total, count) for total, count in zip(tally, gained, strict=True)))
+
+
+def _sum(total: Tensor, count: int) -> Tensor:
+    return torch.from_numpy(np.array(int(total) + count)) if count else total

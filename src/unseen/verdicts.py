@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unseen.detectors import Reading
 from unseen.errors import import_extra
+from unseen.storage.cells import as_text_cell
 from unseen.threshold import Decisions
 
 VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -37,7 +38,11 @@ FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "confidenc
 
 
 class Verdict(NamedTuple):
-    """What is decided about one image."""
+    """What is decided about one image.
+
+    >>> Verdict("cat", True, margin=3.1, confidence=0.96, nearest="cat", threshold=0.4).name
+    'cat'
+    """
 
     name: str | None  # the known name, None for an unknown image
     known: bool
@@ -47,10 +52,38 @@ class Verdict(NamedTuple):
     threshold: float  # the margin from which an image is called known
     warming: bool = False  # True while too few images have been seen for the threshold to be reliable
 
+    @property
+    def probability(self) -> float:
+        """Return how likely the verdict itself is: of an unknown image, that it is unknown.
+
+        >>> Verdict(None, False, -2.0, confidence=0.25, nearest="cat", threshold=0.4).probability
+        0.75
+        """
+        return self.confidence if self.known else 1 - self.confidence
+
+    @property
+    def why(self) -> str:
+        """Return the reason in one sentence; `unseen.discover.explain` adds words, negatives and similar images.
+
+        >>> print(Verdict(None, False, -2.0, confidence=0.25, nearest="cat", threshold=0.4).why)
+        unknown: nearest to cat, but 2.4 below the threshold; 75 % sure
+        """
+        away = f"{abs(self.margin - self.threshold):.1f}"
+        sure = f"{100 * self.probability:.0f} % sure" + (", the threshold is young" if self.warming else "")
+        if self.known:
+            return f"known: {self.name}, {away} above the threshold; {sure}"
+        return f"unknown: nearest to {self.nearest}, but {away} below the threshold; {sure}"
+
 
 @dataclass(frozen=True, eq=False)
 class Verdicts(Sequence[Verdict]):
-    """Verdicts of consecutive samples, kept as columns; indexing gives one."""
+    """Verdicts of consecutive samples, kept as columns; indexing gives one.
+
+    >>> from unseen import Session, demo
+    >>> verdicts = Session(demo.load().space).observe(demo.load().trial.z[:4])
+    >>> verdicts[0].name, len(verdicts), verdicts.margin.shape
+    ('bird', 4, torch.Size([4]))
+    """
 
     names: tuple[str, ...]
     reading: Reading
@@ -145,28 +178,57 @@ class Verdicts(Sequence[Verdict]):
         return columns(self.structured(), self.names, keys)
 
     def records(self, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield one dict of FIELDS per sample; NaN and infinity become None."""
+        """Yield one dict of FIELDS per sample; NaN and infinity become None.
+
+        >>> from unseen import Session, demo
+        >>> record, = Session(demo.load().space).score(demo.load().trial.z[:1]).records(["a.jpg"])
+        >>> record["key"], record["verdict"], record["nearest"]
+        ('a.jpg', 'known', 'bird')
+        """
         return records(self.structured(), self.names, keys)
 
     def json_lines(self, keys: Sequence[str]) -> Iterator[str]:
-        """Yield one line of JSON per sample."""
+        """Yield one line of JSON per sample.
+
+        >>> from unseen import Session, demo
+        >>> line, = Session(demo.load().space).score(demo.load().trial.z[:1]).json_lines(["a.jpg"])
+        >>> line[:36]
+        '{"key": "a.jpg", "verdict": "known",'
+        """
         return (json.dumps(record, ensure_ascii=False, allow_nan=False) for record in self.records(keys))
 
     def csv(self, file: TextIO, keys: Sequence[str]) -> None:
-        """Write a header and one row per sample; None is an empty cell."""
+        """Write a header and one row per sample; None is an empty cell.
+
+        >>> import io
+        >>> from unseen import Session, demo
+        >>> Session(demo.load().space).score(demo.load().trial.z[:2]).csv(file := io.StringIO(), ["a.jpg", "b.jpg"])
+        >>> file.getvalue().splitlines()[0]
+        'key,verdict,name,nearest,margin,threshold,confidence,warming'
+        """
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
-        writer.writerows(self.records(keys))
+        writer.writerows({name: as_text_cell(value) for name, value in one.items()} for one in self.records(keys))
 
     def arrow(self, keys: Sequence[str]) -> Any:
-        """Return a `pyarrow.Table`."""
+        """Return a `pyarrow.Table`.
+
+        >>> from unseen import Session, demo
+        >>> Session(demo.load().space).score(demo.load().trial.z[:2]).arrow(["a.jpg", "b.jpg"]).num_rows
+        2
+        """
         pyarrow = import_extra("pyarrow", "tables")
         kinds = dict.fromkeys(FIELDS, pyarrow.string())
         kinds |= dict.fromkeys(("margin", "threshold", "confidence"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
         return pyarrow.table(self.columns(keys), schema=pyarrow.schema(kinds))
 
     def pandas(self, keys: Sequence[str]) -> Any:
-        """Return a `pandas.DataFrame`."""
+        """Return a `pandas.DataFrame`.
+
+        >>> from unseen import Session, demo
+        >>> Session(demo.load().space).score(demo.load().trial.z[:2]).pandas(["a.jpg", "b.jpg"])["nearest"].tolist()
+        ['bird', 'bird']
+        """
         return import_extra("pandas", "tables").DataFrame(self.columns(keys))
 
 

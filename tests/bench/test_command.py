@@ -29,9 +29,9 @@ def test_the_shared_options_have_defaults(arguments, tmp_path):
 
 def test_an_answer_is_a_table_or_one_json_object_per_row(arguments, capsys):
     cases = [Case({"number": i}, lambda i=i: {"square": i * i}) for i in range(2)]
-    command.answer(cases, arguments(), lambda rows: [f"{len(rows)} rows"])
+    command.run_and_print(cases, arguments(), lambda rows: [f"{len(rows)} rows"])
     assert capsys.readouterr().out == "2 rows\n"
-    command.answer(cases, arguments("--json"), lambda rows: ["unused"])
+    command.run_and_print(cases, arguments("--json"), lambda rows: ["unused"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["number"], row["square"]) for row in rows] == [(0, 0), (1, 1)]
 

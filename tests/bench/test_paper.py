@@ -40,7 +40,7 @@ def test_the_sixteen_tables_and_the_figure_are_there_in_order():
     assert [one.name for one in paper.PAPER] == [*(f"Table {n}" for n in range(1, 17)), "Figure 1"]
     assert all(suites.needs_images(name) for one in paper.PAPER for name in one.suites)
     assert not any(suites.needs_images(name) for one in paper.PAPER for name in one.stand_ins)
-    assert [one.name for one in paper.chosen("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
+    assert [one.name for one in paper.select_exhibits("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
 
 
 def test_every_suite_over_images_belongs_to_an_exhibit():
@@ -50,7 +50,7 @@ def test_every_suite_over_images_belongs_to_an_exhibit():
 
 def test_the_map_in_the_documents_has_a_row_for_every_exhibit():
     page = (REPO / "docs" / "reproduction.md").read_text()
-    for name, _, command, _ in paper.map_lines():
+    for name, _, command, _ in paper.reproduction_rows():
         assert f"| {name} |" in page
         assert command.split(" --data")[0] in page
 
@@ -109,7 +109,7 @@ def test_every_character_of_a_note_can_be_typeset():
 
 def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
     exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-online"))
-    found = paper.Found(exhibit, ("imagenet",), (), ())
+    found = paper.AvailableSuites(exhibit, ("imagenet",), (), ())
     suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
     runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
     rows = [row for _, row in bench.run_all(suite, runs, workers=1)]

@@ -62,6 +62,16 @@ class Lookahead(LearningOnline):
         return reading._replace(score=reading.score + (len(z) in (70, 80))), after
 
 
+class LateLookahead(LearningOnline):
+    """Use the length of a call from sample 100 on, behind the start that every seed is checked on."""
+
+    def observe(self, state, z):
+        reading, after = super().observe(state, z)
+        score = reading.score.clone()
+        score[100:] += len(z)
+        return reading._replace(score=score), after
+
+
 @pytest.fixture
 def table(tmp_path):
     return suite_files.write(tmp_path)
@@ -192,6 +202,13 @@ def test_a_cheating_detector_is_refused_by_the_name_of_the_rule_it_breaks(suite,
     runs = list_runs(suite, names=(f"{__name__}:{cheat}",), orders=("shuffled",), seeds=2)
     with pytest.raises(SettingError, match=f"expected a detector that keeps the rule '{rule}' .*:{cheat}: "):
         list(execute(suite, runs) if execute is not bench.run_all else bench.run_all(suite, runs, workers=1))
+
+
+def test_half_of_the_first_stream_is_read_again_without_the_rest(tmp_path):
+    table = suite_files.write(tmp_path, known_images=240)
+    long = suites.load(str(table), table.parent)
+    with pytest.raises(SettingError, match=r"keeps the rule 'length-free' .*:LateLookahead: "):
+        rows_of(long, names=(f"{__name__}:LateLookahead",), seeds=1)
 
 
 def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):

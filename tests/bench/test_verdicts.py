@@ -8,7 +8,7 @@ import torch
 import verdict_goals
 import verdicts
 from helpers import suite_files
-from pooled import OFFLINE, load_suite
+from stored_suites import OFFLINE, load_suite
 from unseen import Session, detectors
 from unseen.errors import EncoderError
 from unseen.metrics import ReliabilityBin, auroc, balanced_at_recall, calibration_error, reliability
@@ -26,7 +26,7 @@ def suite(tmp_path, monkeypatch):
     name = str(suite_files.write(tmp_path))
     monkeypatch.setattr(verdicts, "SUITES", {name: ("near", "far")})
     monkeypatch.setattr(verdicts, "FROZEN", {"mcm": {}, "neglabel": {}})
-    for cached in (verdicts.run, verdicts.frozen_scores, load_suite):
+    for cached in (verdicts.run, verdicts.suite_scores, load_suite):
         cached.cache_clear()
     return name
 

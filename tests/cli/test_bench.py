@@ -85,7 +85,7 @@ def test_two_detectors_and_two_folders_are_compared(cli, table, tmp_path):
         (("--detectors", "mcn"), "expected detectors out of"),
         (("--orders", "sideways"), "expected orders out of"),
         (("--report", "report.html"), "expected -o with --report"),
-        (("--data", "."), "expected --features or --data"),
+        (("--data", "."), "expected --features, a folder of feature files, for .*, got both; pass that folder"),
     ],
 )
 def test_misuse_is_a_typed_error(cli, table, arguments, message):
@@ -98,5 +98,7 @@ def test_a_suite_that_is_not_there_or_reads_something_else_is_refused(cli, table
         cli("nosuch", "--features", table.parent)
     with pytest.raises(SettingError, match="reads images; use --data"):
         cli("imagenet", "--features", table.parent)
+    with pytest.raises(SettingError, match="expected --data, a folder of images, for imagenet, got none"):
+        cli("imagenet")
     with pytest.raises(SettingError, match="expected a suite, got none"):
         cli("--features", table.parent)

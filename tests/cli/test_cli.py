@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import unseen
-from unseen.cli import NAMES, app, first_line, load_command, terminal
+from unseen.cli import COMMANDS, app, first_line, load_command, main, terminal
 from unseen.errors import UnseenError
 
 runner = CliRunner()
@@ -32,7 +32,7 @@ def test_an_error_is_printed_on_one_line(capsys):
 
 def commands() -> Iterator[tuple[str, ...]]:
     """Yield every command by its words."""
-    for name in NAMES:
+    for name in COMMANDS:
         command = load_command(name)
         yield from [(name, part) for part in command.commands] if hasattr(command, "commands") else [(name,)]
 
@@ -52,6 +52,29 @@ def test_ctrl_c_while_torch_is_imported_ends_quietly():
     assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
 
 
+def test_ctrl_c_in_a_command_ends_with_a_word_and_no_traceback(monkeypatch):
+    def stop(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unseen.cli.models.find_model", stop)
+    result = runner.invoke(app, ["models", "show", "offline"])
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "stopped\n")
+
+
+def test_a_full_disk_or_a_closed_folder_ends_in_one_sentence(monkeypatch, capsys):
+    def refuse(name):
+        raise OSError(28, "No space left on device", "/data/x")
+
+    monkeypatch.setattr("unseen.cli.models.find_model", refuse)
+    monkeypatch.setattr(sys, "argv", ["unseen", "models", "show", "offline"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == (
+        "DataError: expected files that can be read and written, got: No space left on device (/data/x); "
+        "check permissions and free space\n"
+    )
+
+
 def test_the_version_is_printed():
     assert runner.invoke(app, ["--version"]).stdout.strip() == f"unseen {unseen.__version__}"
 
@@ -61,7 +84,7 @@ def test_the_installed_command_starts():
     assert result.stdout.strip() == f"unseen {unseen.__version__}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_shows_the_first_line_of_each_commands_own_help(name):
     assert first_line(name) == load_command(name).help.partition("\n")[0]
 

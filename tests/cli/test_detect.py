@@ -17,6 +17,7 @@ from helpers.detect_command import rows, run
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session
 from unseen.cli import app
+from unseen.cli import detect as command
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
 from unseen.images import find_images
 from unseen.images.order import capture_time, sort_entries
@@ -30,9 +31,9 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     result = run("photos", "--label", "red", "--label", "green", "--batch", "5")
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
-    assert re.search(r" red +known +\d+ % likely", lines[0])
-    assert any(re.search(r" \(nearest: (red|green)\) +unknown +\d+ % likely", line) for line in lines)
-    assert "2 names + 40 negatives (words, wordnet rule" in result.stderr
+    assert re.search(r" known +\d+ % likely +red +[\d.]+ ≥ ", lines[0])
+    assert any(re.search(r" unknown +\d+ % likely +near (red|green) ", line) for line in lines)
+    assert "2 names + 40 negatives (words, miner wordnet" in result.stderr
     assert "known " in result.stderr
     assert "learned from 12" in result.stderr
 
@@ -128,6 +129,20 @@ def test_label_files_of_windows_are_read_and_duplicates_refused(tmp_path: Path, 
     assert "2 names" in run("photos", "--labels", "classes.txt").stderr
     with pytest.raises(LabelError, match="more than once"):
         run("photos", "--labels", "classes.txt", "--label", "red")
+
+
+def test_names_are_checked_before_a_model_is_loaded(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "load_encoder", lambda name, **options: pytest.fail("loaded"))
+    for others, words in ((("red",), "more than once"), ((" ",), "1 empty")):
+        with pytest.raises(LabelError, match=words):
+            run("photos", "--label", "red", *(part for name in others for part in ("--label", name)))
+
+
+def test_names_that_say_the_same_get_a_warning(photos: Path) -> None:
+    assert "say nearly the same" not in run("photos", "--label", "red", "--label", "green").stderr
+    words = run("photos", "--label", "red", "--label", "green", "--label", "dark red").stderr
+    assert "1 pair of your names say nearly the same" in words
+    assert "red ~ dark red (1.00); keep one of each" in words
 
 
 def test_misuse_is_refused_with_a_remedy(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +274,7 @@ def test_calibration_is_printed_as_json(photos: Path, known: Path) -> None:
 def test_detect_calibrates_as_the_stream_grows(photos: Path, known: Path) -> None:
     result = run("photos", *NAMES, "--calibrate", "known", "--state", "s.safetensors", "--batch", "4")
     assert "calibrated with 30 known images at image 0 of the stream" in result.stderr
-    assert "(young)" not in result.stdout
+    assert "~" not in result.stdout
     session = Session.load("s.safetensors", LabelSpace.load("s.space.safetensors"))
     assert int(session.snapshot.threshold.at) == 12
     assert run("photos", "--state", "s.safetensors", "--recall", "0.95", "--json")
@@ -327,3 +342,13 @@ def test_names_that_are_not_english_get_a_warning_with_the_offline_tower(photos:
     assert (
         "knows English only, got grün; use English names" in run("photos", "--label", "red", "--label", "grün").stderr
     )
+
+
+def test_an_alarm_is_raised_once_and_told(encoder: NamedColours, photos: Path) -> None:
+    options = [str(photos), "--label", "red", "--threshold", "1e6", "--alarm", "0.01", "--batch", "4", "--json"]
+    result = run(*options)
+    assert result.stderr.count("alarm at image") == 1
+    assert "more than 1 % of the images are unknown" in result.stderr
+    assert rows(result)[-1]["summary"]["alarm"]["unknown_rate_raised"]
+    calm = rows(run(*options[:3], "--threshold=-1e6", *options[5:]))[-1]["summary"]["alarm"]
+    assert (calm["unknown_rate_raised"], calm["mix_raised"]) == (False, False)

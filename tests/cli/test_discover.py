@@ -92,6 +92,7 @@ def test_explain_a_kept_image_by_its_key(state):
     assert row["key"] == kept.keys[0]
     assert row["why"].startswith(row["verdict"])
     text = CliRunner().invoke(app, ["explain", kept.keys[0], "--state", str(state)]).stdout
+    assert [one["key"] for one in run("explain", *kept.keys[:2], "--state", state)] == list(kept.keys[:2])
     assert "your names" in text
     assert "looks like" in text
 
@@ -109,6 +110,8 @@ def test_errors_say_what_to_do(state, tmp_path):
 
     assert isinstance(refused("promote", 1, "ship", "--state", tmp_path / "none"), StateError)
     assert "before anything was grouped" in str(refused("promote", 1, "ship", "--state", state))
+    run("group", "--state", state, "--words", "negatives")
+    assert "expected the number of a group, got 99" in str(refused("promote", 99, "a ship", "--state", state))
     assert isinstance(refused("retire", "unicorn", "--state", state), LabelError)
     assert "expected --state or a features folder" in str(refused("group"))
     assert "got no file" in str(refused("undo", "--state", tmp_path / "none"))
@@ -128,10 +131,10 @@ def test_corrections_are_kept_apart_and_exported(state, tmp_path):
     kept = Session.load(state, edits.find_space(state)).reservoir.images
     path = tmp_path / "corrections.csv"
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("key", "name"), (kept.keys[0], "horse"), (kept.keys[1], "")])
+        csv.writer(file).writerows([("key", "name"), (kept.keys[0], "'=horse"), (kept.keys[1], "")])
     (row,) = run("review", "--state", state, "--corrections", path, "-o", tmp_path / "out.csv")
     assert row["corrected"] == 2
     with (tmp_path / "out.csv").open(newline="") as file:
         rows = {one["key"]: one for one in csv.DictReader(file)}
-    assert rows[kept.keys[0]]["user"] == "horse"
+    assert rows[kept.keys[0]]["user"] == "'=horse"  # text for a spreadsheet, not a formula
     assert len(rows) == len(kept)

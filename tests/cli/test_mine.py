@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.cli import mine as command
-from unseen.cli.label_space import warn
+from unseen.cli.label_space import warn_near_duplicates
 from unseen.errors import LabelError
 from unseen.labels.nearest import Pair
 
@@ -56,7 +56,7 @@ def test_show_prints_names_and_negatives_and_messages_go_to_stderr() -> None:
 
 
 def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
-    warn([Pair("cat", "cats", 0.97)])
+    warn_near_duplicates([Pair("cat", "cats", 0.97)])
     assert "nearly repeat a known name: cat ~ cats (0.97)" in capsys.readouterr().err
 
 

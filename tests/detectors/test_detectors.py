@@ -160,13 +160,13 @@ def test_dnm_matches_its_formula_with_z_kept_above_zero(
         Z = torch.maximum(Z, 1e-3 * mass + size * mean / alpha)
         expected += mass / Z / groups
     score = detector.score(None, z).score
-    torch.testing.assert_close(torch.sigmoid(score) / detector.kept, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(torch.sigmoid(score) / detector.kept_share, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_dnm_orders_samples_where_the_published_z_is_negative() -> None:
     labels = space(2, 100, 16)
     detector = make("dnm", labels, groups=1)
-    assert detector.kept == 1e-3  # type: ignore[attr-defined]
+    assert detector.kept_share == 1e-3  # type: ignore[attr-defined]
     toward = normalize(torch.stack([labels.ood_anchors[0], unit(16, seed=9), labels.id_anchors[0]]), dim=-1)
     score = detector.score(None, toward).score
     assert score.isfinite().all()

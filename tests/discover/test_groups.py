@@ -11,7 +11,7 @@ import torch
 from unseen import Session
 from unseen.checkpoint import save
 from unseen.discover import Vocabulary, dismiss, group, group_features, visible_words
-from unseen.discover.groups import distinct, is_growing, numbered
+from unseen.discover.groups import distinct, is_growing, number_clusters
 from unseen.errors import StateError
 
 
@@ -63,10 +63,10 @@ def test_numbers_stay_while_the_stream_goes_on(session, pack):
 def test_numbers_go_to_the_cluster_that_shares_most_and_are_used_once():
     before = torch.tensor([1, 1, 1, 2, 2, 0, 0, 0])
     split = [torch.tensor([0, 1]), torch.tensor([2, 5, 6]), torch.tensor([3, 4, 7])]
-    assert numbered(split, before, 3) == ([1, 3, 2], 4)
+    assert number_clusters(split, before, 3) == ([1, 3, 2], 4)
     merged = [torch.tensor([0, 1, 2, 3, 4])]
-    assert numbered(merged, before, 3) == ([1], 3)
-    assert numbered([], before, 3) == ([], 3)
+    assert number_clusters(merged, before, 3) == ([1], 3)
+    assert number_clusters([], before, 3) == ([], 3)
 
 
 def test_copies_are_folded(session):

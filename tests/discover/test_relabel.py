@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
 from unseen.discover import group, promote, relabel, rename, retire
-from unseen.discover.relabel import raised_anchor
+from unseen.discover.relabel import anchor_near_images
 from unseen.errors import LabelError, StateError
 
 WORDS = demo.vocabulary()
@@ -98,9 +98,9 @@ def test_a_text_that_is_near_enough_to_its_images_stays_and_another_moves_toward
     member = kept.group == ships.number
     images = kept.features[member]
     near = normalize(images.mean(0), dim=0)
-    torch.testing.assert_close(raised_anchor(grouping.session, member, near), near)
+    torch.testing.assert_close(anchor_near_images(grouping.session, member, near), near)
     far = session.detector.labels.ood_anchors[0].float()
-    moved = raised_anchor(grouping.session, member, far)
+    moved = anchor_near_images(grouping.session, member, far)
     assert float((images @ moved).mean()) > float((images @ far).mean())
 
 
@@ -108,7 +108,7 @@ def test_a_name_moves_no_farther_than_other_images_allow(grouping, ships, monkey
     kept = grouping.session.reservoir.images
     member = kept.group == ships.number
     monkeypatch.setattr(relabel, "TAKEN", -1.0)
-    torch.testing.assert_close(raised_anchor(grouping.session, member, SHIP), SHIP)
+    torch.testing.assert_close(anchor_near_images(grouping.session, member, SHIP), SHIP)
 
 
 def test_names_that_exist_blank_names_and_groups_that_do_not_are_refused(grouping, ships, promoted):

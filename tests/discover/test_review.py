@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unseen.discover.review import coco, confirmed_known, correct, fiftyone, reviewed, user_words
+from unseen.discover.review import coco, confirmed_known, correct, fiftyone, latest_corrections, reviewed
 from unseen.errors import DataError
 
 
@@ -22,7 +22,7 @@ def test_a_word_is_kept_apart_and_changes_no_verdict(session):
 def test_the_latest_word_counts(session):
     key = session.reservoir.images.keys[0]
     twice = correct(correct(session, {key: "horse"}).session, {key: "dog"}).session
-    assert user_words(twice) == {key: "dog"}
+    assert latest_corrections(twice) == {key: "dog"}
 
 
 def test_words_on_images_that_are_not_kept_are_refused(session):

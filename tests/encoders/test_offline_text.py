@@ -96,6 +96,18 @@ def test_the_head_interpolates_its_support_and_keeps_the_radius() -> None:
     torch.testing.assert_close(head(support), expected, atol=1e-4, rtol=0)
 
 
+def test_names_far_from_all_that_was_fitted_are_told(tower: TextTower) -> None:
+    from dataclasses import replace
+
+    sentence = tower.sentence_vectors(["cat", "dog"])
+    head = replace(tower.head, centre=torch.zeros_like(sentence[0]), support=sentence[:1])
+    assert head.familiarity(sentence[:1]).item() == pytest.approx(1, abs=1e-4)
+    opposite = replace(head, support=-sentence[:1])
+    assert replace(tower, head=head).unfamiliar(["cat"]) == []
+    assert replace(tower, head=opposite).unfamiliar(["cat", "dog"]) == ["cat", "dog"]
+    assert tower.unfamiliar([]) == []
+
+
 def test_the_fingerprint_follows_weights_and_head(tower: TextTower) -> None:
     from dataclasses import replace
 

@@ -65,4 +65,4 @@ def test_a_narrow_picture_is_cut_before_its_short_side_is_resized(size, monkeypa
 
 def test_the_middle_of_a_usual_picture_is_the_picture():
     (image,) = pictures(1, size=(640, 40))
-    assert preprocess.middle(image.pixels) is image.pixels
+    assert preprocess.crop_narrow(image.pixels) is image.pixels

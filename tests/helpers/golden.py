@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -39,21 +38,13 @@ def stored(name: str) -> dict[str, Tensor]:
     return {key.partition("/")[2]: part for key, part in load_file(FILE).items() if key.partition("/")[0] == name}
 
 
-def is_same_arithmetic() -> bool:
-    """Return whether this machine computes as the one that wrote the file: then the bits are the same."""
-    with safe_open(FILE, framework="pt") as file:
-        made = file.metadata()
-    return (made["torch"], made["cpu"]) == (torch.__version__, torch.backends.cpu.get_cpu_capability())
-
-
 def rewrite(name: str) -> None:
-    """Replace the stored scores of one detector by those of today; the others must have been written here."""
+    """Replace the stored scores of one detector by those of today."""
     found = readings(name)
     found["label"] = found["label"].to(torch.int16)
     parts = {f"{name}/{field}": column.contiguous() for field, column in found.items()}
-    made = {"made_by": f"unseen {__version__}", "torch": torch.__version__}
     others = {key: part for key, part in load_file(FILE).items() if key.partition("/")[0] != name}
-    save_file(others | parts, FILE, metadata=made | {"cpu": torch.backends.cpu.get_cpu_capability()})
+    save_file(others | parts, FILE, metadata={"made_by": f"unseen {__version__}"})
 
 
 if __name__ == "__main__":

@@ -15,8 +15,12 @@ class Ref:
         self.bytes = pickle.dumps(value)
 
 
+class InlineRayError(Exception):
+    """Nothing dies in this process: it is never raised."""
+
+
 class InlineRay:
-    exceptions = SimpleNamespace(RayTaskError=RuntimeError)
+    exceptions = SimpleNamespace(RayTaskError=RuntimeError, RayError=InlineRayError, RayActorError=InlineRayError)
 
     def __init__(self, cpus: int = 2) -> None:
         self.cpus, self.killed, self.started = cpus, 0, 0

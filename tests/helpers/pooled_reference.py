@@ -92,7 +92,7 @@ class Reference:
             )
         nearest = next(iter(named[0]))
         mean_votes = sum(self.votes) / len(self.votes)
-        own = text.evidence + gains[0] - gains[1] - math.log((self.votes[nearest] + 5) / (mean_votes + 5))
+        own = text.evidence + gains[0] - gains[1] - 1.5 * math.log((self.votes[nearest] + 5) / (mean_votes + 5))
         predicted = float((z - self.centre) @ self.slope) + self.level
         ratio = math.exp(max(-50, min(50, self.rate * (predicted - self.middle))))
         score = own + math.log(ratio / (0.9 + 0.1 * ratio))

@@ -33,12 +33,12 @@ images = "far"
 """
 
 
-def write(folder: Path, *, table: str = TABLE) -> Path:
+def write(folder: Path, *, table: str = TABLE, known_images: int = 60) -> Path:
     """Write a suite's features, lists and table into `folder`; return the path of the table."""
     text = unit(len(NAMES) + len(NEGATIVES), DIM, seed=1, dtype=torch.float32)
     known, negative = text.split([len(NAMES), len(NEGATIVES)])
     put(folder, "text", text, metadata={"names": json.dumps(NAMES + NEGATIVES), "encoder": "toy"})
-    truth = torch.arange(60) % len(NAMES)
+    truth = torch.arange(known_images) % len(NAMES)
     put(folder, "known", around(known[truth], seed=2), truth, metadata={"classes": json.dumps(list("012345"))})
     kind = torch.arange(30) % 3
     put(folder, "near", around(negative[kind], seed=3), kind, metadata={"classes": json.dumps(list("abc"))})

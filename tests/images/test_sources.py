@@ -1,6 +1,7 @@
 """Sources: folders, globs, lists, and the order in which threads decode them."""
 
 import io
+import os
 import re
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from helpers.pictures import encoded, flat
 from unseen.errors import DataError, MissingExtra, SettingError
 from unseen.images import Entry, Skipped, decode, find_images, read_entries, read_images, sources
+from unseen.storage.remote import RemotePath
 
 
 def only(source, **options):
@@ -147,3 +149,39 @@ def test_a_photo_of_a_phone_without_the_extra_is_skipped_with_the_command(tmp_pa
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0")
     (skipped,) = only(tmp_path).skipped
     assert re.match(r"HEIC image: expected .* pip install .*\[heic\]", skipped.reason)
+
+
+def test_linked_folders_are_read_once_and_loops_end(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    flat().save(elsewhere / "far.png")
+    (folder / "c").symlink_to(elsewhere)
+    (folder / "b/loop").symlink_to(folder)
+    assert [image.path for image in only(folder)] == [
+        str(folder / name) for name in ("a.JPG", "b/one.webp", "b/two.png", "c/far.png")
+    ]
+
+
+def test_a_folder_that_cannot_be_opened_is_skipped_with_a_reason(folder, monkeypatch):
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("/b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    batch = only(folder)
+    assert [image.path for image in batch] == [str(folder / "a.JPG")]
+    assert [one.path for one in batch.skipped] == [str(folder / "b")]
+    assert batch.skipped[0].reason.startswith("cannot be opened")
+
+
+def test_names_that_are_no_utf8_have_a_key_that_is(tmp_path):
+    (tmp_path / "caf\udce9.png").write_bytes(encoded(flat()))
+    assert [image.path for image in only(tmp_path)] == [f"{tmp_path}/caf\\udce9.png"]
+
+
+def test_an_address_of_the_web_is_told_to_be_downloaded(monkeypatch):
+    monkeypatch.setattr(RemotePath, "exists", lambda self: False)
+    with pytest.raises(DataError, match="/photos; download the images first"):
+        find_images("https://example.com/photos")

@@ -1,4 +1,4 @@
-"""Images in Parquet files."""
+"""Images in tables: Parquet, Arrow, Lance."""
 
 import pytest
 
@@ -35,3 +35,36 @@ def test_a_table_without_pictures_and_a_damaged_one_are_refused(tmp_path):
     (tmp_path / "u.parquet").write_bytes(b"PAR1 or not")
     with pytest.raises(DataError, match="expected a Parquet file"):
         find_images(tmp_path / "u.parquet")
+
+
+def test_a_folder_that_datasets_saved_is_read(tmp_path):
+    batches = [
+        pyarrow.record_batch({"image": [{"bytes": png(shade), "path": None} for shade in part], "label": list(part)})
+        for part in ((10, 20), (30,))
+    ]
+    (tmp_path / "train").mkdir()
+    with pyarrow.ipc.new_stream(tmp_path / "train" / "data-00000-of-00001.arrow", batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    (tmp_path / "train" / "state.json").write_text("{}")
+    assert shades(tmp_path) == [10, 20, 30]
+    assert [entry.label for entry in find_images(tmp_path)] == ["10", "20", "30"]
+    (tmp_path / "train" / "data-00000-of-00001.arrow").write_bytes(b"ARROW1 or not")
+    with pytest.raises(DataError, match="expected an Arrow file"):
+        find_images(tmp_path)
+
+
+def test_a_lance_table_is_read_and_another_version_is_another_table(tmp_path):
+    lance = pytest.importorskip("lance")
+    where = tmp_path / "t.lance"
+    lance.write_dataset(pyarrow.table({"image": [png(shade % 256) for shade in range(300)]}), where)
+    first = list(find_images(where))
+    assert [entry.read().pixels.getpixel((0, 0))[0] for entry in (first[0], first[255], first[299])] == [0, 255, 43]
+    lance.write_dataset(pyarrow.table({"image": [png(7)]}), where, mode="append")
+    second = list(find_images(where))
+    assert len(second) == 301
+    assert second[300].read().pixels.getpixel((0, 0))[0] == 7
+    assert second[0].identity != first[0].identity
+    (tmp_path / "u.lance").mkdir()
+    with pytest.raises(DataError, match="expected a Lance table"):
+        find_images(tmp_path / "u.lance")

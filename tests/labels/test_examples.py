@@ -15,7 +15,17 @@ from unseen import LabelSpace
 from unseen.errors import DataError, EncoderError
 from unseen.features import Features
 from unseen.labels import Corpus, Examples, with_examples
-from unseen.labels.moving import Rows, choose, fitted, losses, nearest_negatives
+from unseen.labels.moving import (
+    Outcome,
+    Rows,
+    choose,
+    fit_rows,
+    fold_weights,
+    losses,
+    nearest_negatives,
+    shift_names,
+    surely_better,
+)
 
 
 def drawn(labels: LabelSpace, shots: int, *, seed: int = 0, shift: float = 0.6) -> Examples:
@@ -42,12 +52,27 @@ def test_residuals_lower_the_loss_of_examples_that_were_left_out() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
     examples = drawn(labels, 4)
     rows = Rows(labels.id_anchors, labels.ood_anchors)
-    kept, left_out = examples.folds(4)[0]
-    assert float(losses(fitted(rows, kept, 100.0), left_out).mean()) < float(losses(rows, left_out).mean())
+    kept, left_out = examples.folds(4, names=8)[0]
+    assert float(losses(fit_rows(rows, kept, 100.0), left_out).mean()) < float(losses(rows, left_out).mean())
     moved = with_examples(labels, examples)
     assert moved.manifest["examples_penalty"] != "inf"
     assert not torch.equal(moved.id_anchors, labels.id_anchors)
     torch.testing.assert_close(moved.id_anchors.norm(dim=1), torch.ones(8))
+
+
+def test_a_lower_loss_with_fewer_right_names_is_not_better() -> None:
+    weight, right, seen = torch.full((4,), 0.25), torch.tensor([1.0, 0, 1, 0]), torch.ones(4, dtype=torch.bool)
+    before, less = Outcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
+    assert surely_better(before, Outcome(less, right, seen), weight)
+    assert not surely_better(before, Outcome(less, torch.tensor([0.0, 0, 1, 0]), seen), weight)
+    assert not surely_better(before, Outcome(torch.tensor([9.0, -9, 2, 1]), right, seen), weight)  # by chance
+
+
+def test_names_with_examples_may_not_gain_what_names_without_lose() -> None:
+    weight, right, seen = torch.full((4,), 0.25), torch.tensor([0.0, 0, 1, 0]), torch.tensor([True, True, False, False])
+    before, less = Outcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
+    assert surely_better(before, Outcome(less, torch.tensor([1.0, 0, 1, 0]), seen), weight)
+    assert not surely_better(before, Outcome(less, torch.tensor([1.0, 1, 0, 0]), seen), weight)
 
 
 def test_examples_with_wrong_names_move_nothing() -> None:
@@ -66,13 +91,34 @@ def test_one_example_cannot_be_judged_and_moves_nothing() -> None:
     assert choose(Rows(labels.id_anchors, labels.ood_anchors), one).penalty == math.inf
 
 
-def test_a_name_without_examples_keeps_its_text() -> None:
+def test_names_without_examples_are_right_no_less_often() -> None:
+    labels = space(16, 40, 24, dtype=torch.float32)
+    every, fresh = drawn(labels, 4), drawn(labels, 20, seed=1)
+    moved = with_examples(labels, every[every.label < 8])
+    assert moved.manifest["examples_penalty"] != "inf"
+    before, after = (((fresh.z @ one.id_anchors.T).argmax(1) == fresh.label).double() for one in (labels, moved))
+    has_some = fresh.label < 8
+    assert float(after[has_some].mean()) >= float(before[has_some].mean())
+    assert float(after[~has_some].mean()) >= float(before[~has_some].mean()) - 0.01
+
+
+def test_names_without_examples_are_shifted_towards_the_mean_example() -> None:
+    rows = Rows(torch.eye(4)[:2], torch.eye(4)[2:])
+    examples = Examples(torch.eye(4)[3:], torch.tensor([0]))
+    got = shift_names(rows, examples, 0.1)
+    assert torch.equal(got.known[0], rows.known[0])
+    assert float(got.known[1, 3]) == pytest.approx(0.1, abs=1e-3)
+    assert torch.equal(got.negative, rows.negative)
+
+
+def test_names_alike_in_text_move_alike() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
-    every = drawn(labels, 4)
-    moved = with_examples(labels, every[every.label < 7])
-    cosine = (moved.id_anchors * labels.id_anchors).sum(1)
-    assert float(cosine[7]) == pytest.approx(1, abs=1e-6)
-    assert float(cosine[:7].min()) < 1 - 1e-5
+    twin = normalize(labels.id_anchors[:1] + 0.05 * unit(1, 24, seed=3).float(), dim=1)
+    rows = Rows(torch.cat([labels.id_anchors, twin]), labels.ood_anchors)
+    examples = drawn(labels, 4)
+    residual = fit_rows(rows, examples[examples.label < 8], 100.0).known - rows.known
+    cosine = normalize(residual[:8], dim=1) @ normalize(residual[8], dim=0)
+    assert int(cosine.argmax()) == 0
 
 
 def test_only_the_nearest_negatives_move() -> None:
@@ -86,19 +132,42 @@ def test_only_the_nearest_negatives_move() -> None:
 def test_folds_leave_out_every_example_once_and_count_places() -> None:
     examples = Examples(unit(6, 4), torch.tensor([1, 0, 1, 1, 0, 2]))
     assert examples.place.tolist() == [0, 0, 1, 2, 1, 0]
-    divisions = examples.folds(4)
+    divisions = examples.folds(4, names=3)
     assert len(divisions) == 3
     assert sum(len(left_out) for _, left_out in divisions) == 6
     assert all(len(kept) + len(left_out) == 6 for kept, left_out in divisions)
-    single = Examples(unit(3, 4), torch.tensor([0, 1, 2])).folds(4)
-    assert [len(left_out) for _, left_out in single] == [2, 1]
+    single = Examples(unit(3, 4), torch.tensor([0, 1, 2])).folds(4, names=3)
+    assert [len(left_out) for _, left_out in single] == [1, 2]
 
 
-def test_one_of_four_examples_of_a_name_is_spared_for_the_threshold() -> None:
-    examples = Examples(unit(7, 4), torch.tensor([0, 0, 0, 0, 1, 1, 1]), tuple("abcdefg"))
-    kept, left_out = examples.for_threshold()
-    assert kept.keys == ("a", "b", "c", "e", "f", "g")
-    assert left_out.keys == ("d",)
+def test_folds_leave_out_whole_names_where_some_names_have_no_examples() -> None:
+    examples = Examples(unit(16, 4), torch.arange(8).repeat(2))
+    divisions = examples.folds(4, names=9)
+    without = [set(left_out.label.tolist()) - set(kept.label.tolist()) for kept, left_out in divisions]
+    assert sorted(name for names in without for name in names) == list(range(8))
+    assert all(len(names) == 2 for names in without)
+    assert all(set(range(8)) == set(left_out.label.tolist()) for _, left_out in divisions)
+
+
+def test_names_with_and_without_examples_count_by_their_share_of_all_names() -> None:
+    examples = Examples(unit(16, 4), torch.arange(8).repeat(2))
+    divisions = examples.folds(4, names=32)
+    weight = fold_weights(divisions, coverage=0.25)
+    seen = torch.cat([torch.isin(left_out.label, kept.label) for kept, left_out in divisions])
+    assert float(weight[seen].sum()) == pytest.approx(0.25)
+    assert float(weight[~seen].sum()) == pytest.approx(0.75)
+    single = Examples(unit(2, 4), torch.tensor([0, 1]))
+    assert fold_weights(single.folds(4, names=3), coverage=2 / 3) is None
+
+
+def test_as_few_examples_are_spared_for_the_threshold_as_is_enough() -> None:
+    examples = Examples(unit(9, 4), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1]), tuple("abcdefghi"))
+    assert examples.for_threshold(2).left_out.keys == ("e", "i")
+    kept, left_out = examples.for_threshold(3)
+    assert left_out.keys == ("d", "e", "i")
+    assert kept.keys == ("a", "b", "c", "f", "g", "h")
+    kept, left_out = examples.for_threshold(4)  # each name keeps three
+    assert (len(kept), len(left_out)) == (9, 0)
 
 
 def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path) -> None:

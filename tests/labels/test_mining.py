@@ -15,7 +15,7 @@ from unseen.errors import LabelError, SettingError
 from unseen.labels import MINERS, Corpus, LearnedPrompts, MiningSpec, vectors
 from unseen.labels.miners import by_density, quantile, quantile_duplicates_last, sorted_cosine
 from unseen.labels.mining import NO_CORPUS
-from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
+from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives, similar_names
 from unseen.labels.vectors import Candidates
 
 WORDS = Corpus(
@@ -141,6 +141,7 @@ def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
 def test_the_number_of_negatives_follows_the_share_or_the_count(tmp_path: Path) -> None:
     assert len(build(tmp_path, negatives=None).negatives) == int(0.15 * 80) + int(0.15 * 20)
     assert len(build(tmp_path, negatives=None, miner="dnm").negatives) == int(0.23 * 80) + int(0.13 * 20)
+    assert len(build(tmp_path, negatives=None, miner="neglabel").negatives) == 100  # a list of one's own is meant
     assert len(build(tmp_path, negatives=10_000).negatives) == 100  # at most what there is
     assert build(tmp_path, negatives=0).negatives == ()
     half = build(tmp_path, negatives=50).with_negatives(10).negatives
@@ -216,6 +217,8 @@ def test_nearest_names_nearest_negatives_and_near_duplicates_are_found(tmp_path:
     assert nearest_names(space)["cat"][0] == "dog"
     assert {(p.name, p.negative) for p in near_duplicates(space)} == {("cat", "kitty"), ("dog", "dogs")}
     assert nearest_negatives(space.with_negatives(0)) == {"cat": [], "dog": []}
+    assert similar_names(space) == []
+    assert [pair[:2] for pair in similar_names(space, above=0.7)] == [("cat", "dog")]
 
 
 def test_a_list_whose_words_are_all_taken_is_left_out(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.labels import Corpus, vectors
 from unseen.labels.prompts import NICE
+from unseen.labels.shortlist import coarse_corpus
 from unseen.labels.vectors import CorpusPrompts, chunk_corpus
 from unseen.storage.files import save_tensors
 
@@ -60,12 +61,27 @@ def test_chunks_of_which_no_word_is_on_the_shortlist_are_left_out(tmp_path: Path
     assert build(tmp_path, encoder, negatives=0).negatives == ()
 
 
+def test_a_list_whose_words_are_all_in_others_is_left_out(tmp_path: Path) -> None:
+    corpus = Corpus("short", WORDS.lists | {"noun.quantity": ("act 1", "act 2")})
+    assert len(build(tmp_path, CoarseHashEncoder(), corpus=corpus, negatives=5).negatives) == 5
+
+
 def test_words_without_an_approximate_vector_are_encoded(tmp_path: Path) -> None:
     encoder = CoarseHashEncoder(without="act 7")  # and 70 to 79, 700 to 799
     found = build(tmp_path / "a", encoder)
     exact = build(tmp_path / "b", HashEncoder(dim=16))
     assert set(found.negatives) == set(exact.negatives)
     assert [word for word in exact.negatives if word.startswith("act 7")]
+
+
+def test_a_corpus_has_approximate_vectors_only_if_every_word_has_one() -> None:
+    encoder, prompts = CoarseHashEncoder(), CorpusPrompts(NICE, NICE)
+    parts = coarse_corpus(WORDS, encoder, prompts)
+    assert parts is not None
+    assert [word for part in parts for word in part.words] == [*WORDS.lists["adj.all"], *WORDS.lists["noun.act"]]
+    assert encoder.encoded == 0
+    assert coarse_corpus(WORDS, CoarseHashEncoder(without="act 7"), prompts) is None
+    assert coarse_corpus(WORDS, HashEncoder(dim=16), prompts) is None
 
 
 def test_where_no_word_has_an_approximate_vector_all_are_encoded(tmp_path: Path) -> None:

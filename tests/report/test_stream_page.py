@@ -11,15 +11,13 @@ import torch
 from PIL import Image as Pillow
 
 from helpers.streams import space, stream
-from unseen import LabelSpace, Session, detectors, threshold
+from unseen import LabelSpace, Session, Verdict, detectors, threshold
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import charts
+from unseen.report.pictures import PAGE, SHOWN, Gallery, Thumbnail, figure
 from unseen.report.stream_page import (
-    SHOWN,
-    Gallery,
     StreamLog,
     TableSection,
-    Thumbnail,
     about,
     label_section,
     page,
@@ -74,7 +72,7 @@ def test_both_galleries_show_their_ends_sorted_by_margin(labels: LabelSpace) -> 
     log, session = streamed(labels, 1200)
     html = page(log, session, title="t")
     rejected = html[html.index("<h2>Unknown") : html.index("<h2>Label space")]
-    margins = [float(text) for text in re.findall(r"<span>([+-][\d.]+)</span>", rejected)]
+    margins = [float(text) for text in re.findall(r"<span>([-\d.]+) &lt; ", rejected)]
     assert len(margins) == 2 * SHOWN
     assert margins == sorted(margins, reverse=True)
 
@@ -83,10 +81,22 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
     gallery = Gallery()
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(0)).tolist()
     for margin in order:
-        gallery.add(Thumbnail(float(margin), str(margin), "cat", None))
+        gallery.add(Thumbnail(str(margin), Verdict("cat", True, float(margin), 0.9, "cat", 0.0), None))
     assert len(gallery.thumbnails) <= 8 * SHOWN
-    assert [one.margin for one in gallery.highest(SHOWN)] == [4999.0 - i for i in range(SHOWN)]
-    assert [one.margin for one in gallery.lowest(SHOWN)] == [SHOWN - 1.0 - i for i in range(SHOWN)]
+    assert [one.verdict.margin for one in gallery.highest(SHOWN)] == [4999.0 - i for i in range(SHOWN)]
+    assert [one.verdict.margin for one in gallery.lowest(SHOWN)] == [SHOWN - 1.0 - i for i in range(SHOWN)]
+
+
+def test_a_caption_has_verdict_and_probability_and_no_negative_zero() -> None:
+    known = figure(Thumbnail("a/b.jpg", Verdict("cat", True, 2.0, 0.93, "cat", -0.001), None))
+    assert "<b>cat</b><span>known, 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>" in known
+    unknown = figure(Thumbnail("c.jpg", Verdict(None, False, -2.0, 0.25, "cat", 0.4), None))
+    assert "<b>near cat</b><span>unknown, 75 %</span><span>-2.00 &lt; 0.40</span>" in unknown
+
+
+def test_the_threshold_of_a_short_stream_is_marked_as_young(labels: LabelSpace) -> None:
+    assert "<b>~" in page(*streamed(labels, 60), title="t")
+    assert "<b>~" not in page(*streamed(labels, 300), title="t")
 
 
 def test_the_label_space_counts_images_and_shows_neighbours(labels: LabelSpace) -> None:
@@ -137,5 +147,42 @@ def test_ticks_are_round_numbers() -> None:
 
 
 def test_curves_leave_out_what_is_undefined() -> None:
-    svg = charts.curves({"online": [(10, 0.5), (20, float("nan")), (30, 0.9)]})
+    svg = charts.curves({"online": [(10, 50.0), (20, float("nan")), (30, 90.0)]})
+    assert ">100</text>" in svg
     assert len(re.findall(r"[\d.]+,[\d.]+", svg[svg.index("points=") :])) == 2
+
+
+def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: LabelSpace) -> None:
+    (tmp_path / "out.pages").mkdir()
+    (tmp_path / "out.pages" / "9.html").write_text("of an earlier run")
+    session, log = Session(detectors.make("default", labels)), StreamLog.beside(tmp_path / "out.html")
+    z = stream(labels, 3 * PAGE)
+    keys = [f"{i:04}.jpg" for i in range(len(z))]
+    log.add(keys, session.observe(z), [None] * len(z))
+    write(tmp_path / "out.html", log, session, title="t")
+    links = re.findall(r'href="(out.pages/\d+.html)"', (tmp_path / "out.html").read_text())
+    assert sorted(path.name for path in (tmp_path / "out.pages").iterdir()) == ["1.html", "2.html", "3.html"]
+    for page_file in (tmp_path / "out.pages").iterdir():
+        assert all((page_file.parent / link).exists() for link in re.findall(r'href="([^"]+)"', page_file.read_text()))
+    assert [key for link in links for key in re.findall(r'title="(\d+.jpg)"', (tmp_path / link).read_text())] == keys
+
+
+def test_a_short_stream_has_no_further_pages(tmp_path: Path, labels: LabelSpace) -> None:
+    session, log = Session(detectors.make("default", labels)), StreamLog.beside(tmp_path / "out.html")
+    log.add(["a", "b"], session.observe(stream(labels, 2)), [None] * 2)
+    write(tmp_path / "out.html", log, session, title="t")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
+
+
+def test_the_threshold_is_drawn_as_each_image_met_it() -> None:
+    margin, limit = torch.zeros(50), torch.cat([torch.full((25,), 9.0), torch.zeros(25)])
+    svg = charts.track(margin, margin >= limit, limit)
+    heights = [y for _, y in re.findall(r"([\d.]+),([\d.]+)", svg[svg.index("<polyline") :])]
+    assert len(set(heights)) == 2  # two heights and a step between them, no slope
+    assert "clipped" not in svg
+
+
+def test_images_beyond_the_frame_are_counted_at_its_edge() -> None:
+    margin = torch.cat([torch.linspace(-1, 1, 2000), torch.tensor([500.0, 600.0])])
+    assert "2 beyond ▸" in charts.histogram(margin, margin > 0, 0.0)
+    assert charts.track(margin, margin > 0, torch.zeros_like(margin)).count("clipped") in (1, 2)

@@ -150,4 +150,4 @@ def test_an_undefined_metric_leaves_a_gap_in_the_plot(ran):
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"unseen\[plot\]"):
-        page.drawable()
+        page.check_plotting()

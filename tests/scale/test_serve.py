@@ -1,9 +1,7 @@
-"""One service on a local Ray: starting its processes is most of the time, so the tests share it and its one stream."""
+"""One service on a local Ray; one whose nodes die is in test_nodes.py."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +10,11 @@ import httpx
 import pytest
 import torch
 
-from helpers.service import downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, SettingError
 from unseen.scale.serve.placement import Placement
 from unseen.serve.client import Client, Remote
 from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.config import StreamConfig
 
 deploy = pytest.importorskip("unseen.scale.serve.deploy")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Serve warns of its own doings
@@ -27,13 +23,9 @@ LABELS = space(dtype=torch.float32)
 
 
 class Running(NamedTuple):
-    ray: Any
     placement: Any
     client: Client
     remote: Remote
-
-    def kill_writer(self) -> None:
-        os.kill(self.ray.get(self.placement.find(self.ray, self.remote.id).pid.remote()), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -45,24 +37,10 @@ def running(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runn
     stop = deploy.deploy(ray, placement, port=port)
     try:
         with Client(f"http://127.0.0.1:{port}", timeout=120) as client:
-            yield Running(ray, placement, client, client.create(folder / "space.safetensors", detector="online"))
+            yield Running(placement, client, client.create(folder / "space.safetensors", detector="online"))
     finally:
         stop()
         deploy.shutdown()
-
-
-def test_a_writer_that_is_killed_loses_nothing_and_learns_nothing_twice(running: Running, tmp_path: Path) -> None:
-    remote, said = running.remote, []
-    parts = [*(stream(LABELS, 40, seed=part) for part in range(4)), stream(LABELS, 8)]
-    for number, part in enumerate(parts):
-        said.extend(remote.observe(part, key=f"part {number}"))
-        if number == 2:  # a snapshot stands at 120 at the earliest: what follows is replayed
-            running.kill_writer()
-    assert [verdict["seq"] for verdict in said] == list(range(168))
-    running.kill_writer()
-    assert remote.observe(parts[-1], key="part 4") == said[-8:]  # told again, not taught again
-    learned = downloaded(remote, LABELS, tmp_path / "state.safetensors")
-    assert same(learned, flat(reference(StreamConfig("", "", "*", "online"), LABELS, parts)))
 
 
 def test_the_service_answers_as_the_local_one_does(running: Running) -> None:

@@ -31,6 +31,7 @@ from unseen.features.shards import read_shards
 from unseen.images import find_images
 from unseen.scale import bench as scaled_bench
 from unseen.scale import encode as scaled_encode
+from unseen.scale import pool
 from unseen.scale import score as scaled_score
 
 # Ray warns of its own use of what it deprecates, and leaves sockets to the collector
@@ -131,7 +132,7 @@ def test_every_kind_of_source_is_encoded_although_a_worker_is_killed(ray, model,
     reports, victim = [], 0
     for report in scaled_encode.run(ray, plan, job):
         reports.append(report)
-        victim = victim or _kill_one("_Encode")
+        victim = victim or _kill_one("EncoderActor")
     assert victim
     assert len(reports) > 2
     assert sorted(report.name for report in reports) == [shard.name for shard in plan.shards]
@@ -161,7 +162,7 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     plan = scaled_encode.plan(ray, where, store, job, size=40, form="parquet")
     blocked = tmp_path / plan.shards[1].name
     blocked.mkdir()  # no file can take the place of a folder
-    monkeypatch.setattr(scaled_encode, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(pool, "MAX_ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"got 2 undone \(80 images, .* the same command tries the rest again"):
         list(scaled_encode.run(ray, _deadly(plan, 2), job))
     blocked.rmdir()
@@ -226,7 +227,7 @@ def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
 
     def strike():
         while not stopped.is_set() and not any(victims):
-            victims.append(_kill_one("_run_stream"))
+            victims.append(_kill_one("_run_streams"))
             time.sleep(0.001)
 
     killer = threading.Thread(target=strike)
@@ -238,6 +239,16 @@ def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
     serial = {scan.key: _sum(scan.state) for scan in keyed.run_serially(recipe, parts, z, {})}
     assert len(found) == len(serial)
     assert {scan.key: _sum(scan.state) for scan in found} == serial
+
+
+def test_a_stream_of_one_sample_costs_less_than_a_millisecond_of_the_driver(ray, streams):
+    labels, z, _ = streams
+    recipe, z = keyed.StreamJob(SessionSpec(labels, "mcm")), z.repeat(3, 1)
+    parts, run = keyed.split([f"camera {number}" for number in range(len(z))]), scaled_score.on_ray(ray)
+    list(run(recipe, parts[:8], z, {}))  # workers import torch
+    started = time.process_time()  # a busy machine adds none
+    assert len(list(run(recipe, parts, z, {}))) == len(z)
+    assert 1000 * (time.process_time() - started) / len(z) < 1.0
 
 
 def _sum(state: bytes) -> str:

@@ -178,7 +178,7 @@ def test_each_method_reads_its_own_label_space_and_the_row_says_so(root, colours
 
 
 def test_the_cross_table_has_every_score_over_every_label_space(root, colours, monkeypatch):
-    assert len(set(methods.expanded(["mcm", "cross"]))) == 1 + len(methods.SCORES) * len(methods.SPACES)
+    assert len(set(methods.expand_methods(["mcm", "cross"]))) == 1 + len(methods.SCORES) * len(methods.SPACES)
     monkeypatch.setattr(methods, "SCORES", ("neglabel", "clipscope"))
     monkeypatch.setattr(methods, "SPACES", ("neglabel", "csp"))
     (root / "words.txt").write_text("".join(f"{colour} {i}\n" for colour in ("grey", "white") for i in range(10)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -62,15 +63,23 @@ def test_every_hypothesis_is_a_distribution():
         torch.testing.assert_close(side.sum(0), torch.ones_like(side[0]))
 
 
-@pytest.mark.parametrize("recall", [0.8, 0.95, 0.99])
-def test_the_wanted_share_of_known_images_reaches_each_quantile(recall):
-    passed = 1 - mixture.hypotheses().known_below(mixture.quantiles(recall).unsqueeze(0))
-    assert torch.allclose(passed, torch.full_like(passed, recall), atol=1e-6)
+@pytest.mark.parametrize("recall", [0.0, 0.3, 0.8, 0.95, 0.99])
+def test_the_wanted_share_of_known_images_reaches_a_margin(recall):
+    known = mixture.sides().known.T.float().double()
+    margin, edges = mixture.margin_reached(known, recall), mixture.LOWEST + mixture.STEP * (torch.arange(NODES) + 0.5)
+    passed = [float(np.interp(one, edges, row.cumsum(0))) for one, row in zip(margin, known, strict=True)]
+    assert passed == pytest.approx([1 - recall] * len(passed), abs=1e-6)
+
+
+@given(margin=st.floats(-60, 60))
+def test_a_table_is_interpolated_as_margins_are_divided_between_nodes(margin):
+    table, one = normal(NODES, 0, 1), torch.tensor([margin], dtype=torch.float64)
+    assert float(mixture.interpolate(table, one)) == pytest.approx(float(mixture.counts(one) @ table), abs=1e-7)
 
 
 def test_the_posterior_finds_both_modes():
     margins = torch.cat([normal(1000, 9, 5.4), gumbel(1000, -6, 3)])
-    weight, grid = mixture.posterior(mixture.counts(margins), ClearImages.none()), mixture.hypotheses()
+    weight, grid = mixture.posterior(mixture.counts(margins), ClearImages.none()).double(), mixture.hypotheses()
     assert float(weight.sum()) == pytest.approx(1)
     of_shapes = weight.sum(0)
     assert float(of_shapes @ grid.unknown_mean) == pytest.approx(-6, abs=1)
@@ -105,18 +114,19 @@ def test_unknown_images_alone_are_rejected(mean, deviation):
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_share_of_known_images_is_estimated_from_recent_margins(share):
     grid, cells = mixture.hypotheses(), mixture.cells()
-    pick = (grid.known_mean == 9.5) & (grid.known_deviation == 5.1) & ~grid.is_skewed
+    pick = (grid.known_mean == 9.5) & (grid.known_deviation == 5.1) & (grid.shape == mixture.NORMAL)
     pick &= (grid.unknown_mean == -6) & (grid.unknown_deviation == 2.5)
-    known, unknown = (side[:, pick].squeeze(1) for side in cells)
+    ratio = mixture.likelihood_ratio(*(side[:, pick].squeeze(1) for side in cells))
     drawn = torch.cat([normal(round(2000 * share), 9.5, 5.1), gumbel(round(2000 * (1 - share)), -6, 2.5)])
-    assert float(mixture.known_share(mixture.counts(drawn), known, unknown)) == pytest.approx(share, abs=0.05)
-    assert float(mixture.known_share(torch.zeros(NODES, dtype=torch.float64), known, unknown)) == 0.5
+    assert float(mixture.known_share(mixture.counts(drawn), ratio)) == pytest.approx(share, abs=0.05)
+    assert float(mixture.known_share(torch.zeros(NODES, dtype=torch.float64), ratio)) == 0.5
 
 
 def test_before_any_image_the_threshold_is_that_of_the_prior():
     empty = fit(torch.zeros(0, dtype=torch.float64))
     weight = mixture.hypotheses().log_prior.softmax(0)
-    assert float(empty.threshold) == pytest.approx(float(weight @ mixture.quantiles(0.95)))
+    known = mixture.cells().known @ weight
+    assert float(empty.threshold) == pytest.approx(float(mixture.margin_reached(known, 0.95)), abs=1e-4)
     assert -2 < float(empty.threshold) < 4
 
 

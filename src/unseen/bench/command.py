@@ -47,7 +47,7 @@ def seeds(arguments: Arguments) -> range:
     return range(arguments.first_seed, arguments.first_seed + arguments.seeds)
 
 
-def answer(cases: Iterable[Case], arguments: Arguments, table: Callable[[list[Row]], Iterable[str]]) -> None:
+def run_and_print(cases: Iterable[Case], arguments: Arguments, table: Callable[[list[Row]], Iterable[str]]) -> None:
     """Run an experiment, resuming from --rows, and print its rows as JSON or its table."""
     show(run_experiment(cases, arguments.rows, progress=progress), arguments, table)
 
@@ -76,7 +76,7 @@ def progress(done: int, total: int) -> None:
         print(f"\r{done} / {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
-def require_green(repository: Path, *tests: str) -> None:
+def require_passing_tests(repository: Path, *tests: str) -> None:
     """Stop if tests fail: the speed of wrong numbers means nothing."""
     command = [sys.executable, "-m", "pytest", "-q", *tests]
     if subprocess.run(command, cwd=repository, capture_output=True).returncode:

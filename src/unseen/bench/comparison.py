@@ -98,7 +98,7 @@ def compare_runs(
     orders = {order for _, order in streams}
     found = False
     for sets, order in sorted(streams, key=lambda stream: (stream[1], stream[0])):
-        pairs = _paired(_matching(a, sets, order), _matching(b, sets, order))
+        pairs = _row_pairs(_rows_of_stream(a, sets, order), _rows_of_stream(b, sets, order))
         if not pairs or (order == ANY_ORDER and orders != {ANY_ORDER}):
             continue
         found = True
@@ -163,12 +163,12 @@ def _weights(generator: np.random.Generator, size: int, count: int) -> Array:
     return np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)
 
 
-def _matching(side: Sequence[Row], sets: tuple[str, ...], order: str) -> list[Row]:
+def _rows_of_stream(side: Sequence[Row], sets: tuple[str, ...], order: str) -> list[Row]:
     own = [row for row in side if tuple(row["sets"]) == sets and row["order"] == order]
     return own or [row for row in side if row["order"] == ANY_ORDER and tuple(row["sets"]) == sets]
 
 
-def _paired(one: Sequence[Row], two: Sequence[Row]) -> list[tuple[Row, Row]]:
+def _row_pairs(one: Sequence[Row], two: Sequence[Row]) -> list[tuple[Row, Row]]:
     return [
         (a, b)
         for a in one

@@ -104,10 +104,10 @@ def _without_order(run: Run) -> Run:
 
 
 def _work(source: Source, run: Run) -> tuple[Row, dict[str, Any]]:
-    return to_arrays(execute(_loaded(source), run))
+    return to_arrays(execute(_load_suite(source), run))
 
 
 @cache
-def _loaded(source: Source) -> Suite:
+def _load_suite(source: Source) -> Suite:
     torch.set_num_threads(1)
     return reload(source)

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unseen.bench.jsonl import Row, append_row, canonical, read_rows
+from unseen.bench.jsonl import Row, append_row, canonical_json, read_rows
 from unseen.bench.processes import map_in_processes
 from unseen.bench.version import code_version
 from unseen.threads import one_thread
@@ -53,7 +53,7 @@ def run_experiment(
     agree on the fields `together` are computed by the same process: they may share what they cache.
     """
     listed, version = list(cases), code_version()
-    done = {canonical(row["key"]): row for row in read_rows(path) if row.get("version") == version}
+    done = {canonical_json(row["key"]): row for row in read_rows(path) if row.get("version") == version}
 
     def compute(missing: list[int]) -> Iterator[Row]:
         for position, result in zip(missing, _results([listed[i] for i in missing], workers, together), strict=True):
@@ -62,7 +62,7 @@ def run_experiment(
                 append_row(path, row)
             yield row
 
-    rows = resume([canonical(case.key) for case in listed], done, compute)
+    rows = resume([canonical_json(case.key) for case in listed], done, compute)
     for number, (case, row) in enumerate(zip(listed, rows, strict=True), start=1):
         progress(number, len(listed))
         yield {**case.key, **{name: value for name, value in row.items() if name != "key"}}
@@ -73,7 +73,7 @@ def _results(cases: Sequence[Case], workers: int, together: Sequence[str]) -> It
     if workers == 1:
         yield from (finite(case.job()) for case in cases)
         return
-    groups = groupby(cases, key=lambda case: canonical({name: case.key[name] for name in together}))
+    groups = groupby(cases, key=lambda case: canonical_json({name: case.key[name] for name in together}))
     chunks = [[case.job for case in group] for _, group in groups] if together else [[case.job] for case in cases]
     for rows in map_in_processes(_run_jobs, chunks, workers):
         yield from rows

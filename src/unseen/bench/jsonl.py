@@ -28,6 +28,6 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         file.write((b"\n" if is_torn else b"") + json.dumps(row, allow_nan=False).encode() + b"\n")
 
 
-def canonical(value: object) -> str:
+def canonical_json(value: object) -> str:
     """Return JSON in which equal values are equal strings: the order of the fields does not count."""
     return json.dumps(value, sort_keys=True)

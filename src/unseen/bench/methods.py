@@ -44,7 +44,7 @@ class Method:
         name = detectors.canonical_name(name)
         options = dict(pair.partition("=")[::2] for pair in pairs)
         space, kind = options.pop(SPACE, name), detector_class(name)
-        return cls(name, space, tuple((key, as_setting(kind, key, value)) for key, value in options.items()))
+        return cls(name, space, tuple((key, parse_setting(kind, key, value)) for key, value in options.items()))
 
     @property
     def kind(self) -> type[Detector[Any]]:
@@ -59,7 +59,7 @@ class Method:
         return self.kind(suite.labels_of(self.space), **options)
 
 
-def expanded(names: Sequence[str]) -> list[str]:
+def expand_methods(names: Sequence[str]) -> list[str]:
     """Return the methods that are meant: `cross` is every score over the negatives that each method mines."""
     crossed = [f"{score} {SPACE}={space}" for score in SCORES for space in SPACES]
     return [one for name in names for one in (crossed if name.strip() == CROSS else [name])]
@@ -79,7 +79,7 @@ def detector_class(name: str) -> type[Detector[Any]]:
     return detectors.REGISTRY[name]
 
 
-def as_setting(kind: type[Detector[Any]], name: str, text: str) -> Any:
+def parse_setting(kind: type[Detector[Any]], name: str, text: str) -> Any:
     """Return the value of a setting written as text, in the type that the detector's own default has."""
     defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
     if name not in defaults:

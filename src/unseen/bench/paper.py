@@ -142,7 +142,7 @@ PAPER: tuple[Exhibit, ...] = (
 )
 
 
-def chosen(names: str | None) -> list[Exhibit]:
+def select_exhibits(names: str | None) -> list[Exhibit]:
     """Return the exhibits named by `1,9,F1`, or all of them."""
     if not names:
         return list(PAPER)
@@ -153,7 +153,7 @@ def chosen(names: str | None) -> list[Exhibit]:
 
 
 @dataclass(frozen=True)
-class Found:
+class AvailableSuites:
     """What of an exhibit the data at hand allows, and which files the rest would need."""
 
     exhibit: Exhibit
@@ -169,7 +169,7 @@ class Found:
         return f"stand-in: {', '.join(self.features)}" if self.features else "needs data"
 
 
-def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Found:
+def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> AvailableSuites:
     """Return which suites of an exhibit can run on what lies in the two folders."""
     missing = {name: missing_images(name, data) for name in exhibit.suites}
     runnable = tuple(name for name, files in missing.items() if files == [] or (data and _enough(name, data)))
@@ -180,7 +180,7 @@ def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Found
         for name in exhibit.stand_ins
         if name not in stand_ins
     ]
-    return Found(
+    return AvailableSuites(
         exhibit, runnable, () if runnable else stand_ins, (*sentences, *([exhibit.needs] * bool(exhibit.needs)))
     )
 
@@ -206,7 +206,7 @@ def _enough(name: str, root: Path) -> bool:
     return counts.pop(suites.KNOWN) > 0 and any(counts.values())
 
 
-def printed(exhibit: Exhibit) -> dict[str, dict[str, dict[str, list[float]]]]:
+def printed_results(exhibit: Exhibit) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Return suite -> method -> set -> [AUROC, FPR95] of what the paper prints in an exhibit."""
     return {name: dict(_printed_lines(exhibit, suites.read(name))) for name in exhibit.suites}
 
@@ -218,7 +218,7 @@ def _printed_lines(exhibit: Exhibit, table: Mapping[str, Any]) -> Iterator[tuple
             yield method, {name: figures[name] for name in columns if name in figures}
 
 
-def map_lines(exhibits: Sequence[Exhibit] = PAPER) -> list[tuple[str, str, str, str]]:
+def reproduction_rows(exhibits: Sequence[Exhibit] = PAPER) -> list[tuple[str, str, str, str]]:
     """Return for each exhibit: name, title, command, and what it needs."""
     lines = []
     for one in exhibits:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unseen.bench.jsonl import Row, append_row, canonical, read_rows
+from unseen.bench.jsonl import Row, append_row, canonical_json, read_rows
 from unseen.errors import DataError
 from unseen.storage.files import replacing
 
@@ -58,7 +58,7 @@ class ResultFolder:
 
 def row_key(row: Mapping[str, Any]) -> str:
     """Return what two rows of the same run share."""
-    return canonical([row.get(name) for name in KEY])
+    return canonical_json([row.get(name) for name in KEY])
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float]:

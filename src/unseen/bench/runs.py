@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import Any
 
 from unseen import arrival, detectors
-from unseen.bench.methods import ORACLE, ORACLE_ID, ORACLES, Method, as_setting, expanded
+from unseen.bench.methods import ORACLE, ORACLE_ID, ORACLES, Method, expand_methods, parse_setting
 from unseen.detectors import Detector, posthoc
 from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError
@@ -92,7 +92,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in map(_canonical, expanded(names))
+        for name in map(_canonical, expand_methods(names))
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 
@@ -107,7 +107,7 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
             chosen = ", ".join(dict.fromkeys(run.detector for run in runs))
             raise SettingError(f"expected a setting of one of {chosen}, got {name!r}; see the detector's class")
         result += [
-            replace(run, settings=((name, as_setting(run.method.kind, name, value)),))
+            replace(run, settings=((name, parse_setting(run.method.kind, name, value)),))
             for value in values
             for run in having
         ]

@@ -17,9 +17,9 @@ def label_space(known: int, negatives: int, dim: int) -> LabelSpace:
     return LabelSpace(tuple(names[:known]), tuple(names[known:]), anchors[:known], anchors[known:])
 
 
-def stream(labels: LabelSpace, samples: int) -> Float[Tensor, "T d"]:
+def stream(labels: LabelSpace, samples: int, *, seed: int = 1) -> Float[Tensor, "T d"]:
     """Return five in six samples near known anchors and one near a negative."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     known = torch.rand(samples, generator=generator) < 5 / 6
     anchors = torch.where(
         known.unsqueeze(1),

@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import unseen
 from unseen.cli import options, terminal
-from unseen.errors import UnseenError
+from unseen.errors import DataError, UnseenError
 
 COMMANDS = (
     "demo",
@@ -29,21 +29,24 @@ COMMANDS = (
     "dismiss",
     "undo",
     "review",
-    "encode",
+    "models",
     "mine",
+    "encode",
+    "score",
     "learn",
     "gap",
+    "bench",
     "serve",
+    "keys",
     "backup",
     "restore",
     "export",
-)  # unseen.cli.NAME holds the function NAME
+)  # as they are listed; unseen.cli.NAME holds the function or the group NAME
 EXTENDED = {
     "score": ("streams",),
     "bench": ("compare", "paper"),
 }  # also `unseen bench compare`: bench_compare.py
-GROUPS = ("models", "keys")  # unseen.cli.NAME holds the group NAME
-NAMES = (*COMMANDS, *EXTENDED, *GROUPS)
+GROUPS = ("models", "keys")
 MARKUP: Any = "markdown"
 
 
@@ -52,7 +55,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands.update((name, TyperCommand(name)) for name in NAMES)
+        self.commands.update((name, TyperCommand(name)) for name in COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command with its first line alone, which is what a list of commands shows."""
@@ -60,6 +63,14 @@ class LazyGroup(TyperGroup):
         if command:
             command.help = first_line(cmd_name)
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C ends it with one word, and the exit code that shells give."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            terminal.err.print("stopped")
+            raise typer.Exit(terminal.STOPPED) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the first word names, imported, and the other words."""
@@ -109,7 +120,8 @@ def _catch_interrupts() -> None:
 app = typer.Typer(
     cls=LazyGroup,
     help="Know which images belong to none of your classes. No training, no labels.",
-    epilog="Exit codes: 0 done, 1 some input was skipped, 2 misuse.",
+    epilog="Exit codes: 0 done, 1 some input was skipped, or the run was stopped and what was done is kept, 2 misuse, "
+    "130 stopped before.",
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
@@ -125,9 +137,25 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 def main() -> None:
-    """Run the command line; an error raised on purpose ends in one sentence and exit code 2."""
+    """Run the command line; an error raised on purpose, or by a file, ends in one sentence and exit code 2."""
     try:
         app()
     except UnseenError as error:
         terminal.fail(error)
         sys.exit(terminal.MISUSE)
+    except OSError as error:
+        terminal.fail(file_error(error))
+        sys.exit(terminal.MISUSE)
+
+
+def file_error(error: OSError) -> UnseenError:
+    """Return what the system said of a file or a connection, as an error of ours.
+
+    >>> print(file_error(PermissionError(13, "Permission denied", "/etc/state")))
+    expected files that can be read and written, got: Permission denied (/etc/state); check permissions and free space
+    """
+    where = f" ({error.filename})" if error.filename else ""
+    return DataError(
+        f"expected files that can be read and written, got: {error.strerror or error}{where}; "
+        "check permissions and free space"
+    )

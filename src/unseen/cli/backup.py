@@ -13,7 +13,7 @@ def backup(
     data: options.ServiceData = options.SERVICE_DATA,
     as_json: options.AsJson = False,
 ) -> None:
-    """Copy the data folder of a service, which may run meanwhile, to a new folder.
+    """Copy the data folder of a service, running or not, to a new folder.
 
     Example: `unseen backup /backups/unseen-monday --data /var/lib/unseen`
 

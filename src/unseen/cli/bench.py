@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -19,6 +19,9 @@ from unseen.report import page, tables
 from unseen.scale import bench as scaled
 from unseen.scale import cluster
 from unseen.storage.files import replacing
+
+# the tables of the larger suites have nine columns, and a terminal has eighty
+NARROW: Any = {"title_justify": "left", "box": None, "padding": (0, 1, 0, 0)}
 
 
 def bench(
@@ -66,7 +69,7 @@ def bench(
     report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Stream every unknown set of a suite through every detector and judge the scores.
+    """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
 
     Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
 
@@ -82,7 +85,10 @@ def bench(
     if suite is None:
         raise SettingError("expected a suite, got none; see --help for their names")
     if (features is None) == (data is None):
-        raise SettingError("expected --features or --data, got both or neither; a suite says which it reads")
+        wanted = "--data, a folder of images" if suites.needs_images(suite) else "--features, a folder of feature files"
+        raise SettingError(
+            f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
+        )
     _check_report(report, out)
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
@@ -110,7 +116,7 @@ def _check_report(report: Path | None, out: Path | None) -> None:
     if report and not out:
         raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
     if report:
-        page.drawable()
+        page.check_plotting()
 
 
 def _check_device(device: str) -> None:
@@ -151,7 +157,7 @@ def print_standing(name: str, features: Path | None, out: Path | None, workers: 
     if features is None:
         raise SettingError("expected --features with --submit, got none; the leaderboard runs on stored features")
     line = leaderboard.submit(name, features, out=out, workers=workers)
-    terminal.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])), soft_wrap=True)
+    terminal.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])))
 
 
 def print_inventory(suite: str, root: Path) -> bool:
@@ -220,18 +226,18 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
     terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
     for judged in tables.verdict_tables(rows)[:1]:
-        grid = Grid(*judged.heads, title=judged.title, title_justify="left")
+        grid = Grid(*judged.heads, title=judged.title, **NARROW)
         grid.columns[0].no_wrap = True  # the name of a method tells lines apart
         for texts in judged.lines:
             grid.add_row(*texts)
         terminal.out.print(grid)
     if crossed := tables.cross_table(rows):
-        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", title_justify="left")
+        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", **NARROW)
         for texts in crossed[1]:
             grid.add_row(*texts)
         terminal.out.print(grid)
     for table in tables.tables(rows, suite):
-        grid = Grid(title=table.title, title_justify="left")
+        grid = Grid(title=table.title, **NARROW)
         grid.add_column("method", no_wrap=True)
         for name in (*table.columns, "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")

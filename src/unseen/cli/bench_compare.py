@@ -24,4 +24,4 @@ def compare(
         if as_json:
             terminal.emit(comparison.record())
         else:
-            terminal.out.print(str(comparison), markup=False, soft_wrap=True)
+            terminal.out.print(str(comparison), markup=False)

@@ -38,9 +38,9 @@ def paper(
     With neither folder it runs nothing and writes which files each table needs. Rows are shared with `unseen bench`.
     """
     if data or features:
-        page.drawable()
+        page.check_plotting()
     sections, states = [], {}
-    for exhibit in exhibits.chosen(tables):
+    for exhibit in exhibits.select_exhibits(tables):
         found = exhibits.find(exhibit, data=data, features=features)
         states[exhibit.name] = found.state
         terminal.err.print(f"{exhibit.name}: {found.state}", markup=False)
@@ -54,7 +54,7 @@ def paper(
 
 
 def _section(
-    found: exhibits.Found,
+    found: exhibits.AvailableSuites,
     data: Path | None,
     features: Path | None,
     seeds: int,

@@ -38,7 +38,7 @@ def calibrate(
     batch: options.Batch = 32,
     as_json: options.AsJson = False,
 ) -> None:
-    """Set the threshold of a state with photos of which you know that they show your names. Nothing is learned.
+    """Set the threshold of a state by photos that show your names for certain. Nothing is learned.
 
     Example: `unseen calibrate known/ --state state.safetensors --recall 0.95`
 
@@ -103,20 +103,20 @@ class KnownImages:
     def print_result(self, session: Session, found: Calibration, *, as_json: bool, state: Path | None = None) -> None:
         """Print what the calibration promises."""
         for key, reason in self.skipped:
-            terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
+            terminal.err.print(f"{key}  skipped: {reason}", markup=False)
         at = int(session.snapshot.threshold.at)
         if as_json:
             row = {**found._asdict(), "conformal": found.threshold, "threshold": session.threshold, "at": at}
             terminal.emit({"calibration": row, "skipped": len(self.skipped), "state": state and str(state)})
             return
-        for line in in_words(found, session.threshold, at):
-            terminal.err.print(line, markup=False, soft_wrap=True)
+        for line in calibration_lines(found, session.threshold, at):
+            terminal.err.print(line, markup=False)
 
 
-def in_words(found: Calibration, threshold: float, at: int) -> list[str]:
+def calibration_lines(found: Calibration, threshold: float, at: int) -> list[str]:
     """Return what a calibration promises and what more images would buy.
 
-    >>> print(in_words(Calibration(20, 0.95, 1.5, 0.861, 0.997), 1.2, 0)[1])
+    >>> print(calibration_lines(Calibration(20, 0.95, 1.5, 0.861, 0.997), 1.2, 0)[1])
     a new known image is kept with probability at least 95 %; in nine of ten calibrations with 20 images the share of \
 all known images kept lies between 86.1 and 99.7 %
     """
@@ -200,4 +200,4 @@ def stream_threshold(session: Session) -> float:
 def warn(text: str) -> None:
     """Print a warning."""
     terminal.err.print("[yellow]warning[/]: ", end="")
-    terminal.err.print(text, markup=False, soft_wrap=True)
+    terminal.err.print(text, markup=False)

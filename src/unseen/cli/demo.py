@@ -13,14 +13,15 @@ from unseen import Session, detectors
 from unseen import demo as embedded
 from unseen.arrival import ORDERS
 from unseen.cli import demo_discover, options, terminal
-from unseen.cli.output import sentence
-from unseen.cli.stream_run import rule_in_words
+from unseen.cli.output import verdict_line
+from unseen.cli.stream_run import threshold_in_words
 from unseen.evaluate import Evaluation, judge, over_time
 from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 
 SHOWN = 6  # verdicts printed from either end of the stream
 SLICES = 12
+PHOTOS = 40
 BARS = "▁▂▃▄▅▆▇█"
 METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
@@ -32,10 +33,13 @@ def demo(
     discover: Annotated[
         bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
     ] = False,
+    photos: Annotated[
+        Path | None, typer.Option(help=f"Only write {PHOTOS} of the images into this folder, to try `unseen detect`.")
+    ] = None,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
     as_json: options.AsJson = False,
 ) -> None:
-    """Watch unseen work on real images it carries with it: no download, no GPU, a few seconds.
+    """Run the main job on real images in the package: no download, no GPU, a few seconds.
 
     Example: `unseen demo --order ood_first --report demo.html`
 
@@ -43,6 +47,9 @@ def demo(
     """
     pack = embedded.load()
     pack = pack[pack.trial.arrival(order, seed)]
+    if photos:
+        _write_photos(pack, photos, as_json=as_json)
+        return
     if not as_json:
         _print_images(pack)  # before the work: someone is waiting for a first line
     session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
@@ -54,35 +61,47 @@ def demo(
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.trial.z)
     frozen = judge(session.detector, before, pack.trial)
-    log = stream_page.StreamLog()
+    log = stream_page.StreamLog.beside(report)
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
         run = {"detector": session.detector.name, "order": order, "seed": seed, "report": str(report)}
         counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "threshold": session.threshold}
-        metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_kept(verdicts, learning)}
+        metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}
         terminal.emit({**run, **counts, **metrics})
         return
     _print_verdicts(pack, session, verdicts)
     _print_truth(verdicts, frozen, learning)
-    terminal.out.print(f"\nreport with the pictures: {report}", soft_wrap=True)
+    terminal.out.print(f"\nreport with the pictures: {report}")
+
+
+def _write_photos(pack: embedded.Pack, folder: Path, *, as_json: bool) -> None:
+    """Write the first images of the stream as JPEG files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for key, jpeg in list(zip(pack.keys, pack.thumbnails, strict=True))[:PHOTOS]:
+        (folder / f"{key.replace('/', '-').replace(' ', '-')}.jpg").write_bytes(jpeg)
+    if as_json:
+        terminal.emit({"photos": PHOTOS, "folder": str(folder)})
+    else:
+        terminal.out.print(f"{PHOTOS} photos in {folder}; next: unseen detect {folder} --label dog --label cat")
 
 
 def _print_images(pack: embedded.Pack) -> None:
     counts = Counter(pack.trial.sources[i] for i in pack.trial.source.tolist())
     kinds = ", ".join(f"{count:,} {source}" for source, count in sorted(counts.items()))
-    terminal.out.print(f"{len(pack.keys):,} real images ({kinds}), encoded beforehand; nothing is downloaded")
+    text = f"{len(pack.keys):,} real images ({kinds}), encoded beforehand; nothing is downloaded"
+    terminal.out.print(text)
 
 
 def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
-    terminal.out.print(f"{stream_page.about(session)}\n", soft_wrap=True)
+    terminal.out.print(f"{stream_page.about(session)}\n")
     records = list(verdicts.records(pack.keys))
-    print("\n".join([*map(sentence, records[:SHOWN]), "…", *map(sentence, records[-SHOWN:])]))
+    print("\n".join([*map(verdict_line, records[:SHOWN]), "…", *map(verdict_line, records[-SHOWN:])]))
     known, tally = int(verdicts.known.sum()), session.snapshot.tally
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"threshold {session.threshold:.2f} ({rule_in_words(session)})"
+        f"{threshold_in_words(session)}",
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
@@ -91,13 +110,13 @@ def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -
 def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None:
     terminal.out.print("\nagainst the truth, which the detector never saw, in percent:")
     table = Table("", "frozen", "learning", box=None, padding=(0, 2))
-    for what, before, after in _compared(frozen, learning):
+    for what, before, after in _metric_rows(frozen, learning):
         table.add_row(what, before, after)
     terminal.out.print(table)
-    kept = _kept(verdicts, learning)
+    kept = _right_shares(verdicts, learning)
     terminal.out.print(
         f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
-        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
+        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected",
     )
     terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
     shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
@@ -123,14 +142,14 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(" " if math.isnan(v) else BARS[round((v - low) / room * (len(BARS) - 1))] for v in values)
 
 
-def _compared(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, str]]:
+def _metric_rows(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, str]]:
     rows = [(title, frozen.metrics[name], learning.metrics[name]) for name, title in METRICS.items()]
     for source in learning.by_source:
         rows.append((f"AUROC, {source}", frozen.by_source[source]["auroc"], learning.by_source[source]["auroc"]))
     return [(what, f"{100 * before:.1f}", f"{100 * after:.1f}") for what, before, after in rows]
 
 
-def _kept(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
+def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     """Return the shares of right verdicts among known and among unknown images, after warming up."""
     is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
@@ -146,7 +165,7 @@ def _aurocs(report: Evaluation) -> list[float]:
 
 def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.TableSection:
     series = {
-        kind: [(row["samples"], row["auroc"]) for row in over_time(report, points=SLICES)]
+        kind: [(row["samples"], 100 * row["auroc"]) for row in over_time(report, points=SLICES)]
         for kind, report in (("frozen", frozen), ("online", learning))
     }
     drawable = any(not math.isnan(value) for points in series.values() for _, value in points)
@@ -156,5 +175,5 @@ def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.Tabl
     )
     chart = stream_page.legend("frozen", "online") + charts.curves(series) if drawable else ""
     return stream_page.TableSection(
-        "Against the truth", note, ("", "frozen", "learning"), _compared(frozen, learning), chart
+        "Against the truth", note, ("", "frozen", "learning"), _metric_rows(frozen, learning), chart
     )

@@ -7,8 +7,8 @@ from typing import Any
 from unseen import Session
 from unseen import demo as embedded
 from unseen.cli import terminal
-from unseen.cli.edited import print_record
-from unseen.cli.group import lines
+from unseen.cli.edit_output import print_record
+from unseen.cli.group import group_lines
 from unseen.discover import Group, Grouping, explain, group, promote
 from unseen.report import group_page
 
@@ -27,8 +27,8 @@ def run(pack: embedded.Pack, session: Session, report: Path, *, as_json: bool) -
     group_page.write(report, found, title="unseen demo: what is unknown", thumbnails=thumbnails)
     if not as_json:
         _print_groups(found)
-    after, names = _promoted(found, as_json=as_json)
-    rows = _judged(pack, found.session, after, names)
+    after, names = _promote_large_groups(found, as_json=as_json)
+    rows = _new_name_rows(pack, found.session, after, names)
     if as_json:
         groups = [one.row() for one in found.groups]
         terminal.emit({"groups": groups, "promoted": names, "after": rows, "report": str(report)})
@@ -47,14 +47,14 @@ def _print_groups(found: Grouping) -> None:
     print("\n".join(explain(found.session, images.features[row], key=images.keys[row]).lines()))
     print(f"\nwhat are the {found.unknown} unknown images among the first {FIRST:,}?\n")
     for one in found.groups[:8]:
-        print("\n".join(lines(one)))
+        print("\n".join(group_lines(one)))
     print(
         f"\n{len(found.groups)} groups hold {found.grouped} of them; the large ones become names: the best suggestion,"
     )
     print(f"or, under {100 * WEAK:.0f} %, what somebody who sees the pictures writes: {', '.join(WRITTEN)}\n")
 
 
-def _promoted(found: Grouping, *, as_json: bool) -> tuple[Session, dict[str, int]]:
+def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, dict[str, int]]:
     """Return the session after the large groups have become names, and the number of the group of each name."""
     session, words, written = found.session, embedded.vocabulary(), iter(WRITTEN)
     names: dict[str, int] = {}
@@ -75,7 +75,7 @@ def _best_word(one: Group, session: Session) -> str | None:
     return next((word.word for word in one.suggestions if word.word not in taken and word.share >= WEAK), None)
 
 
-def _judged(pack: embedded.Pack, before: Session, after: Session, names: dict[str, int]) -> list[dict[str, Any]]:
+def _new_name_rows(pack: embedded.Pack, before: Session, after: Session, names: dict[str, int]) -> list[dict[str, Any]]:
     """Return for each new name which of the later images got it, by what they show; old names in one row."""
     z, keys = pack.trial.z[FIRST:], pack.keys[FIRST:]
     kinds = [key.rsplit("/", 1)[0] for key in keys]

@@ -12,8 +12,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unseen import LabelSpace
+from unseen.alarm import UnknownRateAlarm
 from unseen.cli import calibrate as calibration
 from unseen.cli import label_space, options, output, terminal
+from unseen.cli.alarms import Alarms
 from unseen.cli.calibrate import KnownImages
 from unseen.cli.examples import ExampleImages, names_of
 from unseen.cli.learned_files import LearnedFiles
@@ -27,10 +29,9 @@ from unseen.images import Batch, Entry, Image, find_images
 from unseen.images.decode import jpeg_thumbnail
 from unseen.images.order import ORDERS, sort_entries
 from unseen.images.sources import FoundEntries
+from unseen.labels.mining import NEGATIVES
 from unseen.report import stream_page
 from unseen.verdicts import Verdicts
-
-WIDEST = 60  # columns for a file's name
 
 
 def detect(
@@ -42,10 +43,8 @@ def detect(
         str | None, typer.Option(help="offline, ViT-B/16, a hub id, a model folder ... (default: offline).")
     ] = None,
     detector: options.Detector = None,
-    negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = 5_000,
-    vocabulary: Annotated[
-        int, typer.Option(help="How many words of WordNet to mine them from; 0 reads all 138,495 (minutes, once).")
-    ] = 10_000,
+    negatives: Annotated[int, typer.Option(min=0, help="How many negative labels to mine for the names.")] = NEGATIVES,
+    vocabulary: options.Vocabulary = None,
     order: Annotated[str, typer.Option(help=f"Who comes when: {', '.join(ORDERS)}.")] = "name",
     state: options.State = None,
     recall: options.Recall = None,
@@ -55,6 +54,7 @@ def detect(
     rejudge: options.Rejudge = False,
     again: options.Again = False,
     learn: options.Learn = True,
+    alarm: options.Alarm = None,
     features: Annotated[Path | None, typer.Option(help="Folder that keeps features: nothing is encoded twice.")] = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")] = None,
     device: options.Device = None,
@@ -65,7 +65,7 @@ def detect(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Tell for each photo which of your names it is, or that it is none of them. No training, no labels.
+    """Print for each photo which of your names it shows, or that it is unknown. No training, no labels.
 
     Example: `unseen detect photos/ --label "golden retriever" --label espresso --state state.safetensors`
 
@@ -97,18 +97,20 @@ def detect(
     images = images or _known_images(calibrate, known, used, model, wanted)
     if state and learn and not state.exists():
         used.save(space_path(state))
-    terminal.err.print(stream_page.about(session), markup=False, soft_wrap=True)
+    terminal.err.print(stream_page.about(session), markup=False)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
-    run = DetectRun(session, out, state, has_report=report is not None, known_images=images, is_rejudged=rejudge)
+    run = DetectRun(session, out, state, known_images=images, is_rejudged=rejudge)
     run.learn, run.again = learn, again
+    run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
+    run.log = stream_page.StreamLog.beside(report) if report else None
     if state and learn:
         run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))
     run.not_images = found.others if isinstance(found, FoundEntries) else 0
     run.skipped += len(taught.skipped) if taught else 0
     cache = FeatureCache(features, model) if features else None
     run.judge_all(stream_images(entries, model, cache, size=batch), entries)
-    if report:
+    if report and run.log:
         stream_page.write(report, run.log, session, title=f"unseen detect: {' '.join(photos)}")
     run.print_summary(as_json=as_json, report=report)
     raise typer.Exit(run.exit_code)
@@ -138,10 +140,9 @@ class JudgedBatch(NamedTuple):
 class DetectRun(StreamRun):
     """A run over images, with a log for the report."""
 
-    has_report: bool = False
     known_images: KnownImages | None = None  # to calibrate with as the stream grows
     is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
-    log: stream_page.StreamLog = field(default_factory=stream_page.StreamLog)
+    log: stream_page.StreamLog | None = None  # where there will be a report
     waiting: list[JudgedBatch] = field(default_factory=list)
     repeated: int = 0  # images that are examples as well
     learned: LearnedFiles | None = None  # what the state has learned
@@ -195,7 +196,7 @@ class DetectRun(StreamRun):
             if reason is None:
                 self.output.verdict(next(records))
             else:
-                if self.has_report:
+                if self.log:
                     self.log.skipped.append((key, reason))
                 self.output.skipped(key, reason)
 
@@ -203,14 +204,14 @@ class DetectRun(StreamRun):
         if batch.verdicts is None:
             return iter(())
         keys = [key for key, reason in batch.inputs if reason is None]
-        if self.has_report:  # else memory would grow with the stream
+        if self.log:  # else memory would grow with the stream
             self.log.add(keys, batch.verdicts, batch.jpegs)
         return batch.verdicts.records(keys)
 
     def _thumbnail(self, image: Image) -> bytes | None:
-        return jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) if self.has_report else None
+        return jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) if self.log else None
 
 
 def _width(entries: Iterable[Entry]) -> int:
     """Return the width of the column for the keys."""
-    return min(max((len(entry.path) for entry in entries), default=0), WIDEST) if isinstance(entries, list) else WIDEST
+    return max((len(entry.path) for entry in entries), default=0) if isinstance(entries, list) else output.WIDEST

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, saved_state
-from unseen.cli.edited import print_record
+from unseen.cli.edit_output import print_record
 from unseen.discover import dismiss as dismissed
 from unseen.discover import edits
 
@@ -16,9 +16,9 @@ def dismiss(
     space: saved_state.Space = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a group never again; its images stay unknown.
+    """Hide a group from now on; its images stay unknown.
 
     Example: `unseen dismiss 3 --state state.safetensors`
     """
-    done = edits.apply(state, saved_state.given_space(space), lambda session: dismissed(session, group))
+    done = edits.apply(state, saved_state.load_given_space(space), lambda session: dismissed(session, group))
     print_record(done.record, as_json=as_json, state=state)

@@ -20,7 +20,8 @@ from unseen.scale import encode as scaled
 
 def encode(
     sources: Annotated[
-        list[str], typer.Argument(help="Folders, globs, files, image lists, .tar, .parquet, videos; URIs.")
+        list[str],
+        typer.Argument(help="Folders, globs, files, image lists, .tar, .parquet, .arrow, .lance, videos; URIs."),
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", help="Folder or URI for the features; goes on if it has some.")
@@ -35,9 +36,10 @@ def encode(
     ray: options.Ray = None,
     shard: Annotated[int, typer.Option(min=1, help="With --ray: images per feature file.")] = scaled.SHARD,
     actors: Annotated[int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).")] = None,
+    gpus: Annotated[float, typer.Option(help="With --ray: share of a GPU for each model.", min=0.01, max=1.0)] = 1.0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Turn images into features once, so that scoring them again takes seconds.
+    """Encode images to features on disk, so that scoring them takes seconds.
 
     Example: `unseen encode photos/ --encoder offline -o features/` and then `unseen score features/ --space ...`
 
@@ -46,11 +48,11 @@ def encode(
     """
     if ray and ray.startswith("ray://"):
         raise SettingError(
-            f"expected --ray auto or HOST:PORT, got {ray}: Ray Data does not run through a client; "
+            f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
     if ray:
-        job = scaled.EncodeJob(encoder, device, batch, actors)
+        job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
             plan = scaled.plan(joined, sources, output, job, size=shard, form=form, root=root)
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))

@@ -16,7 +16,7 @@ from unseen.errors import DataError, SettingError
 from unseen.features import Features, load_features, stream_images
 from unseen.images import Entry, find_images
 from unseen.labels import Examples, with_examples
-from unseen.labels.examples import no_such_names, spelled
+from unseen.labels.examples import comparable_name, unknown_classes_message
 from unseen.threshold.calibrated import fewest_images
 
 FEW = 2  # examples: one alone cannot be judged by another
@@ -51,9 +51,9 @@ class ExampleImages:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse a folder that is none of the names."""
-        known = {spelled(name) for name in names}
-        if foreign := [name for name in self.folders if spelled(name) not in known]:
-            raise DataError(no_such_names(foreign, tuple(names), self.source))
+        known = {comparable_name(name) for name in names}
+        if foreign := [name for name in self.folders if comparable_name(name) not in known]:
+            raise DataError(unknown_classes_message(foreign, tuple(names), self.source))
 
     def teach(self, space: LabelSpace, model: Encoder, *, recall: float | None) -> LabelSpace:
         """Return the label space that the examples have moved; where there are enough, some set the threshold.
@@ -61,10 +61,9 @@ class ExampleImages:
         `recall` is None where something else sets the threshold.
         """
         examples = self.encoded(space, model)
-        kept, left_out = examples.for_threshold()
-        if recall is not None and len(left_out) >= fewest_images(recall):
-            self.for_threshold = KnownImages(left_out.z, left_out.keys, recall)
-            examples = kept
+        if recall is not None:
+            examples, left_out = examples.for_threshold(fewest_images(recall))
+            self.for_threshold = KnownImages(left_out.z, left_out.keys, recall) if len(left_out) else None
         moved = with_examples(space, examples)
         self.print_result(moved)
         return moved
@@ -75,8 +74,10 @@ class ExampleImages:
             found = Examples.of(self.features, space.names)
             found.check(space)
             return found
-        place = {spelled(name): index for index, name in enumerate(space.names)}
-        labelled = [(entry, place[spelled(name)]) for name, entries in self.folders.items() for entry in entries]
+        place = {comparable_name(name): index for index, name in enumerate(space.names)}
+        labelled = [
+            (entry, place[comparable_name(name)]) for name, entries in self.folders.items() for entry in entries
+        ]
         label = {entry.path: index for entry, index in labelled}
         parts, keys, skipped = [], [], []
         for batch, z in stream_images([entry for entry, _ in labelled], model):
@@ -91,18 +92,15 @@ class ExampleImages:
     def print_result(self, space: LabelSpace) -> None:
         """Print what the examples changed, and what could not be read."""
         for key, reason in self.skipped:
-            terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
+            terminal.err.print(f"{key}  skipped: {reason}", markup=False)
         examples = space.examples
         assert examples is not None
         with_some = int((examples.counts(len(space.names)) > 0).sum())
         spared = f" + {len(self.for_threshold.keys)} for the threshold" if self.for_threshold else ""
-        terminal.err.print(
-            f"{len(examples):,} examples of {with_some:,} of {len(space.names):,} names{spared} · {in_words(space)}",
-            markup=False,
-            soft_wrap=True,
-        )
+        names = f"{with_some:,} of {len(space.names):,} names"
+        terminal.err.print(f"{len(examples):,} examples of {names}{spared} · {left_out_text(space)}", markup=False)
         if with_some < len(space.names):
-            warn(f"{len(space.names) - with_some:,} names have no examples and lose images to the others: add some")
+            warn(f"{len(space.names) - with_some:,} names have no examples: they gain less; add some")
         if len(examples) < FEW:
             warn("one example cannot be judged by another: it moves no name; two or more per class are better")
 
@@ -112,17 +110,17 @@ def names_of(
 ) -> list[str]:
     """Return the names that are given, else those of the folders of examples, else none where a space is saved."""
     if path or given:
-        names = label_space.given_names(path, given)
+        names = label_space.names_from_options(path, given)
     elif saved:
         names = []
     else:
-        names = list(examples.folders) if examples else label_space.given_names(None, None)
+        names = list(examples.folders) if examples else label_space.names_from_options(None, None)
     if examples:
         examples.check_names(names or saved.names if saved else names)
     return names
 
 
-def in_words(space: LabelSpace) -> str:
+def left_out_text(space: LabelSpace) -> str:
     """Return what leaving examples out has shown."""
     before, _, after = space.manifest["examples_loss"].partition(" -> ")
     if space.manifest["examples_penalty"] == "inf":

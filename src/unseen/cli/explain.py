@@ -16,7 +16,7 @@ from unseen.images import find_images
 
 
 def explain(
-    photo: Annotated[str, typer.Argument(help="A photo, or the key of one that the state has kept.")],
+    photos: Annotated[list[str], typer.Argument(help="Photos, or keys of some that the state has kept.")],
     state: saved_state.State,
     space: saved_state.Space = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder of the label space, if it has another name.")] = None,
@@ -24,15 +24,15 @@ def explain(
     count: Annotated[int, typer.Option(min=1, help="Names, negatives and earlier images to list.")] = 3,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say why a photo is known or unknown: nearest names, what speaks against it, similar earlier photos, margin.
+    """Print why a photo is known or unknown: nearest names, nearest negatives, similar earlier photos, margin.
 
     Example: `unseen explain photos/b.jpg --state state.safetensors`
 
     Nothing is learned. A photo that the state has kept is explained from its vector, without an encoder.
     """
     session = saved_state.open_session(state, space)
-    found = [explanation_of(session, z, key=key, count=count) for key, z in _vectors(session, photo, encoder, device)]
-    for one in found:
+    vectors = [one for photo in photos for one in _vectors(session, photo, encoder, device)]
+    for one in (explanation_of(session, z, key=key, count=count) for key, z in vectors):
         if as_json:
             terminal.emit(one.row())
         else:
@@ -51,7 +51,7 @@ def _vectors(
         entries = find_images(photo)
     except DataError as error:
         raise DataError(
-            f"{error}; or pass the key of one of the {len(kept):,} images that the state has kept"
+            f"{error}, or pass the key of one of the {len(kept):,} images that the state has kept"
         ) from error
     labels = session.detector.labels
     model = load_encoder(encoder or labels.encoder, device=device)
@@ -59,5 +59,5 @@ def _vectors(
     batches = stream_images(entries, model)
     rows = [(image.path, z) for batch, vectors in batches for image, z in zip(batch, vectors, strict=True)]
     if not rows:
-        raise DataError(f"expected a photo that can be read, got none in {photo}; open it with another program")
+        raise DataError(f"expected a photo that can be read, got none in {photo}; pass a photo, such as photos/b.jpg")
     return rows

@@ -17,7 +17,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="The .onnx file to write.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the image tower as ONNX with its preprocessing inside; images then need neither torch models nor a hub.
+    """Write an image tower with its preprocessing as one ONNX file, which ONNX Runtime runs.
 
     Example: `unseen export ViT-B/16 -o b16.onnx` and then `unseen encode photos/ --encoder b16.onnx -o features/`
     """

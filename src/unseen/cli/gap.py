@@ -1,5 +1,6 @@
 """unseen gap: how far your class names lie from your images, and what learning online could gain."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,14 +51,14 @@ def gap(
     with terminal.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
         found = theory.measure(labels, images.z[order], truth=known, tau=tau, kappa=kappa, rho=rho, steps=steps)
     if as_json:
-        terminal.emit(row(found))
+        terminal.emit(gap_record(found))
     else:
-        show(found, top)
+        print_gap(found, top)
     if plot:
-        draw(found, plot, pyplot)
+        plot_gap(found, plot, pyplot)
 
 
-def row(found: theory.Gap) -> dict[str, object]:
+def gap_record(found: theory.Gap) -> dict[str, object]:
     """Return every number as one JSON-ready object."""
     best, regret = found.best, found.regret
     return {
@@ -84,16 +85,18 @@ def row(found: theory.Gap) -> dict[str, object]:
     }
 
 
-def show(found: theory.Gap, top: int) -> None:
+def print_gap(found: theory.Gap, top: int) -> None:
     """Print the totals, the classes farthest from their names, and the regret along the stream."""
     modality, best = found.modality, found.best
+    middle = float(best.residual.nanmedian())
+    median = "" if math.isnan(middle) else f" (median {middle:.2g})"
     terminal.out.print(
         f"mean cosine image-image {modality.image_image:.3f} · image-text {modality.image_text:.3f} · "
         f"text-text {modality.text_text:.3f} · centroids {modality.centroids:.3f} apart"
     )
     terminal.out.print(
         f"best bank for {'true' if found.by_truth else 'pseudo-'}labels: largest residual "
-        f"{float(best.residual.nan_to_num().max()):.2g} (median {float(best.residual.nanmedian()):.2g}) after "
+        f"{float(best.residual.nan_to_num().max()):.2g}{median} after "
         f"{best.iterations} iterations; {int((best.sign < 0).sum())} classes point against the closed form, "
         f"{int(best.undefined.sum())} have none\n"
     )
@@ -102,7 +105,7 @@ def show(found: theory.Gap, top: int) -> None:
     terminal.out.print("The paper's bound assumes a convex set, and the sphere is none: a measurement, no guarantee.")
 
 
-def draw(found: theory.Gap, path: Path, pyplot: Any) -> None:
+def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
     """Draw the sorted distances with their bounds, and the regret curve."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     order = found.distance.argsort(descending=True)

@@ -1,7 +1,7 @@
 """unseen group: what are the unknown images? Groups with exemplars and suggested names."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,7 @@ def group(
     report: Annotated[Path | None, typer.Option(help="HTML file to write, to look at and to correct.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Group the unknown images of a state: what are they? Each group has exemplars, first and last seen, and names.
+    """Group the unknown images of a state; print exemplars and suggested names of each group.
 
     Example: `unseen group --state state.safetensors`, then `unseen promote 3 "sea urchin" --state state.safetensors`
 
@@ -53,8 +53,8 @@ def group(
         terminal.emit({"summary": _summary(found), "report": report and str(report)})
         return
     for one in found.groups[:SHOWN]:
-        print("\n".join(lines(one)))
-    print(in_words(found, report))
+        print("\n".join(group_lines(one)))
+    print(summary_text(found, report))
 
 
 def _thumbnails(found: Grouping) -> dict[str, bytes]:
@@ -87,7 +87,7 @@ def _of_features(features: str, space: Path | None, words: str, encoder: str | N
     return group_features(samples.z, samples.keys, labels, names, smallest=smallest)
 
 
-def lines(one: Group) -> list[str]:
+def group_lines(one: Group) -> list[str]:
     """Return a group as lines of text."""
     names = ", ".join(f"{word.word} {100 * word.share:.0f} %" for word in one.suggestions[:4])
     copies = f" (copies: {one.size - one.distinct})" if one.distinct < one.size else ""
@@ -102,12 +102,16 @@ def lines(one: Group) -> list[str]:
     ]
 
 
-def in_words(found: Grouping, report: Path | None) -> str:
+def summary_text(found: Grouping, report: Path | None) -> str:
     """Return the counts in one line."""
     more = f" · {len(found.groups) - SHOWN} more groups: --json" if len(found.groups) > SHOWN else ""
     page = f" · report in {report}" if report else ""
-    return f"{len(found.groups)} groups hold {found.grouped:,} of {found.unknown:,} unknown images kept{more}{page}"
+    growing = ", ".join(str(one.number) for one in found.groups if one.growing)
+    more += f" · alarm: many new images in group {growing}" if growing else ""
+    groups = "1 group holds" if len(found.groups) == 1 else f"{len(found.groups)} groups hold"
+    return f"{groups} {found.grouped:,} of {found.unknown:,} unknown images kept{more}{page}"
 
 
-def _summary(found: Grouping) -> dict[str, int]:
-    return {"groups": len(found.groups), "grouped": found.grouped, "unknown": found.unknown}
+def _summary(found: Grouping) -> dict[str, Any]:
+    growing = [one.number for one in found.groups if one.growing]
+    return {"groups": len(found.groups), "grouped": found.grouped, "unknown": found.unknown, "growing": growing}

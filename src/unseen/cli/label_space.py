@@ -10,18 +10,21 @@ from unseen.cli import terminal
 from unseen.discover.edits import find_space
 from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
+from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.errors import EncoderError, LabelError
 from unseen.labels import read_names, wordnet
-from unseen.labels.nearest import Pair, near_duplicates
+from unseen.labels.mining import corpus_size_for
+from unseen.labels.names import check_names
+from unseen.labels.nearest import Pair, near_duplicates, similar_names
 from unseen.progress import Progress
 
 
-def given_names(path: Path | None, given: list[str] | None) -> list[str]:
+def names_from_options(path: Path | None, given: list[str] | None) -> list[str]:
     """Return the names of a file and of the command line, in that order."""
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
         raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
-    return names
+    return list(check_names("names", names))
 
 
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
@@ -37,14 +40,16 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
     return None
 
 
-def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabulary: int) -> LabelSpace:
-    """Return a new label space, with negatives mined from `vocabulary` words of WordNet."""
-    corpus = wordnet().thinned(vocabulary)
-    terminal.err.print(f"mining negatives from {corpus.name} (what is encoded is kept)", soft_wrap=True)
+def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabulary: int | None) -> LabelSpace:
+    """Return a new label space, with negatives mined from `vocabulary` words of WordNet (None: as in Python)."""
+    corpus = wordnet().thinned(corpus_size_for(negatives) if vocabulary is None else vocabulary)
+    terminal.err.print(f"mining negatives from {corpus.name} (what is encoded is kept)")
     with words_bar() as progress:
         space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
-    warn(near_duplicates(space))
+    warn_near_duplicates(near_duplicates(space))
+    warn_similar_names(space)
     warn_foreign(names, encoder)
+    warn_unfamiliar(names, encoder)
     return space
 
 
@@ -90,12 +95,23 @@ def words_bar() -> Iterator[Progress]:
         yield progress
 
 
-def warn(pairs: Sequence[Pair]) -> None:
+def warn_near_duplicates(pairs: Sequence[Pair]) -> None:
     """Print which negatives nearly repeat a known name."""
     if pairs:
         few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
         terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
-        terminal.err.print(few, markup=False, soft_wrap=True)
+        terminal.err.print(few, markup=False)
+
+
+def warn_similar_names(space: LabelSpace) -> None:
+    """Print which known names say nearly the same: images of one may get the name of the other."""
+    if pairs := similar_names(space):
+        few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in pairs[:5])
+        terminal.err.print(
+            f"warning: {len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
+            f"may get the name of the other: {few}; keep one of each",
+            markup=False,
+        )
 
 
 def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
@@ -106,5 +122,15 @@ def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
             f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
             "a multilingual CLIP with --encoder",
             markup=False,
-            soft_wrap=True,
+        )
+
+
+def warn_unfamiliar(names: Sequence[str], encoder: Encoder) -> None:
+    """Print which names are far from everything that the offline text tower was fitted on."""
+    unfamiliar = encoder.text_tower.unfamiliar(names) if isinstance(encoder, OfflineEncoder) else []
+    if unfamiliar:
+        terminal.err.print(
+            f"warning: {len(unfamiliar)} of the names are far from every name that the offline text tower was fitted "
+            f"on: {', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)",
+            markup=False,
         )

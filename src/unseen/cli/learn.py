@@ -15,7 +15,7 @@ from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, EncoderError
 from unseen.images import Image
-from unseen.labels.examples import spelled
+from unseen.labels.examples import comparable_name
 from unseen.learn import REGISTRY, Epoch, LearnOptions, PromptLearner, encode_batch
 from unseen.learn import learn as learn_prompts
 
@@ -61,7 +61,7 @@ def learn(
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)
     pictures, own, skipped = read_pictures(found, used.names)
     for key, reason in skipped:
-        terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
+        terminal.err.print(f"{key}  skipped: {reason}", markup=False)
     images = encode_batch(pictures, own, model, learner.needs, seed=seed)
     progress = output.with_suffix(".progress.safetensors")
     made = learn_prompts(used, images, model, chosen, progress=progress, report=print_epoch)
@@ -72,14 +72,14 @@ def learn(
 
 def read_pictures(found: ExampleImages, names: Sequence[str]) -> tuple[list[Image], list[int], list[tuple[str, str]]]:
     """Return the pictures, the index of the name of each, and what could not be read."""
-    place = {spelled(name): index for index, name in enumerate(names)}
+    place = {comparable_name(name): index for index, name in enumerate(names)}
     pictures, label, skipped = [], [], []
     for name, entries in found.folders.items():
         for entry in entries:
             row = entry.read()
             if isinstance(row, Image):
                 pictures.append(row)
-                label.append(place[spelled(name)])
+                label.append(place[comparable_name(name)])
             else:
                 skipped.append((row.path, row.reason))
     return pictures, label, skipped
@@ -88,7 +88,7 @@ def read_pictures(found: ExampleImages, names: Sequence[str]) -> tuple[list[Imag
 def print_epoch(epoch: Epoch, method: PromptLearner) -> None:
     """Print one line per epoch."""
     held_out = f" · held out {epoch.held_out:.3f}" if epoch.held_out == epoch.held_out else ""
-    terminal.err.print(f"epoch {epoch.number} of {method.epochs} · loss {epoch.loss:.3f}{held_out}", soft_wrap=True)
+    terminal.err.print(f"epoch {epoch.number} of {method.epochs} · loss {epoch.loss:.3f}{held_out}")
 
 
 def _print_result(space: LabelSpace, output: Path, *, skipped: int, as_json: bool) -> None:
@@ -101,5 +101,4 @@ def _print_result(space: LabelSpace, output: Path, *, skipped: int, as_json: boo
         f"{len(space.names):,} names + {len(space.negatives):,} negatives, learned by {learned['learned_by']} in "
         f"{learned['learned_epochs']} epochs from {learned['learned_from']} · written to {output}",
         markup=False,
-        soft_wrap=True,
     )

@@ -9,11 +9,12 @@ import typer
 
 from unseen.cli import options, terminal
 from unseen.cli.examples import ExampleImages
-from unseen.cli.label_space import given_names, warn, words_bar
+from unseen.cli.label_space import names_from_options, warn_near_duplicates, words_bar
 from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
-from unseen.labels import MINERS, PROMPTS, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
-from unseen.labels.miners import DEFAULT_MINER
+from unseen.labels import MINERS, PROMPTS, Corpus, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
+from unseen.labels.miners import DEFAULT_MINER, find_miner
+from unseen.labels.mining import NEGATIVES
 from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
 from unseen.progress import Progress
 from unseen.scale import cluster
@@ -33,7 +34,8 @@ def mine(
     miner: Annotated[str, typer.Option(help=f"Rule that picks negatives: {', '.join(MINERS)}.")] = DEFAULT_MINER,
     negatives: Annotated[
         int, typer.Option(help="How many negatives; -1 keeps the share the rule's paper keeps.")
-    ] = 10_000,
+    ] = NEGATIVES,
+    vocabulary: options.Vocabulary = None,
     prompt: Annotated[
         str | None, typer.Option(help=f"Template such as 'The nice {{}}.', or one of: {', '.join(PROMPTS)}.")
     ] = None,
@@ -55,7 +57,7 @@ def mine(
     show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Pick the negative labels for your classes and write a label space.
+    """Mine negatives for your names and write a label space.
 
     Example: `unseen mine --labels classes.txt --encoder offline -o space.safetensors --show`
 
@@ -78,7 +80,7 @@ def mine(
         "negatives": None if negatives == -1 else negatives,
         "miner": miner,
         "prompt": _prompt(prompt, learned),
-        "corpus": word_list(words) if words else None,
+        "corpus": _corpus(words, vocabulary, miner),
         "excluded": exclude or None,
     }
     with words_bar() as progress:
@@ -93,6 +95,13 @@ def mine(
             spaces[name].save(files[name])
     for name, space in spaces.items():
         _print_space(space, files[name], show=show, as_json=as_json)
+
+
+def _corpus(words: Path | None, vocabulary: int | None, miner: str) -> Corpus | None:
+    """Return the words to mine, None where the rule says which."""
+    if words:
+        return word_list(words)
+    return None if vocabulary is None else find_miner(miner).corpus().thinned(vocabulary)
 
 
 def _check_examples(taught: ExampleImages, wanted: Mapping[str, Sequence[str]], ray: str | None) -> None:
@@ -136,7 +145,7 @@ def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, li
     if paths and not files:
         raise LabelError(f"expected text files in {paths[0]}, got none; put one .txt of names per label space there")
     if len(files) < 2:
-        return {"space": given_names(files[0] if files else None, given)}
+        return {"space": names_from_options(files[0] if files else None, given)}
     if given:
         raise LabelError(f"expected --label with at most one file, got {len(files)} files; put the names into them")
     if len({file.stem for file in files}) < len(files):
@@ -159,10 +168,10 @@ def _print_space(space: LabelSpace, output: Path, *, show: bool, as_json: bool) 
         return
     if show:
         _show(space)
-    warn(near_duplicates(space))
+    warn_near_duplicates(near_duplicates(space))
     terminal.err.print(
         f"{len(space.names):,} names + {len(space.negatives):,} negatives ({space.manifest['corpus']}, "
-        f"{space.manifest['miner']} rule, fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · "
+        f"miner {space.manifest['miner']}, fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · "
         f"written to {output}"
     )
 
@@ -178,12 +187,11 @@ def _show(space: LabelSpace) -> None:
     for name, pairs in list(nearest_negatives(space).items())[:SHOWN]:
         negatives = ", ".join(f"{pair.negative} {pair.cosine:.2f}" for pair in pairs)
         nearest = "{} {:.2f}".format(*others[name]) if name in others else "—"
-        terminal.out.print(
-            f"{name:<24} nearest name {nearest:<30} nearest negatives {negatives}", markup=False, soft_wrap=True
-        )
+        terminal.out.print(f"{name}  nearest name {nearest}", markup=False)
+        terminal.out.print(f"    nearest negatives {negatives}", markup=False)
     if len(space.names) > SHOWN:
         terminal.err.print(f"… and {len(space.names) - SHOWN:,} more names: --show --json prints all")
-    terminal.out.print(f"most negative: {', '.join(space.negatives[:SHOWN])}", markup=False, soft_wrap=True)
+    terminal.out.print(f"most negative: {', '.join(space.negatives[:SHOWN])}", markup=False)
 
 
 def _summary(space: LabelSpace, output: Path, *, show: bool) -> dict[str, object]:

@@ -12,6 +12,7 @@ from unseen.encoders.catalogue import MODELS, Model, find_model
 
 models = typer.Typer(help=__doc__, no_args_is_help=True)
 
+WORDS = {"dim": "width", "megabytes": "download, MB", "note": "what it is", "is_ready": "on this machine"}
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(MODELS)}.")]
 
 
@@ -58,8 +59,9 @@ def _print_model(model: Model, *, as_json: bool) -> None:
     if as_json:
         terminal.emit(_row(model))
         return
-    for field, value in _row(model).items():
-        terminal.out.print(f"{field:<10} {value}")
+    row = _row(model) | {"is_ready": "yes" if model.is_ready else "no"}
+    for field, value in row.items():
+        terminal.out.print(f"{WORDS.get(field, field):<15} {value}", markup=False)
     if not model.is_ready:
         terminal.err.print(f"not on this machine yet: unseen models fetch {model.name}")
 

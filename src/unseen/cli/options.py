@@ -19,6 +19,10 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadshee
 Label = Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")]
 Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")]
 Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
+Vocabulary = Annotated[
+    int | None,
+    typer.Option(help="Words of WordNet to mine negatives from; 0 reads all 138,495 (default: twice the negatives)."),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")]
 
 Precision = Annotated[
@@ -56,6 +60,10 @@ Rejudge = Annotated[
     bool, typer.Option("--rejudge", help="Print at the end, with the final threshold applied to all images.")
 ]
 Again = Annotated[bool, typer.Option("--again", help="Learn also from files that the state has learned, with --state.")]
+Alarm = Annotated[
+    float | None,
+    typer.Option(help="Warn when more than this share is unknown, or the mix of names changes; docs/how-to/alarms.md."),
+]
 Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.")]
 
 # clusters and services

@@ -1,6 +1,7 @@
 """Verdicts on stdout: as text for people, as JSON or CSV for machines."""
 
 import csv
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,9 +9,13 @@ from typing import Any, NamedTuple
 
 from unseen.cli import terminal
 from unseen.errors import SettingError
+from unseen.storage.cells import as_text_cell
 from unseen.verdicts import FIELDS
 
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
+WIDEST = 24  # column for keys on a terminal
+COLUMNS = 80  # of a line, where a terminal is no wider
+FIXED = 39  # of them for verdict, probability, margin and threshold, with the spaces between columns
 
 
 class Output(NamedTuple):
@@ -21,25 +26,32 @@ class Output(NamedTuple):
 
 
 def check_folders(*files: Path | None) -> None:
-    """Refuse a file to write whose folder is missing, or that is a folder itself, before any work is done."""
+    """Refuse a file that cannot be written, or that is a folder itself, before any work is done."""
     for path in filter(None, files):
         if path.is_dir():
             raise SettingError(f"expected a file to write, got the folder {path}; add a name, such as {path}/out")
         if not path.parent.is_dir():
             raise SettingError(f"expected a folder for {path}, got none; make it first: mkdir -p {path.parent}")
+        if not os.access(path.parent, os.W_OK):
+            raise SettingError(f"expected a folder to write {path} to, got one without permission; pass another path")
 
 
-def choose(*, as_json: bool, as_csv: bool = False, width: int = 24) -> Output:
-    """Return the output that the options ask for; `width` is that of the column for keys in text."""
+def choose(*, as_json: bool, as_csv: bool = False, width: int = WIDEST) -> Output:
+    """Return the output that the options ask for; `width` is that of the longest key."""
     if as_json and as_csv:
         raise SettingError("expected --json or --csv, got both; choose one")
     if as_json:
         return Output(terminal.emit, lambda key, reason: terminal.emit({"key": key, "skipped": reason}))
-    if as_csv:
-        return _csv_table()
+    return _csv_table() if as_csv else _text(width)
+
+
+def _text(width: int) -> Output:
+    """Return lines for people; where they go into a file or a pipe nothing is shortened."""
+    most = max(COLUMNS, terminal.out.width) if terminal.out.is_terminal else 0
+    width = min(width, WIDEST) if most else width
     return Output(
-        lambda record: print(sentence(record, width=width)),
-        lambda key, reason: print(f"{key:<{width}} skipped: {reason}"),
+        lambda record: print(verdict_line(record, width=width, most=most)),
+        lambda key, reason: print(f"{printable(key):<{width}} skipped: {reason}"),
     )
 
 
@@ -49,21 +61,71 @@ def _csv_table() -> Output:
     table.writeheader()
 
     def skipped(key: str, reason: str) -> None:
-        table.writerow({"key": key, "verdict": "skipped"})
-        terminal.err.print(f"{key}  skipped: {reason}", markup=False, soft_wrap=True)
+        table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
+        terminal.err.print(f"{key}  skipped: {reason}", markup=False)
 
-    return Output(table.writerow, skipped)
+    def row(record: Record) -> None:
+        table.writerow({name: as_text_cell(value) for name, value in record.items()})
+
+    return Output(row, skipped)
 
 
-def sentence(record: Record, *, width: int = 24) -> str:
-    """Return one verdict as one line: key, name or nearest name, verdict, and how likely that verdict is.
+def verdict_line(record: Record, *, width: int = 22, most: int = COLUMNS) -> str:
+    """Return one verdict as one line: image, verdict and how likely it is, name or nearest name, margin and threshold.
+
+    `width` is that of the column for the image; `most` columns are filled at most, 0 for no limit. A threshold of which
+    too few images have been seen is marked "~".
 
     >>> verdict = {"key": "b.jpg", "verdict": "unknown", "name": None, "nearest": "espresso", "confidence": 0.03}
-    >>> sentence(verdict | {"warming": False}, width=8)
-    'b.jpg    (nearest: espresso)          unknown  97 % likely'
+    >>> verdict_line(verdict | {"margin": -2.51, "threshold": 0.4, "warming": False}, width=8)
+    'b.jpg    unknown  97 % likely  near espresso                      -2.51 <   0.40'
     """
-    is_known, confidence = record["verdict"] == "known", record["confidence"]
-    name = record["name"] if is_known else f"(nearest: {record['nearest']})"
-    likely = "?" if confidence is None else f"{100 * (confidence if is_known else 1 - confidence):.0f}"
-    note = "  (young)" if record["warming"] else ""
-    return f"{record['key']:<{width}} {name:<28} {record['verdict']:<8}{likely:>3} % likely{note}"
+    is_known = record["verdict"] == "known"
+    name = record["name"] if is_known else f"near {record['nearest']}"
+    limit = f"{'~' if record['warming'] else ''}{_number(record['threshold'])}"
+    room = (most or COLUMNS) - width - FIXED
+    key = printable(record["key"])
+    key = shortened(key, width) if most else key
+    if most and len(name) > room:
+        name = f"{name[: room - 1]}…"
+    return (
+        f"{key:<{width}} {record['verdict']:<7} {probability_text(record)}  {name:<{room}} "
+        f"{_number(record['margin']):>6} {'≥' if is_known else '<'} {limit:>6}"
+    )
+
+
+def probability_text(record: Record) -> str:
+    """Return how likely the verdict itself is, in words; a verdict is by threshold, so it may be the less likely one.
+
+    >>> probability_text({"verdict": "unknown", "confidence": 0.03})
+    ' 97 % likely'
+    >>> probability_text({"verdict": "known", "confidence": 0.08})
+    'only     8 %'
+    """
+    confidence = record["confidence"]
+    if confidence is None:
+        return "  ? % likely"
+    percent = round(100 * (confidence if record["verdict"] == "known" else 1 - confidence))
+    return f"{percent:>3} % likely" if percent >= 50 else f"only {percent:>5} %"
+
+
+def printable(words: str) -> str:
+    """Return words on one line, with control characters escaped.
+
+    >>> print(printable("new\\nline.jpg"))
+    new\\nline.jpg
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in words)
+
+
+def shortened(words: str, width: int) -> str:
+    """Return words that fit a column: the end of a path says more than its beginning.
+
+    >>> shortened("photos/2024/holiday/beach.jpg", 16)
+    '…liday/beach.jpg'
+    """
+    return words if len(words) <= width else f"…{words[len(words) - width + 1 :]}"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:z.{2 if abs(value) < 100 else 0}f}"

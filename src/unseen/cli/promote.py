@@ -6,10 +6,12 @@ import typer
 
 from unseen import Session
 from unseen.cli import label_space, options, saved_state, vocabulary
-from unseen.cli.edited import print_record
+from unseen.cli.edit_output import print_record
 from unseen.discover import Edited, edits
 from unseen.discover import promote as promoted
-from unseen.labels.corpus import canonical_spelling
+from unseen.discover.relabel import members
+from unseen.labels.edits import negative_vector
+from unseen.labels.prompts import described_templates
 
 
 def promote(
@@ -20,21 +22,23 @@ def promote(
     encoder: vocabulary.EncoderName = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a known name of a group of unknown images; what was learned goes on, and its images are judged again.
+    """Make a group of unknown images a known name; its images are judged again, and what was learned stays.
 
     Example: `unseen promote 3 "sea urchin" --state state.safetensors`
 
     Negatives that say the same step aside. `unseen undo --state STATE` takes it back.
     """
-    labels = saved_state.open_session(state, space).detector.labels
-    words = dict(zip(map(canonical_spelling, labels.negatives), labels.ood_anchors, strict=True))
-    text = words.get(canonical_spelling(name)) if not (encoder or labels.encoder) else None
+    session, which = saved_state.open_session(state, space), int(group) if group.isdigit() else group
+    reservoir = session.reservoir.with_recent()
+    members(session.at(session.snapshot, reservoir=reservoir), which)  # refused before an encoder is loaded
+    labels = session.detector.labels
+    text = None if encoder or labels.encoder else negative_vector(labels, name)
     if text is None:
         model = vocabulary.text_encoder(labels, encoder)
         label_space.check_space(labels, [], model)
-        text = vocabulary.prompt_of(labels).encode([name], model)[0]
+        text = described_templates(labels.prompt).encode([name], model)[0]
 
     def edit(session: Session) -> Edited:
-        return promoted(session, int(group) if group.isdigit() else group, name, text)
+        return promoted(session, which, name, text)
 
-    print_record(edits.apply(state, saved_state.given_space(space), edit).record, as_json=as_json, state=state)
+    print_record(edits.apply(state, saved_state.load_given_space(space), edit).record, as_json=as_json, state=state)

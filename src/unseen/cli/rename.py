@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, saved_state
-from unseen.cli.edited import print_record
+from unseen.cli.edit_output import print_record
 from unseen.discover import edits
 from unseen.discover import rename as renamed
 
@@ -17,9 +17,9 @@ def rename(
     space: saved_state.Space = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Call a known name otherwise; its vector and all that was learned of it stay.
+    """Rename a known name; its vector and what was learned of it stay.
 
     Example: `unseen rename "sea urchin" urchin --state state.safetensors`
     """
-    done = edits.apply(state, saved_state.given_space(space), lambda session: renamed(session, name, new))
+    done = edits.apply(state, saved_state.load_given_space(space), lambda session: renamed(session, name, new))
     print_record(done.record, as_json=as_json, state=state)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, saved_state
-from unseen.cli.edited import print_record
+from unseen.cli.edit_output import print_record
 from unseen.discover import edits
 from unseen.discover import retire as retired
 
@@ -16,9 +16,9 @@ def retire(
     space: saved_state.Space = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a negative of a known name: images of it are unknown from now on, and what was learned of it stays with it.
+    """Make a known name a negative: its images are unknown from now on; what was learned of it stays.
 
     Example: `unseen retire "sea urchin" --state state.safetensors`
     """
-    done = edits.apply(state, saved_state.given_space(space), lambda session: retired(session, name))
+    done = edits.apply(state, saved_state.load_given_space(space), lambda session: retired(session, name))
     print_record(done.record, as_json=as_json, state=state)

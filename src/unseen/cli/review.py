@@ -10,8 +10,9 @@ import typer
 
 from unseen.cli import options, saved_state, terminal
 from unseen.discover import edits
-from unseen.discover.review import ReviewedImage, coco, confirmed_known, correct, fiftyone, reviewed, user_words
+from unseen.discover.review import ReviewedImage, coco, confirmed_known, correct, fiftyone, latest_corrections, reviewed
 from unseen.errors import DataError, check_choice
+from unseen.storage.cells import as_text_cell, of_text_cell
 from unseen.storage.files import replacing
 from unseen.storage.locks import locked
 
@@ -24,7 +25,9 @@ def review(
         Path | None, typer.Option(help="CSV with key and name, as the page of `unseen group` gives; no name: unknown.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File or folder to write.")] = None,
-    format: Annotated[str, typer.Option(help=f"What to write: {', '.join(FORMATS)} (a folder per label).")] = "csv",
+    format: Annotated[
+        str, typer.Option(help=f"What to write: {', '.join(FORMATS)}; folder makes one per label.")
+    ] = "csv",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Set the threshold with the images that you said show a known name.")
     ] = False,
@@ -32,18 +35,19 @@ def review(
     space: saved_state.Space = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Keep your word on single images, and write kept images with labels: your word, or else the verdict.
+    """Record corrections of verdicts; export the kept images with labels (correction, or else verdict).
 
     Example: `unseen review --state state.safetensors --corrections corrections.csv -o labelled/ --format folder`
 
-    Your word is kept apart: nothing is learned from it. A folder per label serves as `--examples` or `--calibrate`.
+    Corrections are kept apart from verdicts; nothing is learned from them. A folder per label
+    serves as `--examples` or `--calibrate`.
     """
     check_choice("a format", format, FORMATS)
     if corrections:
-        edits.apply(state, saved_state.given_space(space), lambda session: correct(session, _read(corrections)))
+        edits.apply(state, saved_state.load_given_space(space), lambda session: correct(session, _read(corrections)))
     session = saved_state.open_session(state, space)
     rows = reviewed(session)
-    found = {"images": len(rows), "corrected": len(user_words(session)), "state": str(state)}
+    found = {"images": len(rows), "corrected": len(latest_corrections(session)), "state": str(state)}
     if calibrate:
         found |= _calibrated(state, space, recall)
     if output:
@@ -62,7 +66,7 @@ def _read(path: Path) -> dict[str, str]:
         raise DataError(f"expected a CSV at {path}, got {error.strerror}; check the path") from error
     if rows and not {"key", "name"} <= set(rows[0]):
         raise DataError(f"expected columns key and name in {path}, got {', '.join(rows[0])}; add a header: key,name")
-    return {row["key"]: row["name"] or "" for row in rows}
+    return {of_text_cell(row["key"]): of_text_cell(row["name"] or "") for row in rows}
 
 
 def _calibrated(state: Path, space: Path | None, recall: float | None) -> dict[str, float]:
@@ -90,7 +94,7 @@ def _csv(rows: list[ReviewedImage], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow((*ReviewedImage._fields, "label"))
-        table.writerows((*row, row.label) for row in rows)
+        table.writerows(map(as_text_cell, (*row, row.label)) for row in rows)
 
 
 def _folder(rows: list[ReviewedImage], output: Path) -> int:

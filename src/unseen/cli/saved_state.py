@@ -21,6 +21,6 @@ def open_session(state: Path, space: Path | None) -> Session:
     return Session.load(state, labels)
 
 
-def given_space(space: Path | None) -> LabelSpace | None:
+def load_given_space(space: Path | None) -> LabelSpace | None:
     """Return the label space of `--space`, None where the one beside the state is meant."""
     return LabelSpace.load(space) if space else None

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from unseen import LabelSpace, Session
+from unseen.alarm import UnknownRateAlarm
 from unseen.cli import options, output, terminal
+from unseen.cli.alarms import Alarms
 from unseen.cli.calibrate import RECALL, KnownImages, is_features, read_known
 from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import StreamRun
@@ -33,24 +35,24 @@ def score(
     rejudge: options.Rejudge = False,
     ray: options.Ray = None,
     shards: Annotated[
-        int, typer.Option(help="Observers that share one stream: faster, but an approximation; docs/scale.md.", min=1)
+        int, typer.Option(help="Observers that share one stream; docs/scale.md says which detectors lose by it.", min=1)
     ] = 1,
-    merge_every: Annotated[int, typer.Option(help="With --shards: samples between two merges.", min=1)] = 1024,
+    merge_every: Annotated[int, typer.Option(help="With --shards: most samples between two merges.", min=1)] = 256,
     learn: options.Learn = True,
+    alarm: options.Alarm = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Stream features through a detector; print for each its known name, or that it is unknown.
+    """Stream features through a detector; print a verdict for each.
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 
-    `--shards 8 --ray auto` lets eight observers share the stream; their merged result is near the sequential one.
+    `--shards 8 --ray auto` lets eight observers share the stream; the recommended detector gives the sequential result.
     `unseen score streams` scores many streams, each by itself.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
     output.check_folders(state, report)
-    out = output.choose(as_json=as_json, as_csv=as_csv)
     _check_shards(shards, ray, learn=learn)
     labels = LabelSpace.load(space)
     session = chosen.session(labels, state)
@@ -58,9 +60,11 @@ def score(
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
+    out = output.choose(as_json=as_json, as_csv=as_csv, width=max(map(len, samples.keys), default=0))
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
     with _sharded(session, shards, merge_every, ray) as shared:
-        run = ScoreRun(shared, out, state, learn, log=stream_page.StreamLog() if report else None)
+        run = ScoreRun(shared, out, state, learn, log=stream_page.StreamLog.beside(report) if report else None)
+        run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
         _judge_all(run, samples, batch, known, rejudge=rejudge)
     if report and run.log:
         stream_page.write(report, run.log, run.session, title=f"unseen score: {features}")

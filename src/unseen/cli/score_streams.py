@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from unseen import LabelSpace, keyed
+from unseen import LabelSpace, keyed, partitions
 from unseen.cli import options, output, terminal
 from unseen.cli.session import SessionOptions
 from unseen.features import Features, load_features
 from unseen.scale import cluster
 from unseen.scale import score as scaled
+from unseen.storage.remote import location
 
 
 def streams(
@@ -21,6 +22,10 @@ def streams(
     key: Annotated[str, typer.Option(help="Column that says which stream a sample belongs to, such as `folder`.")],
     detector: options.Detector = None,
     state: Annotated[Path | None, typer.Option(help="Folder that keeps one state per stream.")] = None,
+    verdicts: Annotated[
+        str | None, typer.Option("-o", "--verdicts", help="Folder or URI for Parquet files by stream and day.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="With -o: column with the time of each sample; else today.")] = None,
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     ray: options.Ray = None,
@@ -31,19 +36,30 @@ def streams(
 
     Example: `unseen score streams table.parquet --space space.safetensors --key camera --ray auto`
 
-    With --ray many streams are scored at once; the verdicts are the same, to the last bit.
+    With --ray many streams are scored at once; the verdicts are the same, to the last bit. With -o they are written as
+    Parquet files, for SQL, and not printed.
     """
     spec = SessionOptions(detector, recall, threshold).spec(LabelSpace.load(space))
     job = keyed.StreamJob(spec, learn=learn, keep_state=learn and state is not None)
     samples = load_features(features)
-    keys = samples.column(key)
+    keys, days = samples.column(key), _days(samples, time)
     split = keyed.split(keys)
     results = _run(job, split, samples, state, ray)
-    out = output.choose(as_json=as_json)
-    for stream, record in zip(keys, keyed.joined(split, results).records(samples.keys), strict=True):
-        out.verdict({"key": record["key"], "stream": stream, **record})
+    found = keyed.joined(split, results)
+    if verdicts:
+        partitions.write_partitions(location(verdicts), found, samples.keys, keys, days)
+    else:
+        out = output.choose(as_json=as_json)
+        for stream, record in zip(keys, found.records(samples.keys), strict=True):
+            out.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}
     _print_summary([(stream.key, by_key[stream.key]) for stream in split], state, as_json=as_json)
+
+
+def _days(samples: Features, time: str | None) -> Sequence[str]:
+    if time is None:
+        return [partitions.today()] * len(samples)
+    return [partitions.day_of(moment) for moment in samples.column(time)]
 
 
 def _run(

@@ -25,6 +25,9 @@ def serve(
     batch: Annotated[int, typer.Option(help="Samples in one request.", min=1)] = 2048,
     body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
     threads: Annotated[int, typer.Option(help="Cores for one block; streams run side by side.", min=1)] = 1,
+    group_minutes: Annotated[
+        float, typer.Option(help="Minutes between two looks for fast growing groups of a stream; 0: never.", min=0)
+    ] = 10,
     volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
     logs: Annotated[
         str, typer.Option(help="Folder of access.jsonl and audit.jsonl, or none; by default in the data folder.")
@@ -41,7 +44,7 @@ def serve(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Serve streams over HTTP: they learn from traffic, and survive a kill.
+    """Serve streams over HTTP, with a page; streams learn from requests and survive a crash.
 
     Example: `unseen serve --demo`, then open http://127.0.0.1:8000
 
@@ -66,6 +69,7 @@ def serve(
         Durability(every=every, retain=retain, volatile=volatile),
         logs=None if logs == "none" or ray is not None else Path(logs or data / "logs"),
         require_key=require_key,
+        group_minutes=group_minutes,
         compute=threads,
     )
     announce = partial(_announce, data=data, as_json=as_json)
@@ -88,7 +92,7 @@ def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
         url = next(word for word in sentence.split() if "://" in word)
         terminal.emit({"url": url, "data": str(data)})
     else:
-        terminal.err.print(sentence, soft_wrap=True)
+        terminal.err.print(sentence)
 
 
 def _wait_for_signal() -> None:

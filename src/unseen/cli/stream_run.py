@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unseen import Session
 from unseen.cli import terminal
+from unseen.cli.alarms import Alarms
 from unseen.cli.output import Output
 from unseen.storage.locks import locked
 from unseen.threshold import Adaptive, Calibrated
@@ -33,6 +34,7 @@ class StreamRun:
     not_images: int = 0  # files in the folders that are no images
     learned_before: int = 0  # images that were judged only, because the state has learned them
     is_stopped: bool = False
+    alarms: Alarms | None = None
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -77,6 +79,8 @@ class StreamRun:
         self.learned_before += 0 if is_new is None else int((~is_new).sum())
         self.judged += len(verdicts)
         self.known += int(verdicts.known.sum())
+        for words in self.alarms.add(verdicts) if self.alarms else ():
+            terminal.err.print(f"[bold red]alarm[/] at image {self.judged:,}: {words}")
         return verdicts
 
     def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:
@@ -109,18 +113,25 @@ class StreamRun:
         }
         if as_json:
             counts |= {"threshold": self.session.threshold, "stopped": self.is_stopped}
+            counts |= {"alarm": self.alarms.shown()} if self.alarms else {}
             files = {name: path and str(path) for name, path in (("state", state), ("report", report))}
             terminal.emit({"summary": counts, "images_per_second": round(rate, 2), **files})
             return
         parts = [
             *(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name),
-            f"threshold {self.session.threshold:.2f} ({rule_in_words(self.session)})",
+            threshold_in_words(self.session),
             f"{rate:,.1f} images per second",
             f"state saved to {state}" if state else "",
             f"report in {report}" if report else "",
             "stopped: what is printed is kept" if self.is_stopped else "",
         ]
-        terminal.err.print(" · ".join(filter(None, parts)), markup=False, soft_wrap=True)
+        terminal.err.print(" · ".join(filter(None, parts)), markup=False)
+
+
+def threshold_in_words(session: Session) -> str:
+    """Return the threshold of a session and what its rule does; "~" marks one of which too few images were seen."""
+    young = "~" if session.is_warming else ""
+    return f"threshold {young}{session.threshold:z.2f} ({rule_in_words(session)})"
 
 
 def rule_in_words(session: Session) -> str:

@@ -8,16 +8,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-DONE, SKIPPED, MISUSE = 0, 1, 2
+DONE, SKIPPED, MISUSE, STOPPED = 0, 1, 2, 130
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)  # words and progress: never mixed into piped data
+# a line is one line, also in a log or a pipe, which rich takes for 80 columns wide
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)  # words and progress: never mixed into piped data
 
 
 def fail(error: Exception) -> None:
     """Say in one line what went wrong."""
     err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    err.print(str(error), markup=False, soft_wrap=True)  # one line, also in a log that is 80 columns wide
+    err.print(str(error), markup=False)
 
 
 def emit(row: Mapping[str, object]) -> None:

@@ -69,7 +69,13 @@ def find(name: str) -> type[Detector[Any]]:
 
 
 def register(kind: type[Detector[Any]]) -> str:
-    """Add a detector class of your own under its `name`, for this process, and return that name."""
+    """Add a detector class of your own under its `name`, for this process, and return that name.
+
+    >>> class Mine(MCM):
+    ...     name = "mine"
+    >>> register(Mine), find("mine") is Mine, REGISTRY.pop("mine") is Mine
+    ('mine', True, True)
+    """
     if not (isinstance(kind, type) and issubclass(kind, Detector) and isinstance(getattr(kind, "name", None), str)):
         raise SettingError(
             f"expected a subclass of unseen.detectors.Detector with a `name`, got {kind!r}; see CONTRIBUTING.md"
@@ -80,7 +86,12 @@ def register(kind: type[Detector[Any]]) -> str:
 
 
 def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
-    """Return the detector registered as `name` over `labels`."""
+    """Return the detector registered as `name` over `labels`.
+
+    >>> from unseen import demo
+    >>> make("neglabel", demo.load().space, groups=10).groups
+    10
+    """
     kind = find(name)
     try:
         return kind(labels, **settings)

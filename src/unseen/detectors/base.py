@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
@@ -20,11 +21,16 @@ S = TypeVar("S")
 
 BLOCK = 512  # samples per block: working memory is bounded by it, not by the stream
 GPU_BLOCK = 8192  # a GPU wants more at once, and has the memory
+FEW_SAMPLES = 16  # for which an operation of NumPy takes less time than one of torch
 UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
 
 
 class Reading(NamedTuple):
-    """What a detector returns for each sample."""
+    """What a detector returns for each sample.
+
+    >>> Reading.frozen(torch.tensor([2.0]), torch.tensor([0]), baseline=torch.tensor([0.5])).margin
+    tensor([1.5000])
+    """
 
     score: Float[Tensor, " T"]  # log-odds where the method has odds; higher = more likely one of the known names
     label: Int[Tensor, " T"]  # the most likely known name
@@ -68,6 +74,12 @@ class Detector(ABC, Generic[S]):
 
     Subclasses write `start`, `read` and, if they learn, `learn`; both get checked unit features, a block at a time.
     A state is None or a NamedTuple (of NamedTuples) of tensors, never written to: a reader holds a whole snapshot.
+
+    >>> from unseen import demo, detectors
+    >>> detector = detectors.make("mcm", demo.load().space)
+    >>> reading, state = detector.observe(detector.start(), demo.load().trial.z[:5])
+    >>> reading.margin.shape, state
+    (torch.Size([5]), None)
     """
 
     labels: LabelSpace
@@ -110,12 +122,12 @@ class Detector(ABC, Generic[S]):
 
     def score(self, state: S, z: Float[Tensor, "T d"]) -> Reading:
         """Return how `state` reads `z`: pure, and the order of the samples does not matter."""
-        return Reading.joined([self.read(state, block) for block in self._checked(z).split(BLOCK)])
+        return Reading.joined([self.read(state, block) for block in blocks(self._checked(z), BLOCK)])
 
     def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
         readings = []
-        for block in self._checked(z).split(self.block_for(z)):
+        for block in blocks(self._checked(z), self.block_for(z)):
             reading, state = self.learn(state, block)
             readings.append(reading)
         return Reading.joined(readings), state
@@ -133,17 +145,33 @@ class Detector(ABC, Generic[S]):
         """Return how many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
         return GPU_BLOCK if z.is_cuda else BLOCK
 
-    def merge(self, start: S, ends: Sequence[S], *, rule: MergeRule = "mean") -> S:
-        """Return one state out of those of observers that went on from `start`, each over a part of one stream."""
+    def observe_part(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
+        """Return the readings of one observer's part of a round, and what it teaches, for `merge`: here, its state."""
+        return self.observe(state, z)
+
+    def merge(self, start: S, taught: Sequence[Any], *, rule: MergeRule = "mean") -> S:
+        """Return `start` after what observers that went on from it were taught, each by a part of one stream."""
+        self.check_merges()
+        return self._merged(start, taught, rule)
+
+    def check_merges(self) -> None:
+        """Raise where states learned side by side cannot become one."""
         if not self.merges:
             raise SettingError(
                 f"expected a detector whose states can be merged, got {self.name!r}; "
                 "choose pooled, online or one that never learns, or do not shard the stream"
             )
-        return ends[0] if len(ends) == 1 else self._merged(start, ends, rule)
 
-    def _merged(self, start: S, ends: Sequence[S], rule: MergeRule) -> S:
+    def _merged(self, start: S, taught: Sequence[Any], rule: MergeRule) -> S:
         return start
+
+    def unshared(self, state: S) -> int:
+        """Return how many samples one observer must still learn before others can share the stream."""
+        return 0
+
+    def merge_interval(self, state: S, most: int) -> int:
+        """Return after how many samples of the stream, at most `most`, observers that share it are merged again."""
+        return most
 
     def carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
         """Return a state of `before`, the same detector over another label space, as one of this detector's.
@@ -167,13 +195,18 @@ class Detector(ABC, Generic[S]):
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
 
     def _checked(self, z: Tensor) -> Tensor:
-        shape = f"[n, 1 + {self.parts}, {self.labels.dim}]" if self.parts else f"[n, {self.labels.dim}]"
         if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.dim:
+            shape = f"[n, 1 + {self.parts}, {self.labels.dim}]" if self.parts else f"[n, {self.labels.dim}]"
             raise FeatureError(
                 f"expected features of shape {shape} for this label space, got {list(z.shape)}; "
                 "pass a batch (z[None]) from the same encoder"
             )
         return unit(z, like=self.labels.id_anchors)
+
+
+def blocks(z: Tensor, size: int) -> Sequence[Tensor]:
+    """Return consecutive parts of at most `size` samples, at least one."""
+    return z.split(size) if z.shape[0] > size else (z,)
 
 
 def unit(z: Tensor, *, like: Tensor) -> Tensor:
@@ -183,10 +216,19 @@ def unit(z: Tensor, *, like: Tensor) -> Tensor:
     if z.device != like.device:
         raise FeatureError(f"expected features on {like.device} like the label space, got {z.device}; use .to()")
     z = z.detach().to(like.dtype)
+    if z.shape[0] <= FEW_SAMPLES and z.ndim == 2 and not z.is_cuda and (few := _few_units(z)) is not None:
+        return few
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     if not bool((norm - 1).abs_().le(UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
         raise FeatureError(_not_unit(z, norm))
     return z / norm
+
+
+def _few_units(z: Float[Tensor, "T d"]) -> Float[Tensor, "T d"] | None:
+    """Return few samples in host memory as unit rows, by NumPy, which is faster; None where one is not nearly so."""
+    rows = z.numpy()
+    norm = np.sqrt(np.vecdot(rows, rows))
+    return torch.from_numpy(rows / norm[:, None]) if (abs(norm - 1) <= UNIT_TOLERANCE).all() else None
 
 
 def _not_unit(z: Tensor, norm: Tensor) -> str:

@@ -34,11 +34,11 @@ class DNM(NegLabel):
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         known = z @ self.labels.id_anchors.T / self.tau
         negative = z @ self.labels.ood_anchors.T / self.tau
-        corrected = energy(known) + math.log(self.kept * self.alpha)
+        corrected = energy(known) + math.log(self.kept_share * self.alpha)
         return Reading.frozen(grouped_log_odds(corrected, negative, self.members), known.argmax(dim=1))
 
     @property
-    def kept(self) -> float:
+    def kept_share(self) -> float:
         """Return the share of the known names' mass that stays in Z once the hidden part of a group is taken out."""
         hidden = self.members.shape[1] * (1 - self.alpha) / (self.alpha * len(self.labels.names))
         return max(1 - hidden, LEAST_KEPT)

@@ -2,7 +2,7 @@
 
 An image is its vector, less the mean image, beside the mean of the words that it resembles, less the mean word: a
 cluster is then alike to the eye and in meaning. No number of clusters is asked for; clusters whose mean similarity is
-below `CUT` are not joined. benchmarks/discover.py compares this with k-means and HDBSCAN.
+below `LEAST_COSINE` are not joined. benchmarks/discover.py compares this with k-means and HDBSCAN.
 """
 
 import numpy as np
@@ -11,13 +11,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-CUT = 0.45  # mean cosine at which two clusters are one
+LEAST_COSINE = 0.45  # mean cosine at which two clusters are one
 WORD_TAU = 0.02  # temperature of the words that an image resembles, on centred cosines
 TILE = 2048  # images whose words are read at once
 WORDS = 4096  # words that describe images; more take time and change little
 
 
-def describe(z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Tensor, "w d"]) -> Float[Tensor, "n 2d"]:
+def describe_images(
+    z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Tensor, "w d"]
+) -> Float[Tensor, "n 2d"]:
     """Return unit descriptions of images, look and words counting alike; the look alone where there are no words."""
     look = normalize(z - mean, dim=-1)
     if len(words) < 2:
@@ -28,11 +30,11 @@ def describe(z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Te
     return torch.cat([look, normalize(meaning, dim=-1)], 1) / 2**0.5
 
 
-def average_linkage(x: Float[Tensor, "n d"], *, cut: float = CUT) -> Int[Tensor, " n"]:
-    """Return the cluster of each unit row: average linkage on cosines, cut where the mean cosine falls below `cut`.
+def average_linkage(x: Float[Tensor, "n d"], *, least_cosine: float = LEAST_COSINE) -> Int[Tensor, " n"]:
+    """Return the cluster of each unit row: average linkage; a mean cosine below `least_cosine` joins nothing.
 
     Chains of nearest neighbours find the same tree as joining the closest pair each time, in quadratic time. A cluster
-    whose nearest neighbour is farther than the cut is final, because joining others never brings one closer.
+    whose nearest neighbour is less than `least_cosine` alike is final, because joining others never brings one closer.
     """
     similarity = (x @ x.T).numpy()
     np.fill_diagonal(similarity, -np.inf)
@@ -45,7 +47,7 @@ def average_linkage(x: Float[Tensor, "n d"], *, cut: float = CUT) -> Int[Tensor,
         last = chain[-1]
         row = similarity[last] + closed
         nearest = int(row.argmax())
-        if row[nearest] < cut:
+        if row[nearest] < least_cosine:
             closed[last] = -np.inf
             del unfinished[chain.pop()]
         elif len(chain) > 1 and row[nearest] <= row[chain[-2]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from unseen import checkpoint
-from unseen.discover.relabel import Edited, journalled, relabelled
+from unseen.discover.relabel import Edited
+from unseen.discover.undo import last_edit
+from unseen.discover.undo import undo as undone
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
 from unseen.session import Session
@@ -63,38 +63,23 @@ def undo(state: Path, space: LabelSpace | None = None) -> Edited:
     check_state(state)
     with locked(state):
         now = Session.load(state, space or find_space(state))
-        last = _last_edit(now)
-        number = int(last["edit"])
-        saved = edits_folder(state) / f"{number:04d}.safetensors"
-        if not saved.exists():
-            raise StateError(f"expected an edit whose state is kept, got edit {number}; the last {KEPT} are")
-        found = checkpoint.load(saved)
-        old = Session.load(saved, LabelSpace.load(_space_file(state, found.identity["labels"])))
-        is_exact = int(now.snapshot.tally.seen) == last["seen"] and now.rule == old.rule
-        back = old if is_exact else relabelled(now, old.detector.labels, new_names=_names_back(last)).session
-        reservoir = replace(back.reservoir.settled(), journal=now.reservoir.journal, dismissed=old.reservoir.dismissed)
-        record = {"verb": "undo", "undone": number, "of": last["verb"], "exact": is_exact}
-        done = journalled(back.at(back.snapshot, reservoir=reservoir), record)
+        done = undone(now, _before(state, int(last_edit(now)["edit"])))
         _write(state, done.session)
     return done
+
+
+def _before(state: Path, number: int) -> Session | None:
+    """Return the session before an edit, None where it is no longer kept."""
+    saved = edits_folder(state) / f"{number:04d}.safetensors"
+    if not saved.exists():
+        return None
+    return Session.load(saved, LabelSpace.load(_space_file(state, checkpoint.load(saved).identity["labels"])))
 
 
 def check_state(state: Path) -> None:
     """Refuse a path without a file."""
     if not state.exists():
         raise StateError(f"expected a state, got no file at {state}; make one with: unseen detect --state {state}")
-
-
-def _last_edit(session: Session) -> dict[str, Any]:
-    undone = {one.get("undone") for one in session.reservoir.journal}
-    open_edits = [one for one in session.reservoir.journal if one["verb"] != "undo" and one["edit"] not in undone]
-    if not open_edits:
-        raise StateError("expected an edit to undo, got none; promote, rename, retire and dismiss are edits")
-    return dict(open_edits[-1])
-
-
-def _names_back(record: dict[str, Any]) -> dict[str, str]:
-    return {record["new"]: record["name"]} if record["verb"] == "rename" else {}
 
 
 def _keep(state: Path, before: Session, number: int) -> None:

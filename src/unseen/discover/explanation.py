@@ -18,6 +18,7 @@ from unseen.text import text_logits
 from unseen.verdicts import Verdict
 
 TAU = 0.01  # temperature of the shares, whatever the detector's own
+WEAK = 0.1  # share of a word that says little about an image
 COUNT = 3  # names, negatives and images that are listed
 
 
@@ -82,12 +83,11 @@ class Explanation:
         verdict, other = self.verdict, next(iter(self.negatives), None)
         if verdict.known:
             return f"looks like {verdict.name}, {verdict.margin - verdict.threshold:.1f} above the threshold"
-        if other and other.share > best.share:
-            than = f"than like any of your names (best: {best.word}, {best.share:.0%})"
-            text = f"looks more like {other.word} ({other.share:.0%}) {than}"
-        else:
-            text = f"looks most like {best.word} ({best.share:.0%}; your names together {self.known_share:.0%})"
-        return text.replace("%", " %")
+        if other and other.share > max(best.share, WEAK):
+            than = f"than like any of your names (best: {best.word}, {percent(best.share)})"
+            return f"looks more like {other.word} ({percent(other.share)}) {than}"
+        best_of = f"best: {best.word}, {percent(best.share)}; all together {percent(self.known_share)}"
+        return f"looks like none of your names ({best_of})"
 
     def lines(self) -> list[str]:
         """Return the reasons as lines of text."""
@@ -105,7 +105,12 @@ class Explanation:
 
 
 def explain(session: Session, z: Float[Tensor, " d"], *, key: str = "", count: int = COUNT) -> Explanation:
-    """Return why an image gets its verdict from a session as it is now; nothing is learned."""
+    """Return why an image gets its verdict from a session as it is now; nothing is learned.
+
+    >>> from unseen import demo
+    >>> explain(Session(demo.load().space), demo.load().trial.z[0], key="a.jpg").verdict.name
+    'bird'
+    """
     row = z.unsqueeze(0)
     detector, snapshot = session.detector, session.snapshot
     (verdict,) = session.score(row)
@@ -147,8 +152,8 @@ def similar_images(
     if not len(images):
         return ()
     cosine = centred_cosines(images.features, images.mean, z.float())
-    if but and but in images.keys:
-        cosine[[row for row, key in enumerate(images.keys) if key == but]] = -torch.inf
+    if but:
+        cosine[[row for row, key in enumerate(images.names()) if key == but]] = -torch.inf
     top = cosine.topk(min(count, int(cosine.isfinite().sum())))
     found, called = images.select(top.indices), images.select(top.indices).names()
     return tuple(
@@ -168,8 +173,17 @@ def centred_cosines(
     return (along - mean @ (z - mean)) / norms / (z - mean).norm().clamp(min=1e-6)
 
 
+def percent(share: float) -> str:
+    """Return a share in percent; one that rounds to 0 is called "under 1 %".
+
+    >>> percent(0.004), percent(0.0), percent(0.6)
+    ('under 1 %', '0 %', '60 %')
+    """
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
 def _listed(words: Sequence[WordShare]) -> str:
-    return ", ".join(f"{one.word} {100 * one.share:.0f} %" for one in words)
+    return ", ".join(f"{one.word} {percent(one.share)}" for one in words)
 
 
 def _image(one: SimilarImage) -> str:

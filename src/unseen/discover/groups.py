@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.discover.clustering import average_linkage, describe
+from unseen.discover.clustering import average_linkage, describe_images
 from unseen.discover.naming import Suggestion, Vocabulary, suggest
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
@@ -68,15 +68,22 @@ def group(
 
     `vocabulary` is where names are suggested from, the negatives of the label space by default. With `dismissed`,
     groups that were dismissed are returned too.
+
+    >>> from unseen import demo
+    >>> session = Session(demo.load().space)
+    >>> _ = session.observe(demo.load().trial.z[-60:])
+    >>> len(group(session).groups) > 1
+    True
     """
-    reservoir = session.reservoir.settled()
-    check_kept(reservoir, int(session.snapshot.tally.seen))
+    reservoir = session.reservoir.with_recent()
+    check_has_unknown(reservoir, int(session.snapshot.tally.seen))
     labels, images = session.detector.labels, reservoir.kept
     words = (vocabulary or Vocabulary.of_space(labels)).with_names(labels)
     rows = (~images.known).nonzero().flatten()
     unknown, mean = images.select(rows), images.mean
-    clusters = clusters_of(unknown, average_linkage(describe(unknown.features, mean, words.vectors)), smallest)
-    numbers, next_group = numbered(clusters, unknown.group, reservoir.next_group)
+    cluster = average_linkage(describe_images(unknown.features, mean, words.vectors))
+    clusters = cluster_members(unknown, cluster, smallest)
+    numbers, next_group = number_clusters(clusters, unknown.group, reservoir.next_group)
     column = images.group.clone()
     column[rows] = 0
     for number, members in zip(numbers, clusters, strict=True):
@@ -109,7 +116,7 @@ def group_features(
     return group(session.at(session.snapshot._replace(tally=tally), reservoir=reservoir), vocabulary, smallest=smallest)
 
 
-def check_kept(reservoir: Reservoir, seen: int) -> None:
+def check_has_unknown(reservoir: Reservoir, seen: int) -> None:
     """Refuse a reservoir without an unknown image, and say why there is none."""
     if bool((~reservoir.images.known).any()):
         return
@@ -123,7 +130,7 @@ def check_kept(reservoir: Reservoir, seen: int) -> None:
     raise StateError(f"expected unknown images, got none among {seen:,}; observe more images first")
 
 
-def clusters_of(images: KeptImages, cluster: Int[Tensor, " n"], smallest: int) -> list[Int[Tensor, " m"]]:
+def cluster_members(images: KeptImages, cluster: Int[Tensor, " n"], smallest: int) -> list[Int[Tensor, " m"]]:
     """Return the members of each cluster with enough distinct images, in order of arrival."""
     ids, counts = cluster.unique(return_counts=True)
     members = [(cluster == one).nonzero().flatten() for one in ids[counts >= smallest].tolist()]
@@ -136,12 +143,12 @@ def distinct(z: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
     return (~is_copy).nonzero().flatten()
 
 
-def numbered(
+def number_clusters(
     clusters: Sequence[Int[Tensor, " m"]], before: Int[Tensor, " n"], next_number: int
 ) -> tuple[list[int], int]:
     """Return a number for each cluster and the next free one; a cluster goes on with the number most of it had.
 
-    The pair of a cluster and an earlier group that share most images is settled first; either may be used once, and
+    The pair of a cluster and an earlier group that share most images is taken first; either may be used once, and
     only where half of one of the two is in the other.
     """
     sizes = Counter(before[before > 0].tolist())
@@ -179,8 +186,9 @@ class Context(NamedTuple):
         """Return the descriptions of groups."""
         orders = [self._by_centrality(images) for images in groups]
         central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
-        looks = [normalize(z - self.mean, dim=-1) for z in central]
-        found = zip(numbers, groups, orders, self.words.shares(looks), strict=True)
+        directions = [normalize(z - self.mean, dim=-1) for z in central]
+        words = self.words.refined(directions, exact=self.known)
+        found = zip(numbers, groups, orders, words.shares(directions), strict=True)
         return [self._group(*one) for one in found]
 
     def _by_centrality(self, images: KeptImages) -> Centrality:
@@ -218,9 +226,8 @@ def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
     return came >= FAST and came > expected + 4 * max(expected, 1.0) ** 0.5 and before > 0
 
 
-def with_numbers(reservoir: Reservoir, grouped: Reservoir) -> Reservoir:
-    """Return a reservoir that has gone on with the numbers that groups of an earlier one were given."""
-    numbers = dict(zip(grouped.kept.place.tolist(), grouped.kept.group.tolist(), strict=True))
+def with_numbers(reservoir: Reservoir, numbers: Mapping[int, int], next_group: int) -> Reservoir:
+    """Return a reservoir whose images have the group that `numbers` gives their place, 0 where it gives none."""
     images = reservoir.images
     column = torch.tensor([numbers.get(place, 0) for place in images.place.tolist()], dtype=torch.int64)
-    return reservoir.with_images(replace(images, group=column), next_group=grouped.next_group)
+    return reservoir.with_images(replace(images, group=column), next_group=next_group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -21,6 +21,7 @@ VISIBLE = ("noun.animal", "noun.artifact", "noun.food", "noun.object", "noun.pla
 TAXA = ("genus ", "family ", "order ", "class ", "phylum ", "subfamily ", "suborder ", "superfamily ", "tribe ")
 COUNT = 5
 GROUPS = 64  # groups that are named at once
+REFINED = 20  # words of each group whose approximate vectors are replaced by exact ones
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,11 @@ class Suggestion:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Words that groups may be called by, with their text vectors."""
+    """Words that groups may be called by, with their text vectors; approximate ones where `encode` gives exact ones."""
 
     words: tuple[str, ...]
     vectors: Float[Tensor, "w d"]
+    encode: Callable[[Sequence[str]], Float[Tensor, "n d"]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse vectors that do not belong to the words."""
@@ -45,31 +47,45 @@ class Vocabulary:
 
     def with_names(self, labels: LabelSpace) -> Vocabulary:
         """Return the known names of a label space, then the words that none of them is spelled like."""
-        others = self.but(labels.names)
-        return Vocabulary((*labels.names, *others.words), torch.cat([labels.id_anchors.float().cpu(), others.vectors]))
+        others = self.without(labels.names)
+        vectors = torch.cat([labels.id_anchors.float().cpu(), others.vectors])
+        return Vocabulary((*labels.names, *others.words), vectors, self.encode)
 
     @classmethod
     def of_space(cls, labels: LabelSpace) -> Vocabulary:
         """Return the negatives of a label space: words that are there without an encoder."""
         return cls(labels.negatives, labels.ood_anchors.float().cpu())
 
-    def but(self, names: Sequence[str]) -> Vocabulary:
+    def without(self, names: Sequence[str]) -> Vocabulary:
         """Return the words that none of `names` is spelled like."""
         taken = set(map(canonical_spelling, names))
         rows = [row for row, word in enumerate(self.words) if canonical_spelling(word) not in taken]
-        return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows])
+        return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows], self.encode)
+
+    def refined(self, groups: Sequence[Float[Tensor, "n d"]], *, exact: int = 0) -> Vocabulary:
+        """Return exact vectors of the words that suit the groups best; those of the first `exact` words stay.
+
+        An approximate vector has a lower cosine with images than an exact one, so the two do not compete fairly.
+        """
+        if self.encode is None or not groups or len(self.words) == exact:
+            return self
+        count = min(REFINED, len(self.words) - exact)
+        rows = torch.cat([share[exact:].topk(count).indices for share in self.shares(groups)]).unique() + exact
+        vectors = self.vectors.clone()
+        vectors[rows] = self.encode([self.words[row] for row in rows.tolist()]).to(vectors)
+        return Vocabulary(self.words, vectors)
 
     @cached_property
     def directions(self) -> Float[Tensor, "w d"]:
         """Return each word as a direction from the mean word."""
         return normalize(self.vectors - self.vectors.mean(0), dim=-1)
 
-    def shares(self, looks: Sequence[Float[Tensor, "n d"]]) -> Iterator[Float[Tensor, " w"]]:
+    def shares(self, groups: Sequence[Float[Tensor, "n d"]]) -> Iterator[Float[Tensor, " w"]]:
         """Yield the mean share of each word over the images of each group, which are directions from the mean image."""
-        for start in range(0, len(looks), GROUPS):
-            some = looks[start : start + GROUPS]
+        for start in range(0, len(groups), GROUPS):
+            some = groups[start : start + GROUPS]
             share = (torch.cat(list(some)) @ self.directions.T / WORD_TAU).softmax(1)
-            yield from (part.mean(0) for part in share.split([len(look) for look in some]))
+            yield from (part.mean(0) for part in share.split([len(images) for images in some]))
 
 
 def suggest(words: Sequence[str], shares: Float[Tensor, " w"], *, count: int = COUNT) -> tuple[Suggestion, ...]:

@@ -24,7 +24,7 @@ from unseen.reservoir import KeptImages
 from unseen.session import Session
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-SAMPLE = 512  # kept images from which means are corrected
+SAMPLE = 256  # kept images from which means are corrected
 TAKEN = 0.02  # share of other images that may come to be nearest to a new name by moving it
 STEPS = 41  # places that are tried on the way from a text to its images
 
@@ -40,14 +40,22 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
     """Make a known name of a group, or of one kept image; its images are judged again.
 
     `text` is the text vector of the name, of the encoder and the prompt of the label space.
+
+    >>> from unseen import Session, demo, discover
+    >>> session, names = Session(demo.load().space), demo.load().space
+    >>> _ = session.observe(demo.load().trial.z[-60:])
+    >>> found = discover.group(session)
+    >>> text = torch.nn.functional.normalize(names.ood_anchors[:2].sum(0), dim=0)  # or encoder.texts([...])[0]
+    >>> promote(found.session, found.groups[0].number, "new", text).session.detector.labels.names[-1]
+    'new'
     """
-    reservoir = session.reservoir.settled()
+    reservoir = session.reservoir.with_recent()
     session = session.at(session.snapshot, reservoir=reservoir)
     member = members(session, which)
     images, labels = reservoir.kept.select(member), session.detector.labels
-    anchor = raised_anchor(session, member, text)
-    moved = relabelled(session, with_name(labels, name, anchor, images.features))
-    judged = judged_again(moved.session, member)
+    anchor = anchor_near_images(session, member, text)
+    moved = move_to_space(session, with_name(labels, name, anchor, images.features))
+    judged = leave_group(rejudge_images(moved.session, member), member)
     now = judged.reservoir.kept
     record = {
         "verb": "promote",
@@ -58,31 +66,49 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
         "now_named": int((now.known & (now.label == len(labels.names)))[member].sum()),
         **moved.record,
     }
-    return journalled(judged, record)
+    return record_edit(judged, record)
 
 
 def retire(session: Session, name: str) -> Edited:
-    """Move a known name to the negatives: images of it are unknown from now on."""
-    moved = relabelled(session, without_name(session.detector.labels, name))
-    return journalled(moved.session, {"verb": "retire", "name": name, **moved.record})
+    """Move a known name to the negatives: images of it are unknown from now on.
+
+    >>> from unseen import Session, demo
+    >>> retire(Session(demo.load().space), "cat").session.detector.labels.negatives[-1]
+    'cat'
+    """
+    moved = move_to_space(session, without_name(session.detector.labels, name))
+    return record_edit(moved.session, {"verb": "retire", "name": name, **moved.record})
 
 
 def rename(session: Session, old: str, new: str) -> Edited:
-    """Call a known name otherwise; its vector and what was learned of it stay."""
+    """Call a known name otherwise; its vector and what was learned of it stay.
+
+    >>> from unseen import Session, demo
+    >>> rename(Session(demo.load().space), "cat", "house cat").session.detector.labels.names[1]
+    'house cat'
+    """
     labels = renamed(session.detector.labels, old, new)
-    moved = relabelled(session, labels, new_names={old: new.strip()})
-    return journalled(moved.session, {"verb": "rename", "name": old, "new": new.strip(), **moved.record})
+    moved = move_to_space(session, labels, new_names={old: new.strip()})
+    return record_edit(moved.session, {"verb": "rename", "name": old, "new": new.strip(), **moved.record})
 
 
 def dismiss(session: Session, number: int) -> Edited:
-    """Show a group never again; its images stay unknown."""
-    reservoir = session.reservoir.settled()
+    """Show a group never again; its images stay unknown.
+
+    >>> from unseen import Session, demo, discover
+    >>> session = Session(demo.load().space)
+    >>> _ = session.observe(demo.load().trial.z[-60:])
+    >>> found = discover.group(session)
+    >>> dismiss(found.session, found.groups[0].number).session.reservoir.dismissed == (found.groups[0].number,)
+    True
+    """
+    reservoir = session.reservoir.with_recent()
     if number in reservoir.dismissed:
         raise StateError(f"expected a group that is shown, got {number}, which was dismissed before; nothing to do")
     session = session.at(session.snapshot, reservoir=reservoir)
     count = int(members(session, number).sum())
     hidden = replace(reservoir, dismissed=(*reservoir.dismissed, number))
-    return journalled(
+    return record_edit(
         session.at(session.snapshot, reservoir=hidden), {"verb": "dismiss", "group": number, "images": count}
     )
 
@@ -116,7 +142,7 @@ def _numbers(images: KeptImages) -> str:
     return f"there are {listed}" if numbers else "there are no groups yet: unseen group"
 
 
-def raised_anchor(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
     """Return the text vector, moved towards its images until it is as near to them as known names are to theirs.
 
     It stops before it would be the nearest word of more than `TAKEN` of the other images. A text that is near enough
@@ -143,14 +169,14 @@ def raised_anchor(session: Session, member: Bool[Tensor, " n"], text: Float[Tens
     return anchor
 
 
-def relabelled(session: Session, labels: LabelSpace, *, new_names: Mapping[str, str] = NO_NAMES) -> Edited:
+def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[str, str] = NO_NAMES) -> Edited:
     """Return a session that goes on over another label space, and what changed; `new_names` has the new by the old.
 
     A detector that cannot carry its state starts anew from the kept images, in their order.
     """
     old = session.detector
     detector = detectors.make(old.name, labels, **old.settings)
-    images, is_lost = _renumbered(session.reservoir.images, _spoken(old.labels, new_names), labels)
+    images, is_lost = _with_new_labels(session.reservoir.images, _with_new_names(old.labels, new_names), labels)
     record = {
         "carried": detector.carries,
         "before": old.labels.fingerprint,
@@ -159,7 +185,7 @@ def relabelled(session: Session, labels: LabelSpace, *, new_names: Mapping[str, 
     }
     sample = images.features.to(labels.id_anchors)
     if detector.carries:
-        before = detectors.make(old.name, _spoken(old.labels, new_names), **old.settings)
+        before = detectors.make(old.name, _with_new_names(old.labels, new_names), **old.settings)
         few = sample[:: max(1, len(sample) // SAMPLE)]
         snapshot = session.snapshot._replace(detector=detector.carried(session.snapshot.detector, before, few))
     else:
@@ -167,10 +193,10 @@ def relabelled(session: Session, labels: LabelSpace, *, new_names: Mapping[str, 
         fresh.observe(sample)
         snapshot = fresh.snapshot._replace(tally=session.snapshot.tally)
     moved = session.at(snapshot, detector=detector, reservoir=session.reservoir.with_images(images))
-    return Edited(judged_again(moved, is_lost), record)
+    return Edited(rejudge_images(moved, is_lost), record)
 
 
-def _spoken(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSpace:
+def _with_new_names(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSpace:
     """Return a label space by its new names; a negative that is spelled like one of them gets out of the way."""
     if not new_names:
         return labels
@@ -180,14 +206,16 @@ def _spoken(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSpace:
     return replace(labels, names=names, negatives=negatives)
 
 
-def _renumbered(images: KeptImages, before: LabelSpace, after: LabelSpace) -> tuple[KeptImages, Bool[Tensor, " n"]]:
+def _with_new_labels(
+    images: KeptImages, before: LabelSpace, after: LabelSpace
+) -> tuple[KeptImages, Bool[Tensor, " n"]]:
     """Return kept images with the nearest names by their new places, and which had a name that has gone."""
     places = {name: place for place, name in enumerate(after.names)}
     moved = torch.tensor([places.get(name, -1) for name in before.names], dtype=torch.int64)[images.label]
     return replace(images, label=moved.clamp(min=0)), moved < 0
 
 
-def judged_again(session: Session, rows: Bool[Tensor, " n"]) -> Session:
+def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
     """Return the session with new verdicts on some of its kept images; nothing is learned."""
     images = session.reservoir.images
     if not bool(rows.any()):
@@ -201,7 +229,14 @@ def judged_again(session: Session, rows: Bool[Tensor, " n"]) -> Session:
     return session.at(session.snapshot, reservoir=session.reservoir.with_images(replace(images, **columns)))
 
 
-def journalled(session: Session, record: dict[str, Any]) -> Edited:
+def leave_group(session: Session, rows: Bool[Tensor, " n"]) -> Session:
+    """Return the session with some of its kept images in no group: those left of a promoted one get a new number."""
+    reservoir = session.reservoir
+    group = reservoir.kept.group.masked_fill(rows, 0)
+    return session.at(session.snapshot, reservoir=reservoir.with_images(replace(reservoir.kept, group=group)))
+
+
+def record_edit(session: Session, record: dict[str, Any]) -> Edited:
     """Return the session with the record of an edit, numbered, in its journal."""
     journal: Sequence[Any] = session.reservoir.journal
     full = {"edit": 1 + max((one["edit"] for one in journal), default=0), "seen": int(session.snapshot.tally.seen)}

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.discover.relabel import Edited, journalled
+from unseen.discover.relabel import Edited, record_edit
 from unseen.errors import DataError
 from unseen.session import Session
 
@@ -43,10 +43,10 @@ def correct(session: Session, words: Mapping[str, str]) -> Edited:
             f"expected keys of kept images, got {len(missing)} others such as {missing[0]!r}; see unseen review"
         )
     said = {key: word.strip() or UNKNOWN for key, word in words.items()}
-    return journalled(session, {"verb": "correct", "corrections": said, "images": len(said)})
+    return record_edit(session, {"verb": "correct", "corrections": said, "images": len(said)})
 
 
-def user_words(session: Session) -> dict[str, str]:
+def latest_corrections(session: Session) -> dict[str, str]:
     """Return the latest word of a person on each image, undone ones left out."""
     undone = {one.get("undone") for one in session.reservoir.journal}
     found: dict[str, str] = {}
@@ -58,7 +58,7 @@ def user_words(session: Session) -> dict[str, str]:
 
 def reviewed(session: Session) -> list[ReviewedImage]:
     """Return every kept image in order of arrival, with its verdict and the word of a person."""
-    images, names, words = session.reservoir.images, session.detector.labels.names, user_words(session)
+    images, names, words = session.reservoir.images, session.detector.labels.names, latest_corrections(session)
     columns = (images.known, images.label, images.margin, images.group)
     rows = zip(images.names(), *(column.tolist() for column in columns), strict=True)
     found = []
@@ -70,7 +70,7 @@ def reviewed(session: Session) -> list[ReviewedImage]:
 
 def confirmed_known(session: Session) -> Float[Tensor, "n d"]:
     """Return the kept images of which a person said that they show a known name: they can calibrate a threshold."""
-    known, words = set(session.detector.labels.names), user_words(session)
+    known, words = set(session.detector.labels.names), latest_corrections(session)
     images = session.reservoir.images
     rows = torch.tensor([words.get(key) in known for key in images.names()], dtype=torch.bool)
     return images.features[rows]

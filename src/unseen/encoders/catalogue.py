@@ -45,6 +45,13 @@ def load_encoder(
     ONNX file written by `unseen export`. A CLIP model of transformers comes with its processor, `load_encoder(model,
     processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
     `dtype` is that of the large products; torch.int8 is the offline encoder's.
+
+    >>> encoder = load_encoder("offline")            # doctest: +SKIP
+    >>> encoder.texts(["a photo of a cat."]).shape   # doctest: +SKIP
+    torch.Size([1, 512])
+    >>> load_encoder("offline", 1)
+    Traceback (most recent call last):
+    unseen.errors.SettingError: expected load_encoder('offline') alone, got 1 more; pass the model itself
     """
     if not isinstance(name, str | Path):
         return _of_model(name, parts, device=device, dtype=dtype)

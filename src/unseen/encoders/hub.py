@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.preprocess import middle
+from unseen.encoders.preprocess import crop_narrow
 from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
@@ -105,7 +105,9 @@ class HubEncoder(TorchEncoder):
 
 
 def _processed(processor: Any, batch: Sequence[Image]) -> Tensor:
-    pixels: Tensor = processor(images=[middle(image.pixels) for image in batch], return_tensors="pt")["pixel_values"]
+    pixels: Tensor = processor(images=[crop_narrow(image.pixels) for image in batch], return_tensors="pt")[
+        "pixel_values"
+    ]
     return pixels
 
 

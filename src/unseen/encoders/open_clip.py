@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from unseen.encoders.preprocess import middle
+from unseen.encoders.preprocess import crop_narrow
 from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
@@ -72,7 +72,7 @@ class OpenClipEncoder(TorchEncoder):
 
 
 def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
-    return torch.stack([preprocess(middle(image.pixels)) for image in batch])
+    return torch.stack([preprocess(crop_narrow(image.pixels)) for image in batch])
 
 
 def _load(source: str) -> tuple[Any, Any, Any]:

@@ -53,7 +53,7 @@ class Preprocess:
 
     def pixels(self, picture: Picture) -> UInt8[np.ndarray, "crop crop 3"]:
         """Return one picture resized and cropped, still in bytes."""
-        picture = middle(picture)
+        picture = crop_narrow(picture)
         resized = picture.resize(self._size(*picture.size), RESAMPLE[self.resample])
         left, top = (resized.width - self.crop) // 2, (resized.height - self.crop) // 2
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
@@ -94,7 +94,7 @@ class Preprocess:
         return cls(resize, crop, mean, std, resample, squash)
 
 
-def middle(picture: Picture) -> Picture:
+def crop_narrow(picture: Picture) -> Picture:
     """Return a picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
     width, height = picture.size
     most = LONGEST * min(width, height)

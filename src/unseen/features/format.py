@@ -54,6 +54,11 @@ class Features:
         """Return one word per sample from a column; `folder` is where the image lay, in a table: the table."""
         if name in self.columns:
             values = self.columns[name]
+            if missing := [] if isinstance(values, Tensor) else [i for i, value in enumerate(values) if value is None]:
+                raise DataError(
+                    f"expected a value of {name!r} for every sample, got none for {len(missing):,} of {len(values):,}, "
+                    f"row {missing[0]} the first; fill them or leave those samples out"
+                )
             return tuple(map(str, values.tolist() if isinstance(values, Tensor) else values))
         if name == FOLDER:
             return tuple(key.rpartition("#")[0] or key.rpartition("/")[0] for key in self.keys)

@@ -22,6 +22,7 @@ from unseen.storage.remote import Location, RemotePath, local_copy, local_draft
 
 KIND = "unseen-features"
 MANIFEST = "manifest.json"
+CLAIM = "claim-"  # begins the name of a mark in a store
 FORMATS = ("safetensors", "parquet")
 Row = dict[str, Any]
 
@@ -69,11 +70,33 @@ def claim_folder(folder: Location, encoder: str, fingerprint: str) -> None:
             raise DataError(f"expected an empty folder or one with a {MANIFEST}, got {folder}; choose another folder")
         manifest = {"kind": KIND, "version": 1, "encoder": encoder, "fingerprint": fingerprint}
         _write_once(path, json.dumps(manifest, indent=1))
+    if isinstance(folder, RemotePath):
+        _claim_remote(folder, fingerprint)
     found = read_manifest(path)
     if found["fingerprint"] != fingerprint:
         raise EncoderError(
             f"expected a cache of {encoder} ({fingerprint[:8]}), got one of {found['encoder']} "
             f"({found['fingerprint'][:8]}) at {folder}; choose another folder with -o, or the same --encoder"
+        )
+
+
+def _claim_remote(folder: RemotePath, fingerprint: str) -> None:
+    """Leave a mark of this encoder in the folder, and refuse where one of another is.
+
+    A store has no links, so of two first writers the last one's manifest stays. Each leaves its mark before it looks;
+    hence at least one of two with different encoders sees the other's, and none writes shards beside it unnoticed.
+    """
+    claim = folder / f"{CLAIM}{fingerprint[:16]}"
+    claim.write_bytes(b"1")
+    others = [
+        one.name for one in folder.files(recursive=False) if one.name.startswith(CLAIM) and one.name != claim.name
+    ]
+    if others:
+        claim_of = others[0].removeprefix(CLAIM)[:8]
+        claim.unlink()
+        raise EncoderError(
+            f"expected features of one encoder at {folder}, got a claim by another ({claim_of}); choose another folder "
+            "with -o, or the same --encoder"
         )
 
 

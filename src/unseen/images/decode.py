@@ -73,7 +73,7 @@ def _opened(data: bytes, most: int | None) -> Iterator[Picture]:
     except ImageError:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise ImageError(f"too large: {error}") from error
+        raise ImageError(f"too large: more than {MAX_PIXELS:,} pixels") from error
     except pillow.UnidentifiedImageError as error:
         raise ImageError("not an image of a supported format") from error
     except MemoryError as error:

@@ -77,6 +77,15 @@ class Entry:
             return Skipped(self.path, str(error))
 
 
+def key_of(path: Location | str) -> str:
+    """Return the key of an image by its path; bytes that are no UTF-8, as old archives leave in names, are spelt out.
+
+    >>> key_of(b"caf\\xe9.jpg".decode(errors="surrogateescape"))
+    'caf\\\\udce9.jpg'
+    """
+    return str(path).encode(errors="backslashreplace").decode()
+
+
 def file_identity(path: Location, *inside: int) -> str:
     """Return a text that changes when the file does: size, time of change and, in an archive, the place inside."""
     try:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from unseen.errors import DataError, SettingError
 from unseen.images.decode import decode_file
-from unseen.images.entry import Batch, Entry, Image, Skipped, file_identity
+from unseen.images.entry import Batch, Entry, Image, Skipped, file_identity, key_of
 from unseen.images.kinds import IMAGE_SUFFIXES, is_image_file
 from unseen.images.table import table_entries
+from unseen.images.table_files import LANCE, TABLE_SUFFIXES
 from unseen.images.tar import tar_entries
 from unseen.images.video import video_entries
 from unseen.storage.remote import Location, RemotePath, location
@@ -26,8 +27,9 @@ Source = str | Path | Iterable[Any]  # where images lie, or images as `images.in
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg"})
 LIST_SUFFIXES = frozenset({".txt", ".lst"})
-ARCHIVE_SUFFIXES = frozenset({".tar", ".parquet"})
+ARCHIVE_SUFFIXES = TABLE_SUFFIXES | {".tar"}
 COMPRESSED_SUFFIXES = frozenset({".tgz", ".gz", ".zip"})
+WEB = ("http://", "https://")  # a page is no folder, even where a single file could be read
 WORKERS = min(8, os.cpu_count() or 1)
 
 
@@ -37,6 +39,11 @@ def read_images(source: Source, *, size: int = 64, root: str | Path | None = Non
     `root` is the folder that relative paths of an image list start from (default: the list's own folder); `stride`
     takes every n-th frame of a video. Images that you hold may stand for paths: bytes, Pillow, numpy, torch, rows of a
     data set; an iterator of them is read as the caller goes on.
+
+    >>> import numpy as np
+    >>> batch, = read_images([np.zeros((8, 8, 3), np.uint8), b"no image"])
+    >>> len(batch), batch.images[0].pixels.size, len(batch.skipped)
+    (1, (8, 8), 1)
     """
     return read_entries(find_images(source, root=root, stride=stride), size=size)
 
@@ -115,12 +122,13 @@ class FoundPaths(NamedTuple):
 def _expand(source: str | Path) -> FoundPaths:
     path = location(source)
     if path.exists():
-        return _walk(path) if path.is_dir() else FoundPaths([path])
+        return _walk(path) if path.is_dir() and path.suffix != LANCE else FoundPaths([path])
     if isinstance(path, Path) and glob.has_magic(str(source)):
         found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
         parts = [_walk(one) if one.is_dir() else FoundPaths([one]) for one in found]
         return FoundPaths([path for part in parts for path in part.paths], sum(part.others for part in parts))
-    raise DataError(f"expected a folder, file or glob of images, got nothing at {source}; check the path")
+    remedy = "download the images first" if str(source).startswith(WEB) else "check the path"
+    raise DataError(f"expected a folder, file or glob of images, got nothing at {source}; {remedy}")
 
 
 def _walk(folder: Location) -> FoundPaths:
@@ -133,12 +141,26 @@ def _walk(folder: Location) -> FoundPaths:
 
 
 def _is_picture(path: Location) -> bool:
-    """Tell whether a file is a picture; of a remote one only the name is read."""
-    return is_image_file(path) if isinstance(path, Path) else path.suffix.lower() in IMAGE_SUFFIXES
+    """Tell whether a file is to be read; of a remote one only the name is. A closed folder is, to say why it is not."""
+    if isinstance(path, Path):
+        return is_image_file(path) or path.is_dir()
+    return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def _local_files(folder: Path) -> list[Path]:
-    return sorted(Path(base) / name for base, _, names in os.walk(folder) for name in names)
+    """Return the files below a folder, and the folders that cannot be opened; links lead to each folder once."""
+    found: list[Path] = []
+    entered: set[tuple[int, int]] = set()
+    walk = os.walk(folder, followlinks=True, onerror=lambda error: found.append(Path(error.filename)))
+    for base, folders, names in walk:
+        folders.sort()  # of two ways to one folder, always the same one
+        place = os.stat(base)
+        if (place.st_dev, place.st_ino) in entered:
+            folders.clear()
+            continue
+        entered.add((place.st_dev, place.st_ino))
+        found += [Path(base) / name for name in names]
+    return sorted(found)
 
 
 def _entries(path: Location, root: str | Path | None, stride: int) -> Iterator[Entry]:
@@ -149,7 +171,7 @@ def _entries(path: Location, root: str | Path | None, stride: int) -> Iterator[E
         yield from _list_entries(path, location(root) if root else path.parent)
     elif suffix == ".tar":
         yield from tar_entries(path)
-    elif suffix == ".parquet":
+    elif suffix in TABLE_SUFFIXES:
         yield from table_entries(path)
     elif suffix in COMPRESSED_SUFFIXES:
         raise DataError(f"expected an uncompressed .tar, got {path.name}; unpack it first: images hardly compress")
@@ -159,7 +181,7 @@ def _entries(path: Location, root: str | Path | None, stride: int) -> Iterator[E
 
 def _file_entry(path: Location, label: str | None = None) -> Entry:
     # absolute, because another process may read it from another working folder
-    return Entry(str(path), file_identity(path), partial(decode_file, path.absolute()), label)
+    return Entry(key_of(path), file_identity(path), partial(decode_file, path.absolute()), label)
 
 
 def _list_entries(path: Location, root: Location) -> Iterator[Entry]:

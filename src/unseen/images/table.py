@@ -1,4 +1,4 @@
-"""Images in the cells of a Parquet file, read by row group."""
+"""Images in the cells of a table, read a group of rows at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unseen.errors import DataError, ImageError, import_extra
 from unseen.images.decode import decode
-from unseen.images.entry import Entry, file_identity
+from unseen.images.entry import Entry
+from unseen.images.table_files import open_table, table_identity
 from unseen.storage.remote import Location, location
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class Cell(NamedTuple):
 
 
 def table_entries(path: Location) -> Iterator[Entry]:
-    """Read a Parquet file with a column of encoded pictures and perhaps one of labels."""
-    identity, where = file_identity(path), str(path.absolute())
+    """Read a table with a column of encoded pictures and perhaps one of labels."""
     column, cells = _cells(path)
+    identity, where = table_identity(path), str(path.absolute())
     for row, cell in enumerate(cells):
         read = partial(_decode_cell, where, identity, column, cell.group, cell.offset)
         yield Entry(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
@@ -40,9 +41,8 @@ def table_entries(path: Location) -> Iterator[Entry]:
 
 def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
     """Return which column holds the pictures, and the place and label of each in order."""
-    with path.open("rb") as source:
-        table = _opened(source, path)
-        schema = table.schema_arrow
+    with open_table(path) as table:
+        schema = table.schema
         column = next(
             (name for name in IMAGE_COLUMNS if name in schema.names and _holds_bytes(schema.field(name).type)), ""
         )
@@ -52,8 +52,8 @@ def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
                 f"in {path}; rename the column with the bytes"
             )
         label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
-        sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-        labels = table.read([label]).column(label).to_pylist() if label else [None] * sum(sizes)
+        sizes = table.sizes
+        labels = table.whole(label) if label else [None] * sum(sizes)
     places = ((group, offset) for group, size in enumerate(sizes) for offset in range(size))
     words = (None if value is None else str(value) for value in labels)
     return column, (Cell(*place, word) for place, word in zip(places, words, strict=True))
@@ -72,20 +72,12 @@ def _decode_cell(path: str, identity: str, column: str, group: int, offset: int)
 def _group(path: str, identity: str, column: str, group: int) -> Any:
     place = location(path)
     try:
-        with place.open("rb") as source:
-            return _opened(source, place).read_row_group(group, columns=[column]).column(column)
+        with open_table(place) as table:
+            return table.read(column, group)
     except OSError as error:
         raise ImageError(f"cannot be opened: {error}") from error
     except DataError as error:
         raise ImageError(f"damaged: {error}") from error
-
-
-def _opened(source: Any, path: Location) -> Any:
-    arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
-    try:
-        return parquet.ParquetFile(source)
-    except arrow.ArrowException as error:
-        raise DataError(f"expected a Parquet file at {path}, got {error}; download it again") from error
 
 
 def _holds_bytes(kind: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unseen.errors import DataError, ImageError
 from unseen.images.decode import decode
-from unseen.images.entry import Entry, file_identity
+from unseen.images.entry import Entry, file_identity, key_of
 from unseen.images.kinds import IMAGE_SUFFIXES
 from unseen.storage.remote import Location
 
@@ -31,7 +31,7 @@ def tar_entries(path: Location) -> Iterator[Entry]:
         if Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
             identity = file_identity(path, member.offset_data, member.size)
             read = partial(_decode_range, archive, member.offset_data, member.size)
-            yield Entry(f"{path}/{member.name}", identity, read, labels.get(_key(member)))
+            yield Entry(key_of(f"{path}/{member.name}"), identity, read, labels.get(_key(member)))
 
 
 def _key(member: tarfile.TarInfo) -> str:

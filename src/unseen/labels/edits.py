@@ -128,6 +128,13 @@ def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
     )
 
 
+def negative_vector(space: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
+    """Return the vector of the negative that is spelled like a name, None where there is none."""
+    words = list(map(canonical_spelling, space.negatives))
+    spelling = canonical_spelling(name)
+    return space.ood_anchors[words.index(spelling)] if spelling in words else None
+
+
 def place_of(space: LabelSpace, name: str) -> int:
     """Return the index of a known name."""
     if name not in space.names:

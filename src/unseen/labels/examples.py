@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 SAME_IMAGE = 0.9999  # cosine from which two images count as one
-HELD_OUT_FROM = 4  # examples of a name from which one of them can be spared for the threshold
+TEACHING = 3  # examples of a name that teach before any is spared for the threshold
 
 
 class Division(NamedTuple):
@@ -83,20 +83,35 @@ class Examples:
         place[order] = torch.arange(len(order), device=order.device) - first
         return place
 
-    def folds(self, most: int) -> list[Division]:
-        """Return at most `most` divisions that leave out every example once, every n-th of each name.
+    def folds(self, most: int, *, names: int) -> list[Division]:
+        """Return at most `most` divisions that leave out every n-th example of each of `names` names.
 
-        With one example per name, every other name is left out.
+        Where some names have no examples, a division leaves out all examples of every n-th other name as well: these
+        show how names without examples fare. With one example per name, every other name is left out.
         """
         count = min(most, int(self.place.max()) + 1)
-        number = self.place % count if count > 1 else torch.arange(len(self), device=self.label.device) % 2
-        return [Division(self[number != one], self[number == one]) for one in range(max(count, 2))]
+        has_some = self.counts(names) > 0
+        rank = has_some.cumsum(0)[self.label]
+        if count == 1:
+            return self._without([rank % 2 == one for one in range(2)])
+        if bool(has_some.all()):
+            return self._without([self.place % count == one for one in range(count)])
+        return self._without([(self.place % count == one % count) | (rank % most == one) for one in range(most)])
 
-    def for_threshold(self) -> Division:
-        """Return the examples that teach, and one of each name with at least HELD_OUT_FROM for the threshold."""
-        last = self.place + 1 == self.counts(int(self.label.max()) + 1)[self.label]
-        left_out = last & (self.place + 1 >= HELD_OUT_FROM)
-        return Division(self[~left_out], self[left_out])
+    def _without(self, left_out: list[Bool[Tensor, " n"]]) -> list[Division]:
+        return [Division(self[~rows], self[rows]) for rows in left_out]
+
+    def for_threshold(self, fewest: int) -> Division:
+        """Return the examples that teach, and at least `fewest` for the threshold, the last of each name.
+
+        As few of each name are spared as is enough, and a name keeps TEACHING. None is spared where that is too few.
+        """
+        after = self.counts(int(self.label.max()) + 1)[self.label] - 1 - self.place
+        for spared in range(1, int(self.place.max()) + 2):
+            left_out = (after < spared) & (self.place >= TEACHING)
+            if int(left_out.sum()) >= fewest:
+                return Division(self[~left_out], self[left_out])
+        return Division(self, self[torch.zeros_like(self.label, dtype=torch.bool)])
 
     def repeated(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
         """Return which images of a stream are examples as well."""
@@ -130,25 +145,25 @@ class Examples:
     @classmethod
     def of(cls, features: Features, names: tuple[str, ...]) -> Examples:
         """Return labelled features as examples of `names`; refuse a class that is none of them."""
-        place = {spelled(name): index for index, name in enumerate(names)}
-        classes = [spelled(name) for name in features.classes]
-        if foreign := [name for name in features.classes if spelled(name) not in place]:
-            raise DataError(no_such_names(foreign, names, features.name))
+        place = {comparable_name(name): index for index, name in enumerate(names)}
+        classes = [comparable_name(name) for name in features.classes]
+        if foreign := [name for name in features.classes if comparable_name(name) not in place]:
+            raise DataError(unknown_classes_message(foreign, names, features.name))
         label = torch.tensor([place[name] for name in classes])[features.true_labels]
         encoder = features.encoder if features.encoder != features.metadata.get("encoder") else ""
         return cls(features.z, label, features.keys, encoder)
 
 
-def spelled(name: str) -> str:
+def comparable_name(name: str) -> str:
     """Return a name as names of folders and names of classes are compared.
 
-    >>> spelled("Sports_car") == spelled("sports car")
+    >>> comparable_name("Sports_car") == comparable_name("sports car")
     True
     """
     return " ".join(name.replace("_", " ").lower().split())
 
 
-def no_such_names(foreign: list[str], names: tuple[str, ...], where: str | Path) -> str:
+def unknown_classes_message(foreign: list[str], names: tuple[str, ...], where: str | Path) -> str:
     """Return what to say of classes of examples that are no known names."""
     return (
         f"expected examples of known names in {where}, got {', '.join(map(repr, foreign[:3]))}, which "

@@ -56,7 +56,7 @@ def quantile_duplicates_last(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n
     return quantile(cosines) + 4.0 * is_duplicate  # cosines span 2
 
 
-def fiftieth(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
+def fiftieth_cosine(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
     """Return each candidate's 50th highest cosine to the known names, the lowest where there are fewer (CLIPScope)."""
     return cosines.topk(min(50, cosines.shape[1]), dim=1).values[:, -1]
 
@@ -146,7 +146,7 @@ MINERS: dict[str, Miner] = {
     "tanl": Miner("the whole corpus", by_cosine(quantile), EXCLUDED, 1.0, 1.0),
     "clipscope-near": Miner(
         "highest 50th cosine to the names",
-        by_cosine(lambda cosines: -fiftieth(cosines)),
+        by_cosine(lambda cosines: -fiftieth_cosine(cosines)),
         ADJECTIVES,
         1.0,
         0.0,
@@ -155,7 +155,7 @@ MINERS: dict[str, Miner] = {
     ),
     "clipscope-far": Miner(
         "lowest 50th cosine to the names",
-        by_cosine(fiftieth),
+        by_cosine(fiftieth_cosine),
         ADJECTIVES,
         1.0,
         0.0,

@@ -31,6 +31,7 @@ from unseen.labels.vectors import (
 )
 from unseen.progress import Progress, shown_progress
 
+NEGATIVES = 5_000  # the default of commands, Python and service alike
 NO_CORPUS = Corpus("none", {"noun.none": ("thing",)})  # where no negatives are wanted, WordNet need not be encoded
 
 
@@ -38,7 +39,7 @@ def build(
     names: Sequence[str],
     encoder: TextEncoder,
     *,
-    negatives: int | None = 10_000,
+    negatives: int | None = NEGATIVES,
     miner: str = DEFAULT_MINER,
     prompt: str | Sequence[str] | Prompt | None = None,
     corpus: Corpus | None = None,
@@ -51,10 +52,21 @@ def build(
     """Return `names` with at most `negatives` negatives mined from `corpus`, deterministically.
 
     `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
-    to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds. If the
-    encoder has approximate vectors of the corpus, only words that may be chosen are encoded; `exact` encodes them all.
-    `progress(done, total)` is called while words are encoded; without it, a terminal shows a bar. `examples` of the
+    to the miner's own; the default miner reads twice as many words of WordNet as negatives are wanted. Vectors of the
+    corpus are kept under `cache`, so that mining again takes seconds. If the encoder has approximate vectors of the
+    corpus, only words that may be chosen are encoded; `exact` encodes them all. `progress(done, total)` is called
+    while words are encoded; without it, a terminal shows a bar. `examples` of the
     names move their anchors, as far as examples left out agree (`labels.with_examples`).
+
+    >>> from unseen.labels import Corpus
+    >>> class Tower:                      # stands for what `load_encoder` returns
+    ...     name, dim, fingerprint = "letters", 26, "first"
+    ...     def texts(self, prompts):
+    ...         counts = [[p.count(chr(97 + i)) + 0.1 for i in range(26)] for p in prompts]
+    ...         return torch.nn.functional.normalize(torch.tensor(counts))
+    >>> words = Corpus("mine", {"noun.own": ("piano", "lamp", "catalogue", "engine")})
+    >>> build(["cat"], Tower(), negatives=2, corpus=words).negatives
+    ('engine', 'lamp')
     """
     names = check_names("names", names, at_least_one=True)
     spec = MiningSpec.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
@@ -96,7 +108,11 @@ class MiningSpec:
         """Return the spec; what is None is as the miner says."""
         rule = find_miner(miner)
         chosen = rule.prompt if prompt is None else as_prompt(prompt)
-        return cls(miner, negatives, chosen, NO_CORPUS if negatives == 0 else _mined_lists(corpus, rule, excluded))
+        if negatives == 0:
+            return cls(miner, negatives, chosen, NO_CORPUS)
+        if corpus is None and miner == DEFAULT_MINER and negatives is not None:
+            corpus = rule.corpus().thinned(corpus_size_for(negatives))
+        return cls(miner, negatives, chosen, _mined_lists(corpus, rule, excluded))
 
     @property
     def corpus_prompts(self) -> CorpusPrompts:
@@ -149,6 +165,14 @@ class MiningSpec:
             "encoder_fingerprint": encoder.fingerprint,
             "text_fingerprint": text_fingerprint(encoder),
         }
+
+
+def corpus_size_for(negatives: int) -> int:
+    """Return how many words of WordNet negatives are chosen from, unless something else is asked for.
+
+    Half of few words do as well as the extreme tenth of many: `benchmarks/vocabulary.py`.
+    """
+    return 2 * negatives
 
 
 def _mined_lists(corpus: Corpus | None, miner: Miner, excluded: Iterable[str] | None) -> Corpus:

@@ -4,14 +4,20 @@ The loss of an example z of name y over known rows w and negative rows v, in nat
 
     cross-entropy of y over all names  +  softplus(energy of the other known names - energy of the negatives) / 2
 
-The second term takes the example for an image of an unknown name: without y the negatives should win. Residuals pay
-`penalty` nats per squared length. Folds of the examples choose the penalty; infinity, which moves nothing, is among the
-choices and stays unless another is better by more than a standard error.
+The second term takes the example for an image of an unknown name: without y the negatives should win. A residual is the
+sum of a row's own and of a linear map of the text that all rows share, so that names alike move alike, with examples or
+without. Both pay `penalty` nats per squared length.
+
+Names that have examples gain logits which the others lack. So a name without examples is shifted towards the mean
+example. Folds of the examples, which leave out some examples of every name and all of others, choose penalty and shift;
+an infinite penalty, which moves nothing, stays unless another is better by more than a standard error, and names with
+examples and names without are right no less often.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,15 +26,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, softplus
 
-from unseen.labels.examples import Examples
+from unseen.labels.examples import Division, Examples
 from unseen.labels.space import LabelSpace
 
 TAU = 0.01
-PENALTIES = (2500.0, 600.0)  # nats per squared length of a residual, the more careful first
+PENALTIES = (3000.0, 1000.0)  # nats per squared length of a residual, the more careful first
+SHIFTS = tuple(0.005 * step for step in range(13))  # of names without examples
+SHARED = 0.5  # share of the variance of residuals that follows the text
 AS_UNKNOWN = 0.5  # weight of the second term
 FOLDS = 4  # at most; every example is left out once
 STEPS = 15  # of L-BFGS
 NEGATIVES = 1024  # nearest negatives that may move: the others have no mass at any example
+ROUNDING = 1e-6  # of a sum of weights
 FEWEST = 2  # examples: one cannot be judged by another
 
 
@@ -44,10 +53,39 @@ class Rows(NamedTuple):
         return Rows(normalize(self.known, dim=1), normalize(self.negative, dim=1))
 
 
+class Residuals(NamedTuple):
+    """What is added to rows: to each its own, and a linear map of the text, centred and of mean length 1."""
+
+    known: Float[Tensor, "K d"]
+    negative: Float[Tensor, "M d"]
+    shared: Float[Tensor, "d d"]
+
+    @classmethod
+    def zero(cls, rows: Rows) -> Residuals:
+        """Return residuals that move nothing, to be fitted."""
+        shared = rows.known.new_zeros(rows.known.shape[1], rows.known.shape[1])
+        return cls(*(torch.zeros_like(part, requires_grad=True) for part in (*rows, shared)))
+
+    @property
+    def length(self) -> Float[Tensor, ""]:
+        """Return the squared length of all parameters."""
+        return torch.stack([part.square().sum() for part in self]).sum()
+
+    def add_to(self, rows: Rows, text: Rows) -> Rows:
+        """Return the rows with their residuals; `text` is what the shared map reads."""
+        return Rows(
+            *(
+                row + math.sqrt(1 - SHARED) * own + math.sqrt(SHARED) * (words @ self.shared)
+                for row, own, words in zip(rows, self[:2], text, strict=True)
+            )
+        )
+
+
 class Choice(NamedTuple):
-    """Which penalty the folds chose, and the mean loss of examples left out, before and after."""
+    """Which penalty and shift the folds chose, and the mean loss of examples left out, before and after."""
 
     penalty: float
+    shift: float
     frozen: float
     moved: float
 
@@ -55,8 +93,7 @@ class Choice(NamedTuple):
 def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     """Return a label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
 
-    A name without examples keeps its text; negatives make way for the examples. With no gain in the folds every anchor
-    stays where it is.
+    Negatives make way for the examples. With no gain in the folds every anchor stays where it is.
     """
     examples.check(space)
     device = space.id_anchors.device
@@ -68,6 +105,7 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     manifest = space.manifest | {
         "examples": str(len(examples)),
         "examples_penalty": f"{choice.penalty:g}",
+        "examples_shift": f"{choice.shift:g}",
         "examples_loss": f"{choice.frozen:.3f} -> {choice.moved:.3f}",
     }
     return replace(
@@ -76,46 +114,107 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
 
 
 def move(rows: Rows, examples: Examples) -> tuple[Rows, Choice]:
-    """Return the rows moved with the penalty that the folds choose."""
+    """Return the rows moved with the penalty and the shift that the folds choose."""
     choice = choose(rows, examples)
-    return (rows if math.isinf(choice.penalty) else fitted(rows, examples, choice.penalty)), choice
+    if math.isinf(choice.penalty):
+        return rows, choice
+    return shift_names(fit_rows(rows, examples, choice.penalty), examples, choice.shift), choice
 
 
 def choose(rows: Rows, examples: Examples) -> Choice:
-    """Return the penalty with the lowest loss of examples left out, infinity unless it is surely lower."""
-    frozen = losses(rows, examples)
-    best = Choice(math.inf, float(frozen.mean()), float(frozen.mean()))
-    if len(examples) < FEWEST:
+    """Return penalty and shift with the lowest loss of examples left out, infinity and 0 unless it is surely lower."""
+    frozen = float(losses(rows, examples).mean())
+    best = Choice(math.inf, 0.0, frozen, frozen)
+    names = len(rows.known)
+    divisions = examples.folds(FOLDS, names=names)
+    weight = fold_weights(divisions, coverage=float((examples.counts(names) > 0).double().mean()))
+    if len(examples) < FEWEST or weight is None:
         return best
-    divisions = examples.folds(FOLDS)
-    before = torch.cat([losses(rows, left_out) for _, left_out in divisions])
+    before = left_out_outcome([rows] * len(divisions), divisions, 0.0)
+    best = best._replace(frozen=float(weight @ before.loss), moved=float(weight @ before.loss))
     for penalty in PENALTIES:
-        after = torch.cat([losses(fitted(rows, kept, penalty), left_out) for kept, left_out in divisions])
-        gain = before - after
-        if float(gain.mean()) > float(gain.std()) / math.sqrt(len(gain)) and float(after.mean()) < best.moved:
-            best = Choice(penalty, best.frozen, float(after.mean()))
+        fits = [fit_rows(rows, kept, penalty) for kept, _ in divisions]
+        for shift in SHIFTS if leaves_names_out(divisions) else SHIFTS[:1]:
+            after = left_out_outcome(fits, divisions, shift)
+            loss = float(weight @ after.loss)
+            if loss < best.moved and surely_better(before, after, weight):
+                best = Choice(penalty, shift, best.frozen, loss)
     return best
 
 
-def fitted(rows: Rows, examples: Examples, penalty: float) -> Rows:
-    """Return the rows with the residuals that minimise the penalised loss of all examples, at unit length."""
-    residual = Rows(*(torch.zeros_like(side, requires_grad=True) for side in rows))
-    has_some = (examples.counts(len(rows.known)) > 0).unsqueeze(1)  # the text of other names stays
-    optimiser = torch.optim.LBFGS([*residual], max_iter=STEPS, line_search_fn="strong_wolfe")
+class Outcome(NamedTuple):
+    """How examples that were left out fare."""
 
-    def penalised() -> Tensor:
+    loss: Float[Tensor, " n"]
+    right: Float[Tensor, " n"]  # 1 where the most likely name is the right one
+    seen: Bool[Tensor, " n"]  # whether the name had examples among those kept
+
+
+def left_out_outcome(fits: Sequence[Rows], divisions: Sequence[Division], shift: float) -> Outcome:
+    """Return how the examples that each division leaves out fare under rows fitted to those it keeps."""
+    parts = []
+    for rows, (kept, left_out) in zip(fits, divisions, strict=True):
+        moved = shift_names(rows, kept, shift)
+        right = (left_out.z @ moved.known.T).argmax(1) == left_out.label
+        parts.append(Outcome(losses(moved, left_out), right.float(), torch.isin(left_out.label, kept.label)))
+    return Outcome(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def surely_better(before: Outcome, after: Outcome, weight: Float[Tensor, " n"]) -> bool:
+    """Return whether the loss surely falls, and neither names with nor names without examples are right less often."""
+    gain, won = before.loss - after.loss, after.right - before.right
+    mean = weight @ gain
+    none_loses = all(float(weight[side] @ won[side]) >= -ROUNDING for side in (before.seen, ~before.seen))
+    return none_loses and bool(mean > (weight * (gain - mean)).norm())
+
+
+def leaves_names_out(divisions: Sequence[Division]) -> bool:
+    """Return whether some division leaves out every example of a name."""
+    return any(not bool(torch.isin(left_out.label, kept.label).all()) for kept, left_out in divisions)
+
+
+def fold_weights(divisions: Sequence[Division], *, coverage: float) -> Float[Tensor, " n"] | None:
+    """Return what each example left out counts, 1 in all: names with examples count `coverage`, the others the rest.
+
+    None where nothing can be said of names with examples, because none has an example to spare.
+    """
+    seen = torch.cat([torch.isin(left_out.label, kept.label) for kept, left_out in divisions])
+    if coverage == 1 and not bool(seen.any()):  # one example of each name: names judge each other
+        return torch.full_like(seen, 1 / len(seen), dtype=torch.float32)
+    if not bool(seen.any()):
+        return None
+    shares = coverage * seen / seen.sum() + (1 - coverage) * ~seen / (~seen).sum().clamp(min=1)
+    return (shares / shares.sum()).float()
+
+
+def fit_rows(rows: Rows, examples: Examples, penalty: float) -> Rows:
+    """Return the rows with the residuals that minimise the penalised loss of all examples, at unit length."""
+    residuals, text = Residuals.zero(rows), centre_rows(rows)
+    optimiser = torch.optim.LBFGS([*residuals], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def penalised_loss() -> Tensor:
         optimiser.zero_grad()
-        length = sum((side.square().sum() for side in residual), start=examples.z.new_zeros(()))
-        loss = losses(_moved(rows, residual, has_some), examples).mean() + penalty / len(examples) * length
+        loss = losses(residuals.add_to(rows, text), examples).mean() + penalty / len(examples) * residuals.length
         loss.backward()
         return loss
 
-    optimiser.step(penalised)
-    return Rows(*(side.detach() for side in _moved(rows, residual, has_some))).unit
+    optimiser.step(penalised_loss)
+    return Rows(*(side.detach() for side in residuals.add_to(rows, text))).unit
 
 
-def _moved(rows: Rows, residual: Rows, has_some: Bool[Tensor, "K 1"]) -> Rows:
-    return Rows(rows.known + has_some * residual.known, rows.negative + residual.negative)
+def centre_rows(rows: Rows) -> Rows:
+    """Return the rows less their mean, in units of their mean length."""
+    every = torch.cat([*rows])
+    mean = every.mean(0)
+    length = (every - mean).square().sum(1).mean().sqrt().clamp(min=1e-6)
+    return Rows(*((side - mean) / length for side in rows))
+
+
+def shift_names(rows: Rows, examples: Examples, shift: float) -> Rows:
+    """Return the rows with names that have no examples moved by `shift` towards the mean example."""
+    has_none = (examples.counts(len(rows.known)) == 0).unsqueeze(1)
+    towards = normalize(examples.z.mean(0), dim=0)
+    return Rows(normalize(rows.known + shift * has_none * towards, dim=1), rows.negative)
 
 
 def losses(rows: Rows, examples: Examples) -> Float[Tensor, " n"]:

@@ -36,6 +36,13 @@ def nearest_names(space: LabelSpace) -> dict[str, tuple[str, float]]:
     return {name: (space.names[i], round(cosine, 4)) for name, i, cosine in found}
 
 
+def similar_names(space: LabelSpace, above: float = NEAR) -> list[tuple[str, str, float]]:
+    """Return pairs of known names whose vectors are nearly the same, with their cosine, closest first."""
+    cosines = (space.id_anchors @ space.id_anchors.T).triu(1)
+    found = [(space.names[i], space.names[j], float(cosines[i, j])) for i, j in (cosines > above).nonzero().tolist()]
+    return sorted(found, key=lambda pair: -pair[2])
+
+
 def near_duplicates(space: LabelSpace, above: float = NEAR) -> list[Pair]:
     """Return names and negatives that say nearly the same: by vector, or as singular and plural of one word."""
     close = [pair for pairs in nearest_negatives(space).values() for pair in pairs]

@@ -195,6 +195,12 @@ def as_prompt(prompt: str | Sequence[str] | Prompt) -> Prompt:
     return prompt
 
 
+def described_templates(description: str) -> PromptTemplates:
+    """Return the templates that the prompt of a label space describes; the usual one where it describes none."""
+    templates = tuple(part for part in description.split(" | ") if part.count("{}") == 1)
+    return PromptTemplates(templates) if templates else NICE
+
+
 def encode_groups(groups: Sequence[Sequence[str]], encoder: TextEncoder, *, raw: bool = False) -> Float[Tensor, "n d"]:
     """Return the normalised mean vector of each group of equally many texts, through one call of the encoder."""
     if not groups:

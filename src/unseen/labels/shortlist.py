@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unseen.labels.corpus import Corpus
 from unseen.labels.prompts import TextEncoder
-from unseen.labels.vectors import Candidates, Rows, WordChunk
+from unseen.labels.vectors import Candidates, CorpusPrompts, Rows, WordChunk, chunk_corpus, distinct_rows
 
 SLACK = 2.0  # errors of a cosine that a word may rank too high and still be read exactly
 
@@ -55,6 +56,16 @@ def shortlist(
     return [_where(*part) for part in zip(rows, parts, strict=True)]
 
 
+def coarse_corpus(corpus: Corpus, encoder: TextEncoder, prompts: CorpusPrompts) -> list[Candidates] | None:
+    """Return every word of a corpus once, with an approximate vector; None where some word has none."""
+    if not isinstance(encoder, CoarseEncoder):
+        return None
+    chunks = chunk_corpus(corpus, encoder, prompts)
+    rows = distinct_rows(chunks)
+    words = [_coarse_candidates(*part, encoder) for part in zip(chunks, rows, strict=True) if part[1]]
+    return None if any(bool(part.load().isnan().any()) for part in words) else words
+
+
 def _coarse_candidates(chunk: WordChunk, rows: Rows, encoder: CoarseEncoder) -> Candidates:
     words = tuple(chunk.words[row] for row in rows)
     return Candidates(words, chunk.is_adjective, partial(_coarse_vectors, chunk, words, encoder))
@@ -63,6 +74,8 @@ def _coarse_candidates(chunk: WordChunk, rows: Rows, encoder: CoarseEncoder) -> 
 def _coarse_vectors(chunk: WordChunk, words: Sequence[str], encoder: CoarseEncoder) -> Float[Tensor, "n d"]:
     """Return the mean over the templates; it is not made unit, because an approximate vector is none."""
     texts = [text for word in words for text in chunk.prompt.texts(word)]
+    if not texts:  # every word of a short list is a known name, or taken by another list
+        return torch.empty(0, encoder.dim)
     return encoder.coarse_texts(texts).view(len(words), -1, encoder.dim).mean(1)
 
 

@@ -27,7 +27,12 @@ UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 
 @dataclass(frozen=True, eq=False)
 class LabelSpace:
-    """K known names and L negative names with one unit text vector each; fixed for the life of a stream."""
+    """K known names and L negative names with one unit text vector each; fixed for the life of a stream.
+
+    >>> import torch
+    >>> LabelSpace(("cat", "dog"), ("piano",), torch.eye(3)[:2], torch.eye(3)[2:]).negatives
+    ('piano',)
+    """
 
     names: tuple[str, ...]
     negatives: tuple[str, ...]
@@ -55,7 +60,15 @@ class LabelSpace:
 
     @staticmethod
     def build(names: Sequence[str], encoder: TextEncoder, **options: Any) -> LabelSpace:
-        """Return `names` with negatives mined from a corpus; `unseen.labels.build` explains the options."""
+        """Return `names` with negatives mined from a corpus; `unseen.labels.build` explains the options.
+
+        >>> class Tower:                     # `encoder` is what `load_encoder` returns, or anything with `texts`
+        ...     name, dim, fingerprint = "tower", 2, "first"
+        ...     def texts(self, prompts):
+        ...         return torch.eye(2)[[("dog" in prompt) * 1 for prompt in prompts]]
+        >>> LabelSpace.build(["cat", "dog"], Tower(), negatives=0).names
+        ('cat', 'dog')
+        """
         from unseen.labels.mining import build  # late: it makes label spaces
 
         return build(names, encoder, **options)
@@ -68,6 +81,12 @@ class LabelSpace:
         square = ((names @ (negatives.T @ negatives / len(negatives))) * names).sum(1)
         deviation = (square - mean.square()).clamp(min=1e-9).sqrt()
         return float(((1 - mean) / deviation).mean())
+
+    @property
+    def has_own_text(self) -> bool:
+        """Return whether text and images come from one model; the offline text tower stands in for CLIP's."""
+        text, encoder = (self.manifest.get(f"{part}_fingerprint") for part in ("text", "encoder"))
+        return text == encoder
 
     @property
     def dim(self) -> int:
@@ -97,17 +116,36 @@ class LabelSpace:
         return replace(self, id_anchors=known, ood_anchors=negative, examples=examples)
 
     def with_negatives(self, count: int) -> LabelSpace:
-        """Return the label space with only its first `count` negatives."""
+        """Return the label space with only its first `count` negatives.
+
+        >>> from unseen import demo
+        >>> len(demo.load().space.with_negatives(10).negatives)
+        10
+        """
         return replace(self, negatives=self.negatives[:count], ood_anchors=self.ood_anchors[:count])
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all."""
+        """Write one safetensors file, whole or not at all.
+
+        >>> import tempfile
+        >>> from unseen import demo
+        >>> demo.load().space.save(file := Path(tempfile.mkdtemp()) / "space.safetensors")
+        >>> LabelSpace.load(file).fingerprint == demo.load().space.fingerprint
+        True
+        """
         tensors = {"id_anchors": self.id_anchors.contiguous(), "ood_anchors": self.ood_anchors.contiguous()}
         save_tensors(path, tensors | self._example_tensors(), kind="label-space", header=self._header())
 
     @classmethod
     def load(cls, path: str | Path) -> LabelSpace:
-        """Read what `save` wrote; a torn or altered file is refused."""
+        """Read what `save` wrote; a torn or altered file is refused.
+
+        >>> import tempfile
+        >>> from unseen import demo
+        >>> demo.load().space.save(file := Path(tempfile.mkdtemp()) / "space.safetensors")
+        >>> len(LabelSpace.load(file).negatives)
+        2000
+        """
         tensors, header = load_tensors(path, kind="label-space")
         fields = json.loads(header)
         names, negatives = tuple(fields.pop("names")), tuple(fields.pop("negatives"))

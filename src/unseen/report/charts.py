@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Float
@@ -39,7 +40,7 @@ class Axis:
 
 def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: float) -> str:
     """Return how many images have which margin, known on top of unknown, with the threshold as it is now."""
-    low, high = spread(margin, threshold)
+    low, high = value_range(margin, threshold)
     bins = [torch.histc(side.clamp(low, high), BINS, low, high).tolist() for side in (margin[~known], margin[known])]
     x, y = _across(low, high), Axis(0, max(map(sum, zip(*bins, strict=True))) * 1.05, HEIGHT - BOTTOM, TOP)
     width = (high - low) / BINS
@@ -50,6 +51,7 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
             if count:
                 top = y(start + count)
                 parts.append(_rect(kind, left, top, right - left, y(start) - top))
+    parts += _beyond(margin, low, high)
     at = x(threshold)
     side = "end" if at > WIDTH * 0.8 else "start"
     parts.append(f'<path class="threshold" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
@@ -60,29 +62,43 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
 def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Float[Tensor, " n"]) -> str:
     """Return every image as a dot in order of arrival, and the threshold that each of them met."""
     count = len(margin)
-    low, high = spread(margin, float(threshold[-1]))
+    low, high = value_range(margin, float(threshold.min()), float(threshold.max()))
     x, y = _across(0, max(count, 2)), Axis(low, high, HEIGHT - BOTTOM, TOP)
-    parts = [*_horizontal(y), *_bottom(x)]
-    for i in _sampled(count, POINTS):
-        kind = "known" if known[i] else "unknown"
-        parts.append(f'<circle class="{kind}" cx="{x(i + 1):.1f}" cy="{y(float(margin[i])):.1f}" r="2.2"/>')
-    steps = [(x(i + 1), y(float(threshold[i]))) for i in _sampled(count, 400)]
-    parts.append(_polyline("threshold", steps))
+    parts, drawn = [*_horizontal(y), *_bottom(x)], _sampled(count, POINTS)
+    for i in drawn:
+        kind, at = "known" if known[i] else "unknown", float(margin[i])
+        kind += "" if low <= at <= high else " clipped"
+        parts.append(f'<circle class="{kind}" cx="{x(i + 1):.1f}" cy="{y(at):.1f}" r="2.2"/>')
+    parts.append(_polyline("threshold", _steps([(x(i + 1), y(float(threshold[i]))) for i in drawn])))
     return _svg(parts, "Margins in order of arrival, with the threshold as it moved")
 
 
+def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return a line that changes its height at a point and nowhere between: what each image met, no more."""
+    corners = [(x, before) for (_, before), (x, _) in pairwise(points)]
+    return [one for pair in zip(points, [*corners, points[-1]], strict=True) for one in pair]
+
+
+def _beyond(margin: Float[Tensor, " n"], low: float, high: float) -> list[str]:
+    """Return marks at the edges behind which there are more images: they count in the outermost bars."""
+    below, above = int((margin < low).sum()), int((margin > high).sum())
+    left = [_text(f"◂ {below:,} beyond", LEFT + 2, TOP, "start", "tick clipped")] if below else []
+    right = [_text(f"{above:,} beyond ▸", WIDTH - RIGHT - 2, TOP, "end", "tick clipped")] if above else []
+    return left + right
+
+
 def curves(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return lines of (samples, share) between their lowest value and one."""
+    """Return lines of (samples, percent) between their lowest value and 100."""
     points = [point for line in series.values() for point in line if not math.isnan(point[1])]
     low = min((value for _, value in points), default=0.0)
-    x, y = _across(0, max(at for at, _ in points)), Axis(max(low - 0.02, 0.0), 1.0, HEIGHT - BOTTOM, TOP)
+    x, y = _across(0, max(at for at, _ in points)), Axis(max(low - 2, 0.0), 100, HEIGHT - BOTTOM, TOP)
     parts = [*_horizontal(y), *_bottom(x)]
     for kind, line in series.items():
         parts.append(_polyline(kind, [(x(at), y(value)) for at, value in line if not math.isnan(value)]))
     return _svg(parts, f"Curves over time: {', '.join(series)}")
 
 
-def spread(values: Float[Tensor, " n"], *also: float) -> tuple[float, float]:
+def value_range(values: Float[Tensor, " n"], *also: float) -> tuple[float, float]:
     """Return a range that holds nearly all values and all of `also`, never empty."""
     ends = torch.quantile(values.double()[:: max(1, len(values) // 100_000)], torch.tensor([TAIL, 1 - TAIL]).double())
     low, high = min(float(ends[0]), *also), max(float(ends[1]), *also)
@@ -104,7 +120,11 @@ def _horizontal(y: Axis) -> list[str]:
 
 
 def _bottom(x: Axis) -> list[str]:
-    return [_text(f"{tick:,g}", x(tick), HEIGHT - 8, "middle") for tick in map(_rounded, x.ticks(9))]
+    """Return the numbers below a chart; every second one is thin, which a narrow page leaves out."""
+    ticks = map(_rounded, x.ticks(9))
+    return [
+        _text(f"{tick:,g}", x(tick), HEIGHT - 8, "middle", f"tick{' thin' * (i % 2)}") for i, tick in enumerate(ticks)
+    ]
 
 
 def _rounded(value: float) -> float:

@@ -3,7 +3,7 @@
 const groups = document.getElementById("groups");
 const articles = () => [...groups.querySelectorAll("article")];
 const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
-const cell = (text) => '"' + text.replaceAll('"', '""') + '"';
+const cell = (text) => '"' + text.replace(/^(?=[=+\-@\t\r])/, "'").replaceAll('"', '""') + '"'; // no formula in a spreadsheet
 
 function filter() {
   const wanted = document.getElementById("find").value.toLowerCase();

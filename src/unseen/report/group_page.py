@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from unseen.discover import Group, Grouping, explain
-from unseen.report.stream_page import STYLE as STREAM_STYLE
+from unseen.report.pictures import STYLE as STREAM_STYLE
 from unseen.session import Session
 from unseen.storage.files import replacing
 

@@ -39,7 +39,7 @@ NOTES = {
 }
 
 
-def drawable() -> None:
+def check_plotting() -> None:
     """Refuse before anything is computed if plots cannot be drawn."""
     plots.pyplot()
 

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from unseen.bench import Row, code_version, markdown_table, mean_and_deviation
-from unseen.bench.paper import STAND_IN_NOTE, Exhibit, Found, printed
+from unseen.bench.paper import STAND_IN_NOTE, AvailableSuites, Exhibit, printed_results
 from unseen.report import page, plots, tables
 from unseen.report.tables import MetricCell, Table, tex
 from unseen.storage.files import replacing
@@ -54,7 +54,7 @@ class Figure:
 class ExhibitSection:
     """One exhibit: what was run, what is printed, and why they differ."""
 
-    found: Found
+    found: AvailableSuites
     parts: list[Table | Grid | Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -64,7 +64,9 @@ class ExhibitSection:
         return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
 
 
-def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True) -> ExhibitSection:
+def section(
+    found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True
+) -> ExhibitSection:
     """Return the section of an exhibit from the rows of its suites."""
     exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
     if exhibit.name in PRINTED:
@@ -78,13 +80,13 @@ def section(found: Found, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures
 def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
     """Yield the printed lines that do not stand beside one of ours."""
     beside = {suite.name: {row["detector"] for row in rows} for suite, rows in ran}
-    for name, lines in printed(exhibit).items():
+    for name, lines in printed_results(exhibit).items():
         rest = {method: row for method, row in lines.items() if method.split()[0] not in beside.get(name, ())}
         if rest:
             yield _printed_grid(name, rest)
 
 
-def _ours(found: Found, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
+def _ours(found: AvailableSuites, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
     name = found.exhibit.name
     if name == "Table 12":
         yield cost_grid(suite, rows)

@@ -1,6 +1,5 @@
 """The page about one stream: one HTML file with its verdicts, its threshold over time, and thumbnails."""
 
-import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -12,63 +11,39 @@ import torch
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts
+from unseen.report.pictures import Gallery, ImagePages, Thumbnail, document
 from unseen.session import Session
 from unseen.storage.files import replacing
 from unseen.verdicts import Verdicts
 from unseen.version import __version__
 
 SIDE = 112  # pixels of a thumbnail on the page
-SHOWN = 36  # thumbnails at either end of either gallery
 NAMES = 60  # rows of the label space
 SKIPPED = 200
-STYLE = Path(__file__).with_name("stream_page.css")
-
-
-class Thumbnail(NamedTuple):
-    """One image as the report shows it."""
-
-    margin: float
-    key: str
-    nearest: str
-    jpeg: bytes | None
-
-
-@dataclass
-class Gallery:
-    """The images of one verdict with the highest and the lowest margins: a bounded number, however long the stream."""
-
-    thumbnails: list[Thumbnail] = field(default_factory=list)
-
-    def add(self, thumbnail: Thumbnail) -> None:
-        """Add an image; drop those in the middle when there are too many."""
-        self.thumbnails.append(thumbnail)
-        if len(self.thumbnails) > 8 * SHOWN:
-            self.thumbnails = [*self.highest(SHOWN), *self.lowest(SHOWN)]
-
-    def highest(self, count: int) -> list[Thumbnail]:
-        """Return the images with the highest margins, highest first."""
-        return sorted(self.thumbnails, key=lambda one: -one.margin)[:count]
-
-    def lowest(self, count: int) -> list[Thumbnail]:
-        """Return the images with the lowest margins, highest first."""
-        return sorted(self.thumbnails, key=lambda one: -one.margin)[-count:]
 
 
 @dataclass
 class StreamLog:
-    """The verdicts of a run so far, and thumbnails of a few images."""
+    """The verdicts of a run so far, thumbnails of a few images, and pages of all of them on disk."""
 
     known: Gallery = field(default_factory=Gallery)
     unknown: Gallery = field(default_factory=Gallery)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     parts: list[Verdicts] = field(default_factory=list)
+    pages: ImagePages | None = None  # where all images are shown
+
+    @classmethod
+    def beside(cls, report: Path) -> "StreamLog":
+        """Return an empty log whose pages lie beside a report that will be written."""
+        return cls(pages=ImagePages.beside(report))
 
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
         """Keep the verdicts on consecutive images."""
         self.parts.append(verdicts)
         for key, verdict, jpeg in zip(keys, verdicts, jpegs, strict=True):
-            gallery = self.known if verdict.known else self.unknown
-            gallery.add(Thumbnail(verdict.margin, key, verdict.nearest, jpeg))
+            for place in (self.known if verdict.known else self.unknown, self.pages):
+                if place is not None:
+                    place.add(Thumbnail(key, verdict, jpeg))
 
     @property
     def verdicts(self) -> Verdicts:
@@ -89,7 +64,9 @@ class TableSection(NamedTuple):
 def write(
     path: str | Path, log: StreamLog, session: Session, *, title: str, sections: Sequence[TableSection] = ()
 ) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page, whole or not at all, and what is left of the pages of all images."""
+    if log.pages:
+        log.pages.close()
     with replacing(path) as temporary:
         temporary.write_text(page(log, session, title=title, sections=sections), encoding="utf-8")
 
@@ -104,10 +81,7 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
         _section(label_section(session.detector.labels, log)),
         _skipped(log.skipped),
     ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    style = STYLE.read_text(encoding="utf-8")
-    body = "".join(parts)
-    return f'<!doctype html><html lang="en"><head>{head}<style>{style}</style></head><body>{body}</body></html>'
+    return document(title, "".join(parts))
 
 
 def about(session: Session) -> str:
@@ -117,13 +91,14 @@ def about(session: Session) -> str:
         part
         for part in (
             space.manifest.get("corpus", ""),
-            f"{space.manifest['miner']} rule" if "miner" in space.manifest else "",
+            f"miner {space.manifest['miner']}" if "miner" in space.manifest else "",
             f"fingerprint {space.fingerprint[:8]}",
         )
         if part
     )
     return (
-        f"encoder {space.encoder or 'unnamed'} · {len(space.names):,} names + {len(space.negatives):,} negatives "
+        f"encoder {space.encoder or 'unnamed'} · {len(space.names):,} name{'s' * (len(space.names) != 1)} + "
+        f"{len(space.negatives):,} negatives "
         f"({mined}) · detector {session.detector.name} · unseen {__version__}"
     )
 
@@ -153,12 +128,13 @@ def _stream(log: StreamLog, session: Session) -> str:
         "unknown": f"{len(verdicts) - known:,}",
         "skipped": f"{len(log.skipped):,}",
         "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
-        f"threshold, {session.rule.name}": f"{session.threshold:.2f}",
+        f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
     }
     parts = [
         f'<div class="tiles">{"".join(_tile(what, value) for what, value in tiles.items())}</div>',
         "<h2>Margins</h2><p>Score less baseline, in nats, with the threshold at the end of the stream. An image is "
-        "known if its margin is at least the threshold of its time, so early verdicts may differ from the picture.</p>",
+        "known if its margin is at least the threshold at its arrival, so early verdicts may differ from this chart. "
+        "Margins beyond an edge are counted in the outermost bar.</p>",
         legend("known", "unknown", "threshold"),
         charts.histogram(verdicts.margin, verdicts.known, session.threshold),
         "<h2>Over time</h2><p>Every image in order of arrival, and the threshold that each of them met.</p>",
@@ -169,26 +145,12 @@ def _stream(log: StreamLog, session: Session) -> str:
 
 def _galleries(log: StreamLog) -> str:
     known = int(log.verdicts.known.sum())
-    unknown = len(log.verdicts) - known
-    first = _gallery("Known", "Images with one of your names", "known", log.known, known)
-    return first + _gallery("Unknown", "Images with none of your names", "unknown", log.unknown, unknown)
-
-
-def _gallery(title: str, note: str, kind: str, gallery: Gallery, count: int) -> str:
-    ends, more = [gallery.highest(count)], ""
-    if count > 2 * SHOWN:
-        ends, more = [gallery.highest(SHOWN), gallery.lowest(SHOWN)], f" Of {count:,}, the {SHOWN} at either end."
-    figures = "<hr>".join("".join(_figure(kind, one) for one in end) for end in ends)
-    return f'<h2>{title}</h2><p>{note}, highest margin first.{more}</p><div class="pictures">{figures}</div>'
-
-
-def _figure(kind: str, one: Thumbnail) -> str:
-    picture = "<div></div>"
-    if one.jpeg:
-        picture = f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{base64.b64encode(one.jpeg).decode()}">'
-    name = escape(one.nearest) if kind == "known" else f"nearest: {escape(one.nearest)}"
-    caption = f"<b>{name}</b><span>{one.margin:+.2f}</span><span>{escape(Path(one.key).name)}</span>"
-    return f'<figure class="{kind}" title="{escape(one.key)}">{picture}<figcaption>{caption}</figcaption></figure>'
+    sections = [
+        log.known.section("Known", "Images with one of your names", known),
+        log.unknown.section("Unknown", "Images with none of your names", len(log.verdicts) - known),
+        log.pages.section() if log.pages else "",
+    ]
+    return "".join(sections)
 
 
 def _section(section: TableSection) -> str:

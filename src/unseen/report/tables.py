@@ -59,6 +59,7 @@ class MethodLine:
 class Table:
     """Lines that may be compared with one another."""
 
+    suite: str
     kind: str
     order: str
     sets: tuple[str, ...]
@@ -70,7 +71,7 @@ class Table:
     @property
     def title(self) -> str:
         """Return what the lines have in common."""
-        return f"{KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
+        return f"{self.suite}: {KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
 
     @property
     def text_note(self) -> str:
@@ -109,7 +110,7 @@ def _ranked_apart(rows: Sequence[Row]) -> list[str]:
 
 
 def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Suite) -> Table:
-    table = Table(kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
+    table = Table(suite.name, kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
     table.lines.extend(_lines(rows, table, suite.paper))
     return table
 

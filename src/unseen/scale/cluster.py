@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from unseen import version
 from unseen.errors import SettingError, UnseenError, import_extra
 
 T = TypeVar("T")
@@ -53,12 +54,11 @@ def connect(
         _check_listening(address)
         ray.init(address, **settings)
     except Exception as error:  # Ray raises bare ones when a start-up times out
-        raise SettingError(
-            f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
-            "start one with `ray start --head`, or pass --ray local"
-        ) from error
+        raise SettingError(_no_cluster(address, error)) from error
     _keep_stdout_clean()
     try:
+        if address != LOCAL:
+            _check_nodes(ray)
         yield ray
     finally:
         ray.shutdown()
@@ -79,6 +79,15 @@ def cpu_slots(ray: Any) -> float:
     return max(1.0, float(ray.cluster_resources().get("CPU", 1)))
 
 
+def check_gpus(ray: Any, share: float) -> None:
+    """Raise where no GPU is in the cluster: what asks for a share of one would wait for ever."""
+    if share and not ray.cluster_resources().get("GPU", 0):
+        raise SettingError(
+            f"expected a node with a GPU, of which every model gets {share:g}, got a cluster without; "
+            "add one (`ray start --address HEAD:6379 --num-gpus 1`), or ask for none (--device cpu, or --gpus 0)"
+        )
+
+
 def task_results(
     ray: Any, submit: Callable[[T], Any], items: Iterable[T], *, ahead: int, in_order: bool
 ) -> Iterator[Any]:
@@ -94,6 +103,42 @@ def task_results(
         done = [running[0]] if in_order else ray.wait(list(running))[0]
         running = deque(task for task in running if task not in done)
         yield from fetched(ray, done)
+
+
+def _no_cluster(address: str, error: Exception) -> str:
+    if "ersion mismatch" in str(error):
+        return (
+            f"expected a cluster at {address!r} with the Ray and the Python of this machine, got others "
+            f"({' '.join(str(error).split())}); install the same on both"
+        )
+    return (
+        f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
+        "start one with `ray start --head`, or pass --ray local"
+    )
+
+
+def _check_nodes(ray: Any) -> None:
+    """Raise where a node has another version of this package, or none: its results could differ without a word."""
+    strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    task = ray.remote(num_cpus=0, max_retries=0)(_installed_version)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    asked = [task.options(scheduling_strategy=strategy(node["NodeID"], soft=False)).remote() for node in nodes]
+    for node, answer in zip(nodes, asked, strict=True):
+        try:
+            found = f"version {ray.get(answer)}"
+        except ray.exceptions.RayTaskError as error:
+            found = f"none ({_first_line(error.cause)})"
+        except ray.exceptions.RayError:  # the node died meanwhile: whoever gets its work is another
+            continue
+        if found != f"version {version.__version__}":
+            raise SettingError(
+                f"expected unseen {version.__version__} on every node, as here, got {found} on "
+                f"{node['NodeManagerAddress']}; install the same version there"
+            )
+
+
+def _installed_version() -> str:
+    return version.__version__
 
 
 def _check_listening(address: str) -> None:

@@ -1,9 +1,9 @@
 """Images to a folder of features on Ray.
 
 The driver divides what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
-encoded and written by an actor that holds the model, and reported as one small row. Ray Data moves the shards: it
-holds decoding back when pixels pile up, restarts what died and runs its shard again. It would do so for ever, also
-where a picture kills the worker; so attempts are counted, and a shard that died too often is given up and named.
+encoded and written by an actor that holds the model, and reported as one small row. A few shards wait at every actor,
+so that pixels do not pile up. What a dead worker or node had is done again by another; a shard that died too often, as
+where a picture kills the worker, is given up and named.
 
 A shard's file has a name that follows from the plan, and appears whole; so a shard that ran twice is one file, and
 after a kill the same command finds what is written and plans the rest. Nothing is appended, hence nothing can be lost
@@ -12,31 +12,30 @@ or doubled.
 
 import hashlib
 import json
-import logging
-import pickle
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import load_encoder
+from unseen.encoders.device import named_precision
 from unseen.errors import DataError, SettingError, check_choice
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Entry, Image, Skipped, find_images, read_entries
 from unseen.images.sources import VIDEO_SUFFIXES
-from unseen.scale.cluster import fetched, module
+from unseen.scale import cluster
+from unseen.scale.pool import ActorPool, Died
 from unseen.storage.remote import Location, location
 
 SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
 RETRY_WAITS = (0.5, 2.0)  # seconds before a write is tried again
-MAX_ATTEMPTS = 4  # at one shard: more deaths than that are no accident
 MAX_FAILED_SHARDS = 3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
 DECODE_CPUS = 0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
 
@@ -97,6 +96,8 @@ class EncodeJob(NamedTuple):
     device: str | None
     batch: int = 64
     actors: int | None = None
+    gpus: float = 1.0  # share of a GPU that an actor gets, where there are GPUs
+    precision: str | None = None
 
 
 def plan(
@@ -111,11 +112,13 @@ def plan(
 ) -> EncodePlan:
     """Return the shards that are not yet in the folder; the folder is claimed for the encoder."""
     check_choice("a format", form, FORMATS)
+    named_precision(job.precision)
     if any(location(source).suffix.lower() in VIDEO_SUFFIXES for source in sources):
         raise SettingError("expected pictures with --ray, got a video: its frames come one by one; encode it without")
+    cluster.check_gpus(ray, job.gpus if _uses_gpus(ray, job) else 0)
     entries = list(find_images(list(sources), root=root))
     folder = location(output).absolute()
-    model = EncoderInfo(*fetched(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
+    model = EncoderInfo(*cluster.fetched(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
     claim_folder(folder, model.name, model.fingerprint)
     done = _done_entries(folder)
     missing = [one for one in _place_entries(entries, done) if (one.entry.path, one.entry.identity) not in done]
@@ -131,9 +134,7 @@ def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
         return
     left = {shard.name: shard for shard in plan.shards}
     reasons = []
-    counter = ray.remote(_AttemptCounter).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
-    attempts = counter.remote(MAX_ATTEMPTS)
-    for done in _shard_results(ray, _dataset(ray, plan, job, attempts)):
+    for done in _shard_results(ray, plan, job):
         if done.error:
             reasons.append(done.error)
         elif left.pop(done.name, None):
@@ -142,33 +143,30 @@ def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
         if len(reasons) > MAX_FAILED_SHARDS:
             break
     if left:
-        raise DataError(_undone_message(left.values(), (*reasons, "their workers died again and again")[0]))
+        raise DataError(_undone_message(left.values(), reasons[0]))
 
 
-def _shard_results(ray: Any, flow: Any) -> Iterator[ShardResult]:
-    try:
-        for row in flow.iter_rows():
-            skipped = tuple(Skipped(*one) for one in json.loads(row["skipped"]))
-            yield ShardResult(row["name"], row["encoded"], skipped, row["error"])
-    except ray.exceptions.RayError as error:  # more than the few broken shards that are let pass
-        yield ShardResult("", 0, (), str(error).strip().splitlines()[-1])
-
-
-def _dataset(ray: Any, plan: EncodePlan, job: EncodeJob, attempts: Any) -> Any:
-    _silence_progress(ray)
-    gpus = job.device.startswith("cuda") if job.device else ray.cluster_resources().get("GPU", 0) > 0
-    actors = min(job.actors or _actors(ray, gpus=gpus), len(plan.shards))
-    share: dict[str, float] = {"num_gpus": 1, "num_cpus": 1} if gpus else {"num_cpus": 1 - DECODE_CPUS}
-    items = [{"name": shard.name, "inputs": pickle.dumps(shard.inputs)} for shard in plan.shards]
-    flow = ray.data.from_items(items, override_num_blocks=len(items))
-    flow = flow.map(_Decode(plan.model.prepare, attempts), num_cpus=1 if gpus else DECODE_CPUS)
+def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
+    gpus = _uses_gpus(ray, job)
+    # beside a GPU all cores decode: models that held them would wait for pixels that nobody could make
+    share = {"num_gpus": job.gpus, "num_cpus": 0} if gpus else {"num_cpus": 1 - DECODE_CPUS}
+    actor = ray.remote(max_restarts=0, max_task_retries=0, **share)(EncoderActor)
     located = job._replace(encoder=_absolute_name(job.encoder))
-    return flow.map(
-        _Encode,
-        fn_constructor_args=(located, plan.folder, plan.model.fingerprint, attempts),
-        compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
-        **share,
-    )
+    decode = ray.remote(max_retries=0, num_cpus=1 if gpus else DECODE_CPUS)(decode_shard)
+    prepare, shards = ray.put(plan.model.prepare), {shard.name: shard for shard in plan.shards}
+
+    def submit(actor: Any, name: str) -> Any:
+        return actor.encode.remote(decode.remote(prepare, shards[name]))
+
+    count = min(job.actors or _actors(ray, job, gpus=gpus), len(plan.shards))
+    start = partial(actor.remote, located, plan.folder, plan.model.fingerprint)
+    workers = ActorPool(ray, start, lambda actor: actor.load.remote(), count)
+    try:
+        for name, found in workers.results(shards, submit):
+            died = f"the workers that tried it died, each time ({found.reason})" if isinstance(found, Died) else ""
+            yield ShardResult(name, 0, (), died) if died else found
+    finally:
+        workers.stop()
 
 
 def _check_shared_folder(folder: Location, done: ShardResult) -> None:
@@ -179,88 +177,68 @@ def _check_shared_folder(folder: Location, done: ShardResult) -> None:
         )
 
 
-class _AttemptCounter:
-    """Count how often each piece of work was begun: Ray begins it again when a worker dies."""
+class DecodedShard(NamedTuple):
+    """The pixels of a shard, what is known of each picture, and what could not be read."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.begun = limit, Counter[str]()
-
-    def begin(self, work: str) -> bool:
-        self.begun[work] += 1
-        return self.begun[work] <= self.limit
-
-
-def _begin_attempt(attempts: Any, work: str) -> None:
-    if not module().get(attempts.begin.remote(work)):
-        raise DataError("the workers that tried it died, each time; look for a picture that is too large to decode")
+    name: str
+    rows: list[dict[str, Any]]
+    skipped: tuple[Skipped, ...]
+    pixels: np.ndarray[Any, Any]
+    error: str = ""
 
 
-def _errors_as_rows(work: Callable[[Any, Any], dict[str, Any]]) -> Callable[[Any, Any], dict[str, Any]]:
-    """Return a stage that tells why a shard failed instead of raising, and hands on what failed before."""
-
-    @wraps(work)
-    def stage(self: Any, row: dict[str, Any]) -> dict[str, Any]:
-        if row.get("error"):
-            return {"name": row["name"], "encoded": 0, "skipped": "[]", "error": row["error"]}
-        try:
-            _begin_attempt(self.attempts, f"{type(self).__name__} {row['name']}")
-            return work(self, row) | {"error": ""}
-        except Exception as error:
-            empty = {"rows": "[]", "pixels": b"", "dtype": "uint8", "shape": "[0]", "encoded": 0, "skipped": "[]"}
-            return {"name": row["name"], **empty, "error": str(error) or type(error).__name__}
-
-    return stage
-
-
-class _Decode:
-    """Make the pixels of a shard; what cannot be read is written down."""
-
-    def __init__(self, prepare: Prepare, attempts: Any) -> None:
-        self.prepare, self.attempts = prepare, attempts
-
-    @_errors_as_rows
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        inputs: tuple[PlacedEntry, ...] = pickle.loads(row["inputs"])
-        (batch,) = read_entries([one.entry for one in inputs], size=len(inputs))
+def decode_shard(prepare: Prepare, shard: Shard) -> DecodedShard:
+    """Return the pixels of a shard; runs in a task."""
+    try:
+        (batch,) = read_entries([one.entry for one in shard.inputs], size=len(shard.inputs))
         rows = [
             {"key": image.path, "identity": image.identity, "label": image.label, "index": one.place}
-            for one, image in zip(inputs, batch.rows, strict=True)
+            for one, image in zip(shard.inputs, batch.rows, strict=True)
             if isinstance(image, Image)
         ]
-        pixels = self.prepare(batch.images).numpy() if rows else np.empty(0, np.uint8)
-        return {
-            "name": row["name"],
-            "rows": json.dumps(rows),
-            "skipped": json.dumps([(one.path, one.reason) for one in batch.skipped]),
-            "pixels": pixels.tobytes(),
-            "dtype": str(pixels.dtype),
-            "shape": json.dumps(pixels.shape),
-        }
+        pixels = prepare(batch.images).numpy() if rows else np.empty(0, np.uint8)
+        return DecodedShard(shard.name, rows, tuple(batch.skipped), pixels)
+    except Exception as error:
+        return DecodedShard(shard.name, [], (), np.empty(0, np.uint8), str(error) or type(error).__name__)
 
 
-class _Encode:
-    """Hold the model, encode shards, write them."""
+class EncoderActor:
+    """What runs in an actor: one model, which encodes shards and writes them."""
 
-    def __init__(self, job: EncodeJob, folder: Location, fingerprint: str, attempts: Any) -> None:
+    def __init__(self, job: EncodeJob, folder: Location, fingerprint: str) -> None:
         if not torch.cuda.is_available():
             torch.set_num_threads(1)  # one actor a core: threads of several would only wait for each other
-        self.model = load_encoder(job.encoder, device=job.device)
-        if self.model.fingerprint != fingerprint:
+        self.job, self.folder, self.fingerprint, self.batch = job, folder, fingerprint, job.batch
+
+    def load(self) -> None:
+        """Load the model; it must be that of the driver."""
+        dtype = named_precision(self.job.precision)
+        self.model = load_encoder(self.job.encoder, device=self.job.device, dtype=dtype)
+        if self.model.fingerprint != self.fingerprint:
             raise DataError(
-                f"expected the encoder {fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}; "
+                f"expected the encoder {self.fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}; "
                 "put the same model on all of them"
             )
-        self.batch, self.folder, self.attempts = job.batch, folder, attempts
 
-    @_errors_as_rows
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        rows = json.loads(row["rows"])
-        if rows:
-            array = np.frombuffer(row["pixels"], row["dtype"]).reshape(json.loads(row["shape"]))
-            pixels = torch.from_numpy(array.copy())
-            z = torch.cat([self.model.vectors(part).cpu() for part in pixels.split(self.batch)])
-            _with_retries(partial(write_shard, self.folder / row["name"], z, rows, self.model.fingerprint))
-        return {"name": row["name"], "encoded": len(rows), "skipped": row["skipped"]}
+    def encode(self, shard: DecodedShard) -> ShardResult:
+        """Write the vectors of a shard as one file, and tell why not where that fails."""
+        try:
+            if shard.rows:
+                z = self.vectors(torch.from_numpy(shard.pixels.copy()))
+                _with_retries(partial(write_shard, self.folder / shard.name, z, shard.rows, self.fingerprint))
+            return ShardResult(shard.name, len(shard.rows), shard.skipped, shard.error)
+        except Exception as error:
+            return ShardResult(shard.name, 0, (), str(error) or type(error).__name__)
+
+    def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
+        """Return one vector per image; a batch that does not fit in the memory of a GPU is halved, and stays so."""
+        while True:
+            try:
+                return torch.cat([self.model.vectors(part).cpu() for part in pixels.split(self.batch)])
+            except torch.OutOfMemoryError:
+                if self.batch == 1:
+                    raise
+                self.batch //= 2
 
 
 def _with_retries(work: Callable[[], None]) -> None:
@@ -306,17 +284,13 @@ def _shard_name(started: int, number: int, inputs: Sequence[PlacedEntry], model:
     return f"{started:020d}-{number:06d}-{digest[:12]}.{form}"
 
 
-def _actors(ray: Any, *, gpus: bool) -> int:
+def _uses_gpus(ray: Any, job: EncodeJob) -> bool:
+    return job.device.startswith("cuda") if job.device else ray.cluster_resources().get("GPU", 0) > 0
+
+
+def _actors(ray: Any, job: EncodeJob, *, gpus: bool) -> int:
     resources = ray.cluster_resources()
-    return max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
-
-
-def _silence_progress(ray: Any) -> None:
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False  # the command has a bar of its own
-    context.print_on_execution_start = False
-    context.max_errored_blocks = MAX_FAILED_SHARDS
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it has to say is in our error, the rest in its log
+    return max(1, int(resources.get("GPU", 1) / job.gpus if gpus else resources.get("CPU", 1)))
 
 
 def _undone_message(shards: Any, reason: str) -> str:

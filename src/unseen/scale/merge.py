@@ -1,10 +1,10 @@
-"""One logical stream too fast for one machine: observers side by side whose states are merged now and then.
+"""One logical stream too fast for one machine: observers side by side, each with a part of every round of samples.
 
-**An approximation, and an explicit choice.** Algorithm 1 is a chain: each sample is scored by a bank that all earlier
-samples have taught. Here every observer starts a round with the same state, sees only its own part of the round, and
-at the end the states are merged. docs/scale.md has what that costs in AUROC; one observer is exactly the sequential
-result. A round is a pure function of (state, samples), so the same samples give the same numbers on any machine, in any
-order, and however often an observer died on the way.
+Every observer judges its part by the state at the start of the round; then what all parts teach becomes the next state.
+The recommended detector changes its state only at fixed counts, and no round crosses one: the result is the sequential
+one. Algorithm 1 is a chain, each sample scored by a bank that all earlier samples have taught; there it is an
+approximation, and docs/scale.md has what it costs. A round is a pure function of (state, samples), so the same samples
+give the same numbers on any machine, in any order, and however often an observer died on the way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from unseen.detectors import Detector, Reading
 from unseen.detectors.merging import MERGE_RULES, MergeRule
-from unseen.detectors.state import map_state
 from unseen.errors import SettingError, check_choice
 from unseen.scale.cluster import cpu_slots, fetched
 
@@ -32,23 +31,25 @@ class LocalObservers:
     """Observers one after another in this process: the reference for any other kind."""
 
     def observe(
-        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
-    ) -> list[tuple[Reading, Any]]:
-        """Return, for every part, its readings and the state after it, all from the same `state`."""
-        return [detector.observe(state, part) for part in parts]
+        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]], rule: MergeRule
+    ) -> tuple[list[Reading], Any]:
+        """Return the readings of every part, all judged by `state`, and the state after all of them."""
+        readings, taught = zip(*(detector.observe_part(state, part) for part in parts), strict=True)
+        return list(readings), detector.merge(state, taught, rule=rule)
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedDetector(Detector[Any]):
-    """A detector that several observers run side by side, merged after every `every` samples of the stream.
+    """A detector that several observers run side by side, merged after every `every` samples of the stream at most.
 
-    It is used like the detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call
-    of `observe` ends with a merge, so divide a stream into calls at multiples of `every`.
+    The detector says where one observer must begin alone, and where merges must come sooner. It is used like the
+    detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call of `observe` ends
+    with a merge, so where a merge approximates, divide a stream into calls at multiples of `every`.
     """
 
     detector: Detector[Any]
     shards: int = 2
-    every: int = 1024
+    every: int = 256
     rule: MergeRule = "mean"  # how moves of banks are put together; sums need no rule
     split: Split = "interleaved"  # each sample to the next observer, or consecutive samples to each
     observers: LocalObservers = field(default_factory=LocalObservers)
@@ -68,7 +69,7 @@ class ShardedDetector(Detector[Any]):
             )
         check_choice("a rule", self.rule, MERGE_RULES)
         check_choice("a split", self.split, SPLITS)
-        self.detector.merge(self.detector.start(), [self.detector.start()])  # says so where states do not merge
+        self.detector.check_merges()
         for name in ("name", "derives_baseline", "parts", "merges"):
             object.__setattr__(self, name, getattr(self.detector, name))
 
@@ -85,20 +86,23 @@ class ShardedDetector(Detector[Any]):
 
     def learn(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
         """Learn from one round, shared out, and merge."""
-        if not len(z):
-            return self.detector.observe(state, z)
         places = split_round(len(z), self.shards, self.split)
-        done = self.observers.observe(self.detector, state, [z[own].contiguous() for own in places])
-        readings, ends = zip(*done, strict=True)
+        if len(places) < 2:
+            return self.detector.observe(state, z)
+        parts = [z[own].contiguous() for own in places]
+        readings, state = self.observers.observe(self.detector, state, parts, self.rule)
         arrival = torch.cat(places).argsort()
-        joined = Reading(*(column[arrival.to(column.device)] for column in Reading.joined(list(readings))))
-        return joined, self.detector.merge(state, ends, rule=self.rule)
+        return Reading(*(column[arrival.to(column.device)] for column in Reading.joined(readings))), state
 
     def observe(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
         """Learn from `z` round by round; return the readings in arrival order and the merged state."""
-        readings = []
-        for block in z.split(self.every):  # observers check and normalise: once, or bits would move
-            reading, state = self.learn(state, block)
+        readings: list[Reading] = []
+        rest = z  # observers check and normalise: once, or bits would move
+        while len(rest) or not readings:
+            alone = self.detector.unshared(state)
+            size = alone or self.detector.merge_interval(state, self.every)
+            block, rest = rest[:size], rest[size:]
+            reading, state = (self.detector.observe if alone else self.learn)(state, block)
             readings.append(reading)
         return Reading.joined(readings), state
 
@@ -117,33 +121,72 @@ def split_round(count: int, shards: int, split: Split) -> list[Int[Tensor, " n"]
     return [samples[first::shards] for first in range(min(shards, count))]
 
 
+class Change(NamedTuple):
+    """How an actor gets to the state of a round: from that of the round before, or from nothing."""
+
+    round: int
+    rule: MergeRule
+    taught: Sequence[Any] | None  # in the round before; None where `state` is sent
+    state: Any = None
+
+
 class ObserverActor:
-    """What runs in an actor: one detector, built once, and no state between two rounds."""
+    """What runs in an actor: one detector, and the state of the last round, so that only what was taught is sent."""
 
     def __init__(self, detector: Detector[Any], threads: int) -> None:
         # a matrix product rounds by the number of its threads
         torch.set_num_threads(threads)
-        self.detector = detector
+        self.detector, self.round, self.state = detector, -1, None
 
-    def observe(self, state: Any, part: Float[Tensor, "n d"]) -> tuple[Reading, Any]:
-        """Return the readings of a part and the state after it."""
-        # cloned, because what comes out of the object store is aligned otherwise, and rounding follows
-        return self.detector.observe(map_state(torch.clone, state), part.clone())
+    def observe(self, change: Change, part: Float[Tensor, "n d"]) -> tuple[Reading, Any] | None:
+        """Return the readings of a part and what it teaches; None where this actor lacks the state before."""
+        change = owned(change)
+        if change.taught is None:
+            self.state = change.state
+        elif self.round == change.round - 1:
+            self.state = self.detector.merge(self.state, change.taught, rule=change.rule)
+        elif self.round != change.round:  # it died meanwhile, or had no part in the round before
+            return None
+        self.round = change.round
+        return self.detector.observe_part(self.state, part.clone())
 
 
-@dataclass(frozen=True)
 class RayObservers(LocalObservers):
     """Observers as Ray actors. One that dies is started again and given its part again: nothing is lost by that."""
 
-    ray: Any
-    actors: Sequence[Any]
+    def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
+        self.ray, self.actors = ray, actors
+        self._round, self._state = 0, None  # the last round, and the state after it
+        self._taught: Sequence[Any] = ()
 
     def observe(
-        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]]
-    ) -> list[tuple[Reading, Any]]:
-        shared = self.ray.put(state)
-        done = [actor.observe.remote(shared, part) for actor, part in zip(self.actors, parts, strict=False)]
-        return list(fetched(self.ray, done))
+        self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]], rule: MergeRule
+    ) -> tuple[list[Reading], Any]:
+        self._round += 1
+        whole = Change(self._round, rule, None, state)
+        follows = self._taught and state is self._state and not isinstance(self._taught[0], type(state))
+        change = Change(self._round, rule, self._taught) if follows else whole  # one state is less than one of each
+        done = self._answers(change, range(len(parts)), parts)
+        done |= self._answers(whole, [place for place, answer in done.items() if answer is None], parts)
+        readings, self._taught = zip(*(owned(done[place]) for place in range(len(parts))), strict=True)
+        self._state = detector.merge(state, self._taught, rule=rule)
+        return list(readings), self._state
+
+    def _answers(self, change: Change, places: Sequence[int], parts: Sequence[Tensor]) -> dict[int, Any]:
+        """Return what the actors of these places answer."""
+        sent = self.ray.put(change) if places else None
+        asked = [self.actors[place].observe.remote(sent, parts[place]) for place in places]
+        return dict(zip(places, fetched(self.ray, asked), strict=True))
+
+
+def owned(value: Any) -> Any:
+    """Return a copy of all tensors: what comes out of the object store is aligned otherwise, and rounding follows."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, tuple):
+        parts = map(owned, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.labels.vectors import Rows, WordChunk, candidates, chunk_corpus, distinct_rows
 from unseen.progress import Progress, no_progress
 from unseen.scale import cluster
+from unseen.scale.pool import ActorPool, Died
 
-AHEAD = 2  # chunks that wait at an actor, so that it never waits for us
+MAX_RETRIES = 5  # of a choice whose worker or node died
 
 
 class EncoderIdentity(NamedTuple):
@@ -65,48 +66,58 @@ def mine(
     progress: Progress = no_progress,
 ) -> Iterator[tuple[str, LabelSpace]]:
     """Yield one label space for each entry of `spaces` (what to call it, and its names), in that order."""
+    cluster.check_gpus(ray, gpus)
     slots = cluster.cpu_slots(ray)
     count = workers or max(1, int(slots))
-    options = {"num_cpus": min(1.0, slots / count), "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
+    options = {"num_cpus": min(1.0, slots / count), "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
     actor_class = ray.remote(**options)(TextEncoderActor)
-    actors = [actor_class.remote(load, torch.get_num_threads()) for _ in range(count)]
+    start = partial(actor_class.remote, load, torch.get_num_threads())
+    pool = ActorPool(ray, start, lambda actor: actor.identity.remote(), count)
     try:
-        identity = _same_identity(cluster.fetched(ray, [actor.identity.remote() for actor in actors]))
+        identity = pool.wait_for_one()
         chunks = chunk_corpus(spec.corpus, identity, spec.corpus_prompts, cache=cache)
-        _encode_missing(ray, actors, chunks, progress)
-        anchors = [actors[i % count].names.remote(spec.prompt, list(names)) for i, names in enumerate(spaces.values())]
-        ray.wait(anchors, num_returns=len(anchors))
+        _encode_missing(pool, chunks, progress)
+        anchors = _encode_names(pool, spaces, spec)
+        _check_identity(pool.answers)
     finally:
-        for actor in actors:
-            ray.kill(actor)
-    yield from _choose_negatives(ray, spaces, anchors, chunks, spec, identity)
+        pool.stop()
+    yield from _choose_negatives(ray, spaces, [ray.put(anchors[name]) for name in spaces], chunks, spec, identity)
 
 
-def _same_identity(found: Sequence[EncoderIdentity]) -> EncoderIdentity:
+def _check_identity(found: Sequence[EncoderIdentity]) -> None:
     if len(set(found)) > 1:
         raise EncoderError(
             f"expected one encoder on every node, got {sorted({one.text_fingerprint[:8] for one in found})}; "
             "put the same model files on all of them"
         )
-    return found[0]
 
 
-def _encode_missing(ray: Any, actors: Sequence[Any], chunks: Sequence[WordChunk], progress: Progress) -> None:
+def _encode_missing(pool: ActorPool, chunks: Sequence[WordChunk], progress: Progress) -> None:
     """Encode what no earlier run has, a few chunks at a time on every actor, and keep it."""
-    waiting = [chunk for chunk in chunks if not chunk.is_cached]
+    waiting = {chunk.path: chunk for chunk in chunks if not chunk.is_cached}
     total = sum(len(chunk.words) for chunk in chunks)
-    done = total - sum(len(chunk.words) for chunk in waiting)
+    done = total - sum(len(chunk.words) for chunk in waiting.values())
     progress(done, total)
-    free, running = list(actors) * AHEAD, dict[Any, tuple[Any, WordChunk]]()
-    while waiting or running:
-        while waiting and free:
-            actor, chunk = free.pop(), waiting.pop()
-            running[actor.vectors.remote(chunk)] = (actor, chunk)
-        for ref in ray.wait(list(running))[0]:
-            actor, chunk = running.pop(ref)
-            chunk.write(cluster.fetched(ray, ref))
-            free.append(actor)
-            progress(done := done + len(chunk.words), total)
+    for path, vectors in pool.results(waiting, lambda actor, path: actor.vectors.remote(waiting[path])):
+        _check_identity(pool.answers)
+        waiting[path].write(_alive(vectors))
+        progress(done := done + len(waiting[path].words), total)
+
+
+def _encode_names(
+    pool: ActorPool, spaces: Mapping[str, Sequence[str]], spec: MiningSpec
+) -> dict[str, Float[Tensor, "K d"]]:
+    encoded = pool.results(spaces, lambda actor, name: actor.names.remote(spec.prompt, list(spaces[name])))
+    return {name: _alive(anchors) for name, anchors in encoded}
+
+
+def _alive(found: Any) -> Any:
+    if isinstance(found, Died):
+        raise EncoderError(
+            f"expected vectors of words, got workers that died each time ({found.reason}); look for a node without "
+            "memory for the model; what is encoded is kept"
+        )
+    return found
 
 
 def _choose_negatives(
@@ -117,7 +128,7 @@ def _choose_negatives(
     spec: MiningSpec,
     identity: EncoderIdentity,
 ) -> Iterator[tuple[str, LabelSpace]]:
-    task = ray.remote(num_cpus=1, max_retries=-1)(choose_for_names)
+    task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(choose_for_names)
     vectors = {chunk.path: ray.put(chunk.read()) for chunk in chunks}
     shared = ray.put((list(chunks), vectors, spec, identity, torch.get_num_threads()))
     chosen = [task.remote(list(names), own, shared) for names, own in zip(spaces.values(), anchors, strict=True)]

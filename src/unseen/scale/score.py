@@ -1,4 +1,7 @@
-"""Score many streams on Ray: a stream is one task, because what it learns from a sample depends on those before."""
+"""Score many streams on Ray: a stream is sequential, because what it learns from a sample depends on those before.
+
+So a long stream is one task. Sending a task takes milliseconds; short streams share one.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,34 +11,57 @@ from torch import Tensor
 
 from unseen.detectors import Reading
 from unseen.keyed import KeyedStream, StreamJob, StreamResult, StreamRunner
-from unseen.scale.cluster import task_results
+from unseen.scale.cluster import cpu_slots, task_results
 from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts
 
-AHEAD = 2  # streams sent out per core
+MAX_RETRIES = 5  # of a task whose worker or node died
+AHEAD = 2  # tasks sent out per core
+TASK_SAMPLES = 2048  # streams of fewer samples share a task
+TASKS_PER_SLOT = 4  # at least, where there are enough streams: cores should end at about the same time
 
 
 def on_ray(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
     """Return a runner that scores streams on Ray and yields each result when it is done.
 
-    A task is pure: it gets a stream and its state and returns both. One whose worker dies is run again and gives the
+    A task is pure: it gets streams and their states and returns both. One whose worker dies is run again and gives the
     same, to the last bit, as on one machine; the states are the driver's to keep.
     """
 
     def run(
         job: StreamJob, streams: Sequence[KeyedStream], z: Tensor, states: Mapping[str, bytes]
     ) -> Iterator[StreamResult]:
-        task, shared = ray.remote(max_retries=5)(_run_stream), ray.put(job)
+        task, shared = ray.remote(max_retries=MAX_RETRIES)(_run_streams), ray.put(job)
 
-        def submit(stream: KeyedStream) -> Any:
-            return task.remote(shared, stream.key, z[stream.rows].numpy(), states.get(stream.key))
+        def submit(group: Sequence[KeyedStream]) -> Any:
+            parts = [(stream.key, z[stream.rows].numpy(), states.get(stream.key)) for stream in group]
+            return task.remote(shared, parts)
 
-        # the longest first: else the last worker may be left with the longest stream
-        longest_first = sorted(streams, key=lambda stream: -len(stream.rows))
-        for part in task_results(ray, submit, longest_first, ahead=ahead, in_order=False):
-            yield _result(job.spec.labels.names, *part)
+        samples = min(TASK_SAMPLES, len(z) // (TASKS_PER_SLOT * int(cpu_slots(ray))))
+        for results in task_results(ray, submit, grouped(streams, samples), ahead=ahead, in_order=False):
+            yield from (_result(job.spec.labels.names, *part) for part in results)
 
     return run
+
+
+def grouped(streams: Sequence[KeyedStream], samples: int) -> list[list[KeyedStream]]:
+    """Return the streams in groups of at least so many samples, but for the last; the longest streams come first.
+
+    Else the last worker may be left with the longest stream.
+    """
+    groups: list[list[KeyedStream]] = []
+    room = 0
+    for stream in sorted(streams, key=lambda stream: -len(stream.rows)):
+        if room <= 0:
+            groups.append([])
+            room = samples
+        groups[-1].append(stream)
+        room -= len(stream.rows)
+    return groups
+
+
+def _run_streams(job: StreamJob, streams: Sequence[tuple[str, Any, bytes | None]]) -> list[Any]:
+    return [_run_stream(job, *stream) for stream in streams]
 
 
 def _run_stream(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:

@@ -7,15 +7,17 @@ again with newer snapshots.
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from unseen.errors import DataError, StateError
 from unseen.progress import Progress, no_progress
-from unseen.serve.stream.config import STREAM_ID
+from unseen.serve.stream.config import STREAM_ID, read_config
 from unseen.serve.stream.folder import exclusive_lock
-from unseen.serve.stream.journal import RESTORE, Tip
-from unseen.serve.stream.snapshots import AUTO, KEPT, RESTORED
+from unseen.serve.stream.journal import EDIT, MOMENTS, RESTORE, TIP, Tip, remove_after
+from unseen.serve.stream.snapshots import AUTO, BEFORE, KEPT, RESTORED, SnapshotFolder
 from unseen.storage.files import sync_folder
 
 TRIES = 5  # of a stream whose snapshots change faster than they are copied
@@ -43,8 +45,11 @@ def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
     return len(copied)
 
 
-def restore(source: Path, data: Path) -> int:
-    """Put a backup where a service will find it, and return how many streams it has; a folder in use is refused."""
+def restore(source: Path, data: Path, until: float | None = None) -> int:
+    """Put a backup where a service will find it, and return how many streams it has; a folder in use is refused.
+
+    With `until`, a time of the epoch, every stream goes back to what it had acknowledged by then, to the second.
+    """
     if not (source / "streams").is_dir():
         raise DataError(f"expected a folder that `unseen backup` made, got {source}; check the path")
     if data.exists() and any(path.name != "lock" for path in data.iterdir()):
@@ -54,11 +59,48 @@ def restore(source: Path, data: Path) -> int:
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(source, half)
     half.chmod(0o700)
+    if until is not None:
+        for folder in stream_folders(half):
+            go_back(folder, until)
     shutil.rmtree(data, ignore_errors=True)
     data.parent.mkdir(parents=True, exist_ok=True)
     half.rename(data)
     sync_folder(data.parent)
     return len(stream_folders(data))
+
+
+def go_back(folder: Path, until: float) -> None:
+    """Drop everything from a copied stream that came after a moment, or the stream if it was created later."""
+    if datetime.fromisoformat(read_config(folder).created).timestamp() > until:
+        shutil.rmtree(folder)
+    elif (folder / "journal.db").exists():
+        _cut(folder, until)
+
+
+def _cut(folder: Path, until: float) -> None:
+    with closing(sqlite3.connect(folder / "journal.db")) as db, db:
+        db.execute(MOMENTS)
+        last, first = db.execute("SELECT ifnull(max(id), 0), ifnull(min(id), 1) FROM entries").fetchone()
+        later = db.execute("SELECT min(entry) FROM moments WHERE time > ?", (until,)).fetchone()[0]
+        entry = last if later is None else later - 1
+        snapshots = SnapshotFolder(folder / "snapshots", 0)
+        bases = [saved.entry for saved in snapshots.all() if saved.entry <= entry]
+        if first > max(bases, default=1):
+            raise _too_long_ago(folder, db, [saved.entry for saved in snapshots.all()])
+        remove_after(db, entry)
+    for saved in snapshots.all(AUTO, KEPT, RESTORED, BEFORE):
+        if saved.entry > entry:
+            saved.path.unlink()
+    Tip(folder / TIP).write(entry)
+
+
+def _too_long_ago(folder: Path, db: sqlite3.Connection, snapshots: Sequence[int]) -> StateError:
+    row = db.execute("SELECT min(time) FROM moments WHERE entry >= ?", (min(snapshots, default=1),)).fetchone()
+    earliest = datetime.fromtimestamp(row[0] or 0, UTC).isoformat(timespec="seconds")
+    return StateError(
+        f"expected a moment from {earliest} on, got one before what stream {folder.name} still has; take an older "
+        "backup, and let the service retain more samples (--retain)"
+    )
 
 
 def stream_folders(data: Path) -> list[Path]:
@@ -99,6 +141,8 @@ def _copy_once(folder: Path, target: Path) -> None:
         shutil.copy2(path, target / "snapshots" / path.name)
     if (folder / "journal.db").exists():
         _copy_journal(folder / "journal.db", target / "journal.db")
+    if (folder / "spaces").is_dir():  # after the journal: an edit writes its label space first
+        shutil.copytree(folder / "spaces", target / "spaces", ignore=shutil.ignore_patterns(".*"))
 
 
 def _copy_journal(path: Path, target: Path) -> None:
@@ -123,7 +167,9 @@ def _is_whole(target: Path) -> bool:
     copy = sqlite3.connect(target / "journal.db")
     try:
         first, last = copy.execute("SELECT ifnull(min(id), 1), ifnull(max(id), 0) FROM entries").fetchone()
-        states = copy.execute("SELECT id FROM entries WHERE kind = ? AND id > ?", (RESTORE, newest)).fetchall()
+        states = copy.execute(
+            "SELECT id FROM entries WHERE kind IN (?, ?) AND id > ?", (RESTORE, EDIT, newest)
+        ).fetchall()
     finally:
         copy.close()
     kept = {int(entry) for kind, _, entry in names if kind == RESTORED}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unseen.errors import ServiceError
 from unseen.progress import Progress, no_progress
+from unseen.serve.client_edits import RemoteEdits
 
 RAW = {"content-type": "application/octet-stream"}
 RETRIED = (429, 502, 503, 504, 507)
@@ -40,15 +41,21 @@ class Client:
         self.retries = retries
 
     def create(
-        self, file: str | Path | None = None, *, key: str | None = None, progress: Progress = no_progress, **wanted: Any
+        self,
+        file: str | Path | None = None,
+        *,
+        examples: str | Path | None = None,
+        key: str | None = None,
+        progress: Progress = no_progress,
+        **wanted: Any,
     ) -> Remote:
         """Create a stream from `names=[...]`, or from a label space file, with the options of POST /v1/streams.
 
-        Waits until it is there, however long that takes; with the same `key` a stream is created once.
+        `examples` is a file of labelled features, from `unseen encode` of a folder per class. Waits until the stream is
+        there, however long that takes; with the same `key` a stream is created once.
         """
-        body: dict[str, Any] = {"json": wanted}
-        if file is not None:
-            body = {"files": {"space": Path(file).read_bytes()}, "data": {"stream": dumps(wanted)}}
+        files = {name: Path(path).read_bytes() for name, path in {"space": file, "examples": examples}.items() if path}
+        body: dict[str, Any] = {"files": files, "data": {"stream": dumps(wanted)}} if files else {"json": wanted}
         headers = {"idempotency-key": key or uuid.uuid4().hex}
         answer = self.ask("POST", "/v1/streams", again=True, headers=headers, **body)
         made = answer.json()
@@ -110,8 +117,10 @@ class Client:
         self.close()
 
 
-class Remote:
+class Remote(RemoteEdits):
     """One stream of a service."""
+
+    client: Client
 
     def __init__(self, client: Client, key: str) -> None:
         self.client, self.id, self._path = client, key, f"/v1/streams/{key}"
@@ -158,6 +167,10 @@ class Remote:
         answer = self.client.ask("GET", f"{self._path}/state", again=True)
         Path(path).write_bytes(answer.content)
         return int(answer.headers["x-unseen-seq"])
+
+    def space(self, path: str | Path) -> None:
+        """Download the label space of now, for `LabelSpace.load`: the state needs it."""
+        Path(path).write_bytes(self.client.ask("GET", f"{self._path}/space", again=True).content)
 
     def snapshot(self) -> int:
         """Keep the state as it is and return the snapshot's number."""

@@ -7,6 +7,7 @@ import resource
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -37,7 +38,7 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     app = create_app(service)
     if demo:
         demonstration.attach(app)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for every bad request would fill the log
+    hush_libraries()
     listener = listening_socket(settings.host, port)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     announce(f"unseen serves http://{host}:{listener.getsockname()[1]} from {settings.data}")
@@ -78,6 +79,20 @@ class Server(uvicorn.Server):
         """Stop: end the listeners, answer what was asked, close."""
         self.service.events.close()
         await super().shutdown(sockets)
+
+
+def hush_libraries() -> None:
+    """Keep libraries from writing a line for every bad request: strangers would fill the log."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with an image is in the answer
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # each of another text would stay in memory too
+    server = logging.getLogger("uvicorn.error")
+    server.setLevel(logging.ERROR)
+    server.addFilter(_is_worth_a_line)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("ASGI callable returned")  # for a refused WebSocket, which was answered
 
 
 def raise_file_limit() -> None:

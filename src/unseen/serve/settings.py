@@ -23,6 +23,7 @@ class Limits:
     body_seconds: float = 30  # a client may take to send its request
     buffered: int = 512 << 20  # bytes of all bodies being received or answered
     buffered_each: int = 128 << 20  # of one owner
+    json: int = 16 << 20  # bytes of JSON: while it is parsed no other thread runs Python
     json_values: int = 1 << 16  # values in JSON: more is slow to parse, and rows of float32 are not
     batch: int = 2048  # samples of a request
     pixels: int = 50_000_000  # of one image, checked before it is decoded
@@ -62,4 +63,5 @@ class Settings:
     durability: Durability = field(default_factory=Durability)
     logs: Path | None = None  # folder of access.jsonl and audit.jsonl
     require_key: bool = False  # even where only this machine can call
+    group_minutes: float = 10  # between two groupings of a stream in the background, for its alarm; 0: never
     compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

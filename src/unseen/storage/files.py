@@ -69,11 +69,16 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
 
 def claimed_checksum(path: str | Path) -> str:
     """Return the checksum that a file of `save_tensors` carries, unchecked; "" where it carries none."""
+    return claimed_metadata(path).get("sha256", "")
+
+
+def claimed_metadata(path: str | Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file, unchecked and without its tensors; none of a damaged file."""
     try:
         with safe_open(path, framework="pt") as file:
-            return str((file.metadata() or {}).get("sha256", ""))
+            return file.metadata() or {}
     except (SafetensorError, OSError):
-        return ""
+        return {}
 
 
 def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from unseen.errors import DataError, import_extra
+from unseen.errors import DataError, SettingError, StoreError, import_extra
 
 
 def location(source: str | Path | RemotePath) -> Path | RemotePath:
@@ -23,6 +23,11 @@ def location(source: str | Path | RemotePath) -> Path | RemotePath:
     scheme, mark, _ = source.partition("://")
     if not mark:
         return Path(source)
+    if urlsplit(source).password:  # it would stand in every key, manifest and message
+        raise SettingError(
+            f"expected credentials in the environment or a profile, got some in a {scheme}:// URI; "
+            "take them out (S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE)"
+        )
     return Path(unquote(urlsplit(source).path)) if scheme == "file" else RemotePath(source)
 
 
@@ -86,7 +91,8 @@ class RemotePath:
     def open(self, mode: str = "rb") -> Any:
         """Return a file to read bytes from, at any position."""
         system, path = self._opened()
-        return system.open_input_file(path)
+        with _explain_errors(self.uri):
+            return system.open_input_file(path)
 
     def read_bytes(self) -> bytes:
         """Return the whole file."""
@@ -100,15 +106,25 @@ class RemotePath:
     def write_bytes(self, data: bytes) -> None:
         """Write the whole file: in an object store it appears when it is complete."""
         system, path = self._opened()
-        system.create_dir(str(PurePosixPath(path).parent), recursive=True)
-        with system.open_output_stream(path) as file:
-            file.write(data)
+        with _explain_errors(self.uri):
+            if "/" in str(PurePosixPath(path).parent):  # a bucket is not ours to make
+                system.create_dir(str(PurePosixPath(path).parent), recursive=True)
+            with system.open_output_stream(path) as file:
+                file.write(data)
+
+    def unlink(self) -> None:
+        """Delete the file."""
+        system, path = self._opened()
+        with _explain_errors(self.uri):
+            system.delete_file(path)
 
     def files(self, *, recursive: bool = True) -> list[RemotePath]:
         """Return the files of this folder, sorted by path."""
         system, path = self._opened()
         selector = import_extra("pyarrow.fs", "tables").FileSelector(path, recursive=recursive, allow_not_found=True)
-        found = sorted((one for one in system.get_file_info(selector) if one.is_file), key=lambda one: str(one.path))
+        with _explain_errors(self.uri):
+            listed = system.get_file_info(selector)
+        found = sorted((one for one in listed if one.is_file), key=lambda one: str(one.path))
         depth = len(PurePosixPath(path).parts)
         return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
 
@@ -121,7 +137,8 @@ class RemotePath:
 
     def _info(self) -> Any:
         system, path = self._opened()
-        return system.get_file_info(path)
+        with _explain_errors(self.uri):
+            return system.get_file_info(path)
 
     def _opened(self) -> tuple[Any, str]:
         parts = urlsplit(self.uri)
@@ -130,6 +147,22 @@ class RemotePath:
 
 
 Location = Path | RemotePath
+NO_RIGHTS = "check key and rights of this account"
+REMEDIES = dict.fromkeys(("ACCESS_DENIED", "Access Denied", "INVALID_ACCESS_KEY", "status 403"), NO_RIGHTS)
+REMEDIES |= {"Bucket '": "make the bucket, or check its name"}  # how pyarrow begins when it finds none
+
+
+@contextmanager
+def _explain_errors(uri: str) -> Iterator[None]:
+    """Say of a store that cannot be reached, or refuses, what to look at; a file that is not there stays that."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        said, unreachable = str(error), "check endpoint, region and network"
+        remedy = next((remedy for word, remedy in REMEDIES.items() if word in said), unreachable)
+        raise StoreError(f"expected a store that serves {uri}, got {said.partition(chr(10))[0]}; {remedy}") from error
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class ClassNames(NamedTuple):
     names: tuple[str, ...]
     keys: tuple[str, ...]
 
-    def restricted(self, present: set[str]) -> ClassNames:
+    def only_occurring(self, present: set[str]) -> ClassNames:
         """Return the names of the classes that occur."""
         kept = [(name, key) for name, key in zip(*self, strict=True) if key in present]
         return ClassNames(tuple(name for name, _ in kept), tuple(key for _, key in kept))
@@ -91,7 +91,7 @@ def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> Cl
     """Return the names of the known set: all of them, or those that have a folder in it."""
     if row.get("by") != "folder":
         return classes
-    return classes.restricted({_folder(entry) for entry in _required(KNOWN, row, root)})
+    return classes.only_occurring({_folder(entry) for entry in _required(KNOWN, row, root)})
 
 
 def known_samples(

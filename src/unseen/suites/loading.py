@@ -14,7 +14,7 @@ from unseen.encoders import Encoder, load_encoder
 from unseen.encoders.base import PatchEncoder
 from unseen.errors import DataError, SettingError
 from unseen.labels import LabelSpace, LearnedPrompts, word_list
-from unseen.labels.miners import DEFAULT_MINER
+from unseen.labels.miners import DEFAULT_MINER, find_miner
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.files import cache_dir
 from unseen.suites import feature_files, images, tables
@@ -137,13 +137,14 @@ def _build_labels(
     path = cache_dir("spaces") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
         return LabelSpace.load(path)
+    miner = options.get("miner", DEFAULT_MINER)
     space = LabelSpace.build(
         list(names),
         model,
         negatives=options.get("negatives", 10_000),
-        miner=options.get("miner", DEFAULT_MINER),
+        miner=miner,
         prompt=LearnedPrompts.load(learned) if learned else options.get("prompt"),
-        corpus=word_list(words) if words else None,
+        corpus=word_list(words) if words else find_miner(miner).corpus(),
     )
     space.save(path)
     return space

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, ThresholdRule, check_recall
 from unseen.threshold.clear import ClearImages
-from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate
+from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate, interpolate_few
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
 TOGETHER = 32  # updates that are fitted in one pass over the hypotheses
@@ -51,6 +52,8 @@ class MarginHistory(NamedTuple):
     recent: Float[Tensor, " N"]  # the same, of the latest few hundred: for the share of known images
     clear: ClearImages
     ring: Float[Tensor, " W"]  # the latest margins, where their units are not known; else empty
+    waiting: Int[Tensor, ""]  # how many margins came since the last update and are in no other sum
+    pending: Float[Tensor, "E 2"]  # those margins, and the clarity of their images; empty where there is a ring
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
     probability: Float[Tensor, " N"]  # that an image is known, at each node
@@ -76,6 +79,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     Updates happen at sample counts from the start of the stream, at least every `every` samples, so the threshold does
     not depend on how the stream is split into calls. Decisions about the first `warmup` samples are marked as warming.
+
+    >>> from unseen import Session, demo
+    >>> Session(demo.load().space, Adaptive(recall=0.9)).is_warming
+    True
     """
 
     recall: float = 0.95
@@ -98,10 +105,11 @@ class Adaptive(ThresholdRule[MarginHistory]):
         """Return an empty history and what the prior says, or a threshold of 0."""
         empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
+        pending = torch.zeros(self.every if self.derives_baseline else 0, 2, dtype=torch.float64)
         fit = fit_mixture(empty, empty, self.recall)
         threshold = fit.threshold if self.derives_baseline else zero
-        clear = ClearImages.none()
-        return MarginHistory(zero.long(), empty, empty, clear, ring, Units.nats(), threshold, fit.probability)
+        start = zero.long(), empty, empty, ClearImages.none(), ring, zero.long(), pending, Units.nats()
+        return MarginHistory(*start, threshold, fit.probability)
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -122,12 +130,17 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def learn(
         self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
     ) -> tuple[Decisions, MarginHistory]:
-        """Return the decision about each sample, under the threshold set before it, and the state after the last."""
+        """Return the decision about each sample, under the threshold set before it, and the state after the last.
+
+        Thresholds are fitted where margins are; decisions and state are in host memory.
+        """
         if not len(margin):
             return self.read(state, margin), state
         clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity
+        if self._wait(state, len(margin)) and not margin.is_cuda:
+            return self._learn_waiting(state, margin, clarity)
         steps = list(self._steps(state, margin, clarity))
-        updates = iter(self._updates([step.history for step in steps if step.is_due]))
+        updates = iter(self._updates([step.history for step in steps if step.is_due], margin.device))
         parts = []
         for step in steps:
             parts.append(self.read(state, step.margin))
@@ -135,40 +148,83 @@ class Adaptive(ThresholdRule[MarginHistory]):
             state = next(updates) if step.is_due else history
         return Decisions.joined(parts), state
 
+    def _wait(self, state: MarginHistory, count: int) -> bool:
+        """Return whether the next `count` margins wait for an update."""
+        seen = int(state.seen)
+        interval = self._interval(seen)
+        return self.derives_baseline and seen % interval + count < interval
+
+    def _learn_waiting(
+        self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]
+    ) -> tuple[Decisions, MarginHistory]:
+        """Return what `learn` does for margins that wait, in a fifth of the time: by NumPy."""
+        seen, waiting, values = int(state.seen), int(state.waiting), margin.detach().numpy()
+        count, kind = len(values), values.dtype
+        in_units = (values.astype(np.float64) - float(state.units.shift)) / float(state.units.scale)
+        columns = (
+            np.full(count, float(state.threshold), kind),
+            interpolate_few(state.probability, in_units).astype(kind),
+            np.full(count, seen < self.warmup),
+        )
+        pending = state.pending.numpy().copy()
+        pending[waiting : waiting + count, 0] = values
+        pending[waiting : waiting + count, 1] = clarity.detach().numpy()
+        seen_after, waiting_after, pending_after = map(
+            torch.from_numpy, (np.array(seen + count), np.array(waiting + count), pending)
+        )
+        history = state._replace(seen=seen_after, waiting=waiting_after, pending=pending_after)
+        return Decisions(*map(torch.from_numpy, columns)), history
+
     def _steps(self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]) -> Iterator[Step]:
         """Yield the margins between updates: what is remembered of them does not depend on any threshold."""
         start, seen = 0, int(state.seen)
-        on_host, clarity = (column.detach().cpu().double() for column in (margin, clarity))
-        while start < len(margin):
+        columns = torch.stack([column.detach().double() for column in (margin, clarity)], dim=1).cpu()
+        margin = margin.detach().cpu()
+        while start < len(columns):
             interval = self._interval(seen)
             rows = slice(start, start + interval - seen % interval)
-            start, seen = rows.stop, seen + len(margin[rows])
-            state = self._remembered(state, on_host[rows], clarity[rows], seen)
-            yield Step(margin[rows], state, seen % interval == 0)
+            start, seen = rows.stop, seen + len(columns[rows])
+            is_due = seen % interval == 0
+            state = self._remembered(state, columns[rows], seen, is_due=is_due)
+            yield Step(margin[rows], state, is_due)
 
     def _remembered(
-        self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], seen: int
+        self, state: MarginHistory, columns: Float[Tensor, "n 2"], seen: int, *, is_due: bool
     ) -> MarginHistory:
-        """Return the state after margins, with which `seen` samples have been seen."""
+        """Return the state after margins and clarities, with which `seen` samples have been seen."""
         count = torch.full_like(state.seen, seen)
         if not self.derives_baseline:
-            slots = torch.arange(seen - len(margin), seen) % self.window
-            return state._replace(seen=count, ring=state.ring.index_copy(0, slots, margin))
+            slots = torch.arange(seen - len(columns), seen) % self.window
+            return state._replace(seen=count, ring=state.ring.index_copy(0, slots, columns[:, 0]))
+        waiting = int(state.waiting)
+        if is_due:
+            return self._counted(state._replace(seen=count), torch.cat([state.pending[:waiting], columns]))
+        pending = state.pending.clone()
+        pending[waiting : waiting + len(columns)] = columns
+        return state._replace(seen=count, waiting=state.waiting + len(columns), pending=pending)
+
+    def _counted(self, state: MarginHistory, columns: Float[Tensor, "n 2"]) -> MarginHistory:
+        """Return the state with everything since the last update in its sums: so they depend on no division."""
+        (margin, clarity), seen = columns.T.contiguous(), int(state.seen)
         number = torch.arange(seen - len(margin) + 1, seen + 1, dtype=torch.float64)
         gained = counts(margin, torch.stack([number, ((number - seen) / RECENT).exp()]))
-        recent = state.recent * math.exp(-len(margin) / RECENT) + gained[1]
-        clear = state.clear.after(margin, clarity, number)
-        return state._replace(seen=count, counts=state.counts + gained[0], recent=recent, clear=clear)
+        return state._replace(
+            counts=state.counts + gained[0],
+            recent=state.recent * math.exp(-len(margin) / RECENT) + gained[1],
+            clear=state.clear.after(margin, clarity, number),
+            waiting=torch.zeros_like(state.waiting),
+            pending=torch.zeros_like(state.pending),
+        )
 
-    def _updates(self, histories: list[MarginHistory]) -> Iterator[MarginHistory]:
+    def _updates(self, histories: list[MarginHistory], device: torch.device) -> Iterator[MarginHistory]:
         """Yield each history with the threshold and the probabilities that follow from it."""
         if not self.derives_baseline:
             yield from map(self._updated, histories)
             return
         for start in range(0, len(histories), TOGETHER):
             some = histories[start : start + TOGETHER]
-            at_nodes = torch.stack([one.counts / one.seen for one in some])
-            clear = ClearImages.stacked([one.clear for one in some])
+            at_nodes = torch.stack([one.counts / one.seen for one in some]).to(device)
+            clear = ClearImages.stacked([one.clear for one in some]).to(device)
             fit = fit_mixture(at_nodes, torch.stack([one.recent for one in some]), self.recall, clear)
             for one, threshold, probability in zip(some, *fit, strict=True):
                 yield one._replace(threshold=threshold, probability=probability)

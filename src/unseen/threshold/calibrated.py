@@ -49,6 +49,9 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     known image passes with probability at least `recall`. Where the rule `base` sets a lower one from the stream, that
     counts as much as one image: the threshold is the mean of k times the first and once the second. So it is never
     above the conformal one, and the guarantee holds.
+
+    >>> Calibrated(recall=0.9, images=200).settings["images"]
+    200
     """
 
     recall: float = 0.95

@@ -10,7 +10,12 @@ from unseen.threshold.base import ThresholdRule
 
 @dataclass(frozen=True)
 class Fixed(ThresholdRule[None]):
-    """Call a sample known from one margin on; 0 is the baseline."""
+    """Call a sample known from one margin on; 0 is the baseline.
+
+    >>> from unseen import Session, demo
+    >>> Session(demo.load().space, Fixed(2.5)).threshold
+    2.5
+    """
 
     threshold: float = 0.0
 

@@ -6,11 +6,13 @@ images say; docs/method.md has the figures.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
@@ -18,12 +20,19 @@ from unseen.threshold.clear import ClearImages
 STEP = 0.5  # nats between nodes; a margin is divided between the two beside it
 LOWEST, HIGHEST = -24.0, 36.0
 NODES = round((HIGHEST - LOWEST) / STEP) + 1
+AT_NODES = LOWEST + STEP * np.arange(NODES)  # the margin of each node
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
-SKEWED_BELOW, SKEW_WIDTH = 9.0, 2.0  # mean margin of known images under which they likely have a tail to the right
-LEAST_PROBABILITY = 0.02  # an image that is known with less than this is called unknown, whatever recall is wanted
+NORMAL, RIGHT, LEFT = range(3)  # shapes of the margins of known images: none, or the side of their tail
+RIGHT_BELOW, LEFT_ABOVE, SHAPE_WIDTH = 9.0, 12.0, 2.0  # mean margins of known images that make a tail likely
+LEFT_SHARE = 0.3  # of the streams with high margins: a tail to the left grows where the same images come again
+LEFT_DEVIATION = 1.3  # deviation of margins with a tail to the left, in deviations of the others
+RARE = 0.02  # a shape that is less likely than this at some mean is not tried there
+LEAST_PROBABILITY = 0.08  # an image that is known with less than this is called unknown, whatever recall is wanted
+TELLING = 32.0  # clear images after which that rule counts half where it loses more than twice as many as wanted
 SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
+Array = np.ndarray[Any, Any]
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
 
@@ -51,6 +60,7 @@ UNKNOWN_MEAN = Prior(-2.0, 2.5, _linear(-20, 2, 11))
 UNKNOWN_DEVIATION = Prior(3.6, 0.35, (1.5, 2.5, 4.0, 6.0), of_log=True)
 KNOWN_MEAN = Prior(9.0, 4.0, _linear(2, 1.5, 17))
 KNOWN_DEVIATION = Prior(5.2, 0.15, (4.2, 5.1, 6.1), of_log=True)
+UNKNOWN = len(UNKNOWN_MEAN.values) * len(UNKNOWN_DEVIATION.values)  # distributions of unknown images
 
 
 class Hypotheses(NamedTuple):
@@ -60,7 +70,7 @@ class Hypotheses(NamedTuple):
     unknown_deviation: Float[Tensor, " H"]
     known_mean: Float[Tensor, " H"]
     known_deviation: Float[Tensor, " H"]
-    is_skewed: Bool[Tensor, " H"]  # whether margins of known images have a tail to the right
+    shape: Int[Tensor, " H"]  # of the margins of known images
     log_prior: Float[Tensor, " H"]
 
     def unknown_below(self, x: Float[Tensor, "n H"]) -> Float[Tensor, "n H"]:
@@ -69,9 +79,9 @@ class Hypotheses(NamedTuple):
 
     def known_below(self, x: Float[Tensor, "n H"]) -> Float[Tensor, "n H"]:
         """Return the share of known images below each x."""
-        skewed = gumbel_of(x, self.known_mean, self.known_deviation)
-        normal = torch.special.ndtr((x - self.known_mean) / self.known_deviation)
-        return torch.where(self.is_skewed, skewed, normal)
+        mean, deviation = self.known_mean, self.known_deviation
+        tailed = torch.where(self.shape == RIGHT, gumbel_of(x, mean, deviation), 1 - gumbel_of(-x, -mean, deviation))
+        return torch.where(self.shape == NORMAL, torch.special.ndtr((x - mean) / deviation), tailed)
 
 
 class Cells(NamedTuple):
@@ -79,6 +89,21 @@ class Cells(NamedTuple):
 
     known: Float[Tensor, "N H"]
     unknown: Float[Tensor, "N H"]
+
+
+class Sides(NamedTuple):
+    """The A distributions of known images and the B of unknown ones that are tried."""
+
+    known: Float[Tensor, "N A"]  # probability of each cell
+    unknown: Float[Tensor, "N B"]
+    known_mean: Float[Tensor, " A"]
+
+
+class ExpectedMixture(NamedTuple):
+    """The mean over all hypotheses, each weighted by its posterior."""
+
+    known: Float[Tensor, "*U N"]  # probability of each cell
+    unknown: Float[Tensor, "*U N"]
 
 
 class MixtureFit(NamedTuple):
@@ -94,30 +119,53 @@ def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     return torch.exp(-torch.exp(-(x - mean) / scale - EULER))
 
 
+def shape_prior(mean: Float[Tensor, " H"]) -> Float[Tensor, "3 H"]:
+    """Return the probability of each shape, given the mean margin of known images."""
+    right = torch.sigmoid((RIGHT_BELOW - mean) / SHAPE_WIDTH)
+    left = LEFT_SHARE * torch.sigmoid((mean - LEFT_ABOVE) / SHAPE_WIDTH) * (1 - right)
+    return torch.stack([1 - right - left, right, left])
+
+
 @cache
 def hypotheses() -> Hypotheses:
-    """Return the grid of hypotheses."""
+    """Return the grid of hypotheses: for each distribution of unknown images all those of known ones."""
     priors = (UNKNOWN_MEAN, UNKNOWN_DEVIATION, KNOWN_MEAN, KNOWN_DEVIATION)
-    values = [
-        *(torch.tensor(prior.values, dtype=torch.float64) for prior in priors),
-        torch.tensor([-1.0, 1.0]).double(),
-    ]
-    unknown_mean, unknown_deviation, known_mean, known_deviation, sign = (
-        part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij")
+    values = [torch.tensor(prior.values, dtype=torch.float64) for prior in priors]
+    unknown_mean, unknown_deviation, known_mean, known_deviation = _every_choice(values)
+    log_prior = torch.stack(_every_choice([prior.log_weights for prior in priors])).sum(0)
+    of_shape = shape_prior(known_mean)
+    row, shape = (of_shape.T > RARE).nonzero(as_tuple=True)
+    deviation = torch.where(shape == LEFT, LEFT_DEVIATION * known_deviation[row], known_deviation[row])
+    return Hypotheses(
+        unknown_mean[row],
+        unknown_deviation[row],
+        known_mean[row],
+        deviation,
+        shape,
+        log_prior[row] + of_shape[shape, row].log(),
     )
-    weights = [*(prior.log_weights for prior in priors), torch.zeros(2, dtype=torch.float64)]
-    log_prior = torch.stack([part.reshape(-1) for part in torch.meshgrid(*weights, indexing="ij")]).sum(0)
-    skew = torch.nn.functional.logsigmoid(sign * (SKEWED_BELOW - known_mean) / SKEW_WIDTH)
-    return Hypotheses(unknown_mean, unknown_deviation, known_mean, known_deviation, sign > 0, log_prior + skew)
+
+
+def _every_choice(values: Sequence[Float[Tensor, " n"]]) -> list[Float[Tensor, " H"]]:
+    """Return every choice of one value of each, a column for each."""
+    return [part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij")]
 
 
 @cache
-def cells() -> Cells:
-    """Return the probability of every cell under every hypothesis."""
+def sides() -> Sides:
+    """Return the distributions of known and of unknown images by themselves: a hypothesis is a pair of them."""
     edges = torch.arange(LOWEST - STEP / 2, HIGHEST + STEP, STEP, dtype=torch.float64)
     edges[0], edges[-1] = -torch.inf, torch.inf
-    grid = hypotheses()
-    return Cells(*(below(edges.unsqueeze(1)).diff(dim=0) for below in (grid.known_below, grid.unknown_below)))
+    grid, edges = hypotheses(), edges.unsqueeze(1)
+    count = len(grid.shape) // UNKNOWN
+    known, unknown = Hypotheses(*(part[:count] for part in grid)), Hypotheses(*(part[::count] for part in grid))
+    return Sides(known.known_below(edges).diff(dim=0), unknown.unknown_below(edges).diff(dim=0), known.known_mean)
+
+
+def cells() -> Cells:
+    """Return the probability of every cell under every hypothesis."""
+    known, unknown, mean = sides()
+    return Cells(known.repeat(1, UNKNOWN), unknown.repeat_interleave(len(mean), dim=1))
 
 
 @cache
@@ -129,21 +177,16 @@ def log_density() -> Float[Tensor, "N SH"]:
 
 
 @cache
-def quantiles(recall: float) -> Float[Tensor, " H"]:
-    """Return the margin that a share `recall` of the known images reaches under each hypothesis, by bisection."""
-    grid = hypotheses()
-    low, high = torch.full_like(grid.known_mean, 2 * LOWEST), torch.full_like(grid.known_mean, 2 * HIGHEST)
-    for _ in range(40):
-        middle = (low + high) / 2
-        is_below = grid.known_below(middle.unsqueeze(0)).squeeze(0) < 1 - recall
-        low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
-    return low
+def on_device(device: torch.device, make: Callable[..., Any], *arguments: float) -> Any:
+    """Return a table of the hypotheses, a tensor or several, on a device."""
+    table = make(*arguments)
+    return table.to(device) if isinstance(table, Tensor) else type(table)(*(part.to(device) for part in table))
 
 
-def place(margins: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+def place(margins: Float[Tensor, " n"]) -> tuple[Array, Array]:
     """Return the node left of each margin, and how far the margin lies towards the next, from 0 to 1."""
-    position = (margins.double() / STEP - LOWEST / STEP).clamp(0, NODES - 1 - 1e-9)
-    left = position.long()
+    position = (margins.double().numpy() / STEP - LOWEST / STEP).clip(0, NODES - 1 - 1e-9)
+    left = position.astype(np.int64)
     return left, position - left
 
 
@@ -153,25 +196,29 @@ def counts(margins: Float[Tensor, " n"], weight: Float[Tensor, "*w n"] | None = 
     Divided, not rounded to one of them, so that a rounding error moves the threshold by as little.
     """
     left, part = place(margins)
-    weight = torch.ones_like(part) if weight is None else weight
-    nodes = torch.zeros(*weight.shape[:-1], NODES, dtype=torch.float64)
-    right = weight * part
-    return nodes.index_add_(-1, left, weight - right).index_add_(-1, left + 1, right)
+    weights = np.ones((1, len(part))) if weight is None else weight.numpy().reshape(-1, len(part))
+    nodes = [np.bincount(left, one * (1 - part), NODES) + np.bincount(left + 1, one * part, NODES) for one in weights]
+    return torch.from_numpy(np.stack(nodes).reshape(*(() if weight is None else weight.shape[:-1]), NODES))
 
 
 def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Return the value of a table over the nodes at each margin."""
-    left, part = place(margins)
-    return torch.lerp(table[left], table[left + 1], part)
+    return torch.from_numpy(interpolate_few(table, margins.double().numpy()))
+
+
+def interpolate_few(table: Float[Tensor, " N"], margins: Array) -> Array:
+    """Return what `interpolate` does, of and as an array."""
+    return np.interp(margins, AT_NODES, table.numpy())
 
 
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
     weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
-    used = used_nodes(at_nodes)
-    fit = (weighted[..., used].float() @ log_density()[used]).unflatten(-1, (len(KNOWN_SHARES), -1)).double()
-    grid = hypotheses()
-    fit += (grid.log_prior + clear.log_likelihood_of_mean(grid.known_mean)).unsqueeze(-2)
+    used, density = used_nodes(at_nodes), on_device(at_nodes.device, log_density)
+    fit = (weighted[..., used].float() @ density[used]).unflatten(-1, (len(KNOWN_SHARES), -1))
+    means = clear.log_likelihood_of_mean(on_device(at_nodes.device, sides).known_mean)
+    prior = on_device(at_nodes.device, hypotheses).log_prior.unflatten(0, (UNKNOWN, -1)) + means.unsqueeze(-2)
+    fit += prior.flatten(-2).float().unsqueeze(-2)
     return fit.flatten(-2).softmax(-1).view_as(fit)
 
 
@@ -181,31 +228,46 @@ def used_nodes(at_nodes: Float[Tensor, "*U N"]) -> slice:
     return slice(found[0], found[-1] + 1)
 
 
-def known_share(
-    recent: Float[Tensor, "*U N"], known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"]
-) -> Float[Tensor, "*U 1"]:
+def known_share(recent: Float[Tensor, "*U N"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U 1"]:
     """Return the share of known images among recent margins, given where both kinds lie (expectation maximisation)."""
     share = recent.new_full((*recent.shape[:-1], 1), 0.5)
     count = recent.sum(-1, keepdim=True) + 2 * SHARE_SAMPLES
     for _ in range(SHARE_ROUNDS):
-        likely = (recent * probability_of(share, known, unknown)).sum(-1, keepdim=True)
-        share = (likely + SHARE_SAMPLES) / count
+        share = ((recent * probability_of(share, ratio)).sum(-1, keepdim=True) + SHARE_SAMPLES) / count
     return share
 
 
-def probability_of(
-    share: Float[Tensor, "*U 1"], known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"]
-) -> Float[Tensor, "*U N"]:
-    """Return the probability that an image at each node is known; a higher margin is never less known.
+def probability_of(share: Float[Tensor, "*U 1"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U N"]:
+    """Return the probability that an image at each node is known."""
+    odds = share * ratio
+    return odds / (odds + (1 - share))
 
-    Both tails say little: below the peak of the known images the probability only falls, above it only rises.
+
+def likelihood_ratio(known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"]) -> Float[Tensor, "*U N"]:
+    """Return how much more likely a known image is at each node than an unknown one; never less at a higher margin.
+
+    Both tails say little: below the peak of the known images the ratio only falls, above it only rises.
     """
-    odds = share * known
-    plain = odds / (odds + (1 - share) * (unknown + OUTLIER / NODES))
+    plain = known / (unknown + OUTLIER / NODES)
     beyond = torch.arange(NODES) - known.argmax(-1, keepdim=True)  # nodes beyond the peak
     falling = plain.masked_fill(beyond > 0, torch.inf).flip(-1).cummin(-1).values.flip(-1)
     rising = plain.masked_fill(beyond < 0, -torch.inf).cummax(-1).values
     return torch.where(beyond < 0, falling, rising)
+
+
+def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMixture:
+    """Return the mean over all hypotheses, in host memory."""
+    weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
+    tried = on_device(at_nodes.device, sides)
+    return ExpectedMixture((weight.sum(-2) @ tried.known.T).cpu(), (weight.sum(-1) @ tried.unknown.T).cpu())
+
+
+def margin_reached(known: Float[Tensor, "*U N"], recall: float) -> Float[Tensor, "*U"]:
+    """Return the margin that a share `recall` of the known images reaches, given the probability of each cell."""
+    below = known.cumsum(-1) - known
+    cell = (below <= 1 - recall).sum(-1, keepdim=True) - 1
+    within = (1 - recall - below.gather(-1, cell)) / known.gather(-1, cell).clamp(min=OUTLIER / NODES)
+    return (LOWEST + STEP * (cell - 0.5 + within.clamp(max=1))).squeeze(-1)
 
 
 def fit_mixture(
@@ -213,14 +275,19 @@ def fit_mixture(
 ) -> MixtureFit:
     """Return threshold and probabilities after margins counted at the nodes, recent ones, and clear images among them.
 
-    The threshold is the margin that a share `recall` of the known images should reach, the mean over all hypotheses,
-    but not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
+    The threshold is the margin that a share `recall` of the known images should reach, whatever hypothesis is true, but
+    not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
+    Once clear images say it, that rule may lose twice as many known images as wanted, and no more.
     The shapes follow the whole history, the share of known images the recent part of it. Several counts in rows are
-    fitted in one pass over the hypotheses, which costs little more than one of them.
+    fitted in one pass over the hypotheses, which costs little more than one of them. That pass runs where `at_nodes`
+    is; `recent` and the result are in host memory.
     """
-    weight = posterior(at_nodes, clear or ClearImages.none()).sum(-2)
-    known, unknown = (weight @ side.T for side in cells())
-    probability = probability_of(known_share(recent, known, unknown), known, unknown)
-    threshold = weight @ quantiles(recall)
-    likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(threshold.dtype)
-    return MixtureFit(torch.where(at_nodes.any(-1), torch.maximum(threshold, likely), threshold), probability)
+    clear = clear or ClearImages.none()
+    known, unknown = expected(at_nodes, clear)
+    reached, highest = (margin_reached(known, share) for share in (recall, max(2 * recall - 1, 0.0)))
+    ratio = likelihood_ratio(known, unknown)
+    probability = probability_of(known_share(recent, ratio), ratio)
+    likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
+    trusted = (clear.clear / (clear.clear + TELLING)).cpu()
+    likely -= trusted * (likely - highest).clamp(min=0)
+    return MixtureFit(torch.where(at_nodes.cpu().any(-1), torch.maximum(reached, likely), reached), probability)

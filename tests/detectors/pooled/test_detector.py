@@ -114,7 +114,7 @@ def test_a_popular_name_must_stand_out_more():
     z = stream(labels, 50)
     nearest = text_logits(labels, z, tau=detector.tau).known.argmax(1)
     moved = plain.score(state, z).score - detector.score(state, z).score
-    torch.testing.assert_close(moved, popularity(state.sums.votes)[nearest])
+    torch.testing.assert_close(moved, detector.popularity * popularity(state.sums.votes)[nearest])
     assert float(moved[nearest == 0].min()) > 0 > float(moved[nearest != 0].max())
 
 

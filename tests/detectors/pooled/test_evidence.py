@@ -82,10 +82,10 @@ def names(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{i}" for i in range(count))
 
 
-def test_clarity_is_the_z_score_of_the_best_name_less_that_of_a_right_name():
+def test_clarity_is_how_far_the_z_score_of_the_best_name_exceeds_that_of_a_right_name():
     known, negative = text = logits(scale=3.0)
     found = evidence(text, LabelStatistics(4, 9, 0.5, 2.0)).clarity
-    torch.testing.assert_close(found, (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0) - 2)
+    torch.testing.assert_close(found, (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0) / 2 - 1)
 
 
 def test_beyond_the_fit_of_the_typical_peak_no_image_is_clear():
@@ -94,3 +94,9 @@ def test_beyond_the_fit_of_the_typical_peak_no_image_is_clear():
     near = replace(labels, ood_anchors=normalize(labels.ood_anchors + 9 * labels.ood_anchors[:1], dim=1))
     assert near.separation > 12
     assert typical_peak(near) == math.inf
+
+
+def test_text_of_another_model_than_that_of_the_images_tells_no_clarity():
+    same, other = ({"text_fingerprint": text, "encoder_fingerprint": "a"} for text in "ab")
+    assert math.isfinite(typical_peak(replace(space(), manifest=same)))
+    assert typical_peak(replace(space(), manifest=other)) == math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,12 @@ from torch.nn.functional import normalize
 from helpers.streams import cone, space, unit
 from unseen.checks import ALL_CHECKS, Check, example_stream
 from unseen.detectors import PooledEvidence
+from unseen.detectors.pooled import distinction
+from unseen.detectors.pooled.evidence import Contrast, LabelStatistics
+from unseen.detectors.pooled.measured import measured_unit, some_examples
 from unseen.detectors.pooled.state import EXAMPLE_WEIGHT
 from unseen.labels import Examples, with_examples
+from unseen.text import text_logits
 
 LABELS = space(8, 60, 24)
 EXAMPLES = Examples(unit(16, 24, seed=4), torch.arange(16) % 8)
@@ -48,13 +53,15 @@ def test_states_that_are_merged_count_the_examples_once() -> None:
     detector = PooledEvidence(replace(LABELS, examples=EXAMPLES))
     z = example_stream(detector)
     start = detector.start()
-    ends = [detector.observe(start, part)[1] for part in z.split(30)]
-    merged = detector.merge(start, ends).sums.known.images
-    learned = [end.updated(detector.labels).sums.known.images - start.sums.known.images for end in ends]
+    rows = [detector.observe_part(start, part)[1] for part in z.split(30)]
+    merged = detector.merge(start, rows).sums.known.images
+    learned = [start.sums.updated(part, 0).known.images - start.sums.known.images for part in rows]
     torch.testing.assert_close(merged, start.sums.known.images + sum(learned))
 
 
-def test_the_first_image_is_no_more_known_than_the_same_image_later() -> None:
+def test_the_first_image_is_no_more_known_than_the_same_image_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("SPECIFIC", "PLAIN"):  # what variation says of an unrelated image no stream has shown at first
+        monkeypatch.setattr(distinction, part, 0.0)
     labels = cone(6, 40, 32, dtype=torch.float32)
     centre = 3 * unit(1, 32, seed=5).float()  # images lie apart from text
     looks = normalize(labels.id_anchors + centre + unit(6, 32, seed=11).float(), dim=1)
@@ -64,3 +71,50 @@ def test_the_first_image_is_no_more_known_than_the_same_image_later() -> None:
     before = detector.score(detector.start(), unrelated).margin.mean()
     after = detector.score(detector.observe(detector.start(), unrelated)[1], unrelated).margin.mean()
     assert abs(float(before - after)) < 5
+
+
+def test_clarity_is_measured_against_the_examples_and_not_told_where_they_are_too_few() -> None:
+    whole, few = (PooledEvidence(replace(LABELS, examples=one)) for one in (EXAMPLES, EXAMPLES[torch.arange(16) < 7]))
+    known, negative = (EXAMPLES.z.double() @ rows.double().T for rows in (LABELS.id_anchors, LABELS.ood_anchors))
+    peak = (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0)
+    assert whole.label_statistics.typical_peak == pytest.approx(float(peak.mean()), rel=1e-5)
+    clarity = [one.score(one.start(), EXAMPLES.z).clarity for one in (whole, few)]
+    assert float(clarity[0].mean()) == pytest.approx(0, abs=1e-4)
+    assert bool((clarity[1] == -torch.inf).all())
+
+
+def test_margins_are_in_units_of_the_deviation_that_examples_show() -> None:
+    class InNats(PooledEvidence):
+        @property
+        def label_statistics(self) -> LabelStatistics:  # type: ignore[override]
+            return super().label_statistics._replace(unit=1.0)
+
+    labels = replace(LABELS, examples=EXAMPLES)
+    scaled, plain = PooledEvidence(labels), InNats(labels)
+    own = plain.evidence(text_logits(labels, EXAMPLES.z, tau=0.01)).value
+    deviation = math.sqrt((15 * float(own.var()) + 8 * 3.15**2) / (15 + 8))  # the start is worth eight examples
+    unit = scaled.label_statistics.unit
+    assert unit == pytest.approx(1.2 * deviation / 3.15, rel=1e-5)
+    z = example_stream(scaled)[:1]
+    found, expected = (one.observe(one.start(), z)[0] for one in (scaled, plain))
+    torch.testing.assert_close(found.margin * unit, expected.margin)
+    assert found.label.equal(expected.label)
+
+
+def test_the_unit_of_margins_by_hand() -> None:
+    assert measured_unit(torch.zeros(1)) == pytest.approx(1.2)  # one example shows no deviation
+    assert measured_unit(torch.zeros(9)) == pytest.approx(1.2 * math.sqrt(0.5))
+    assert measured_unit(3.15 * torch.tensor([-1.0, 0.0, 1.0])) == pytest.approx(1.2)
+
+
+def test_of_many_examples_some_are_looked_at() -> None:
+    assert len(some_examples(torch.zeros(1024, 2))) == 1024
+    assert some_examples(torch.arange(2500.0).unsqueeze(1)).flatten().tolist() == list(range(0, 2500, 3))
+
+
+def test_contrast_counts_less_the_more_examples_each_name_has() -> None:
+    contrast = [
+        next(term for term in PooledEvidence(one).used_terms if isinstance(term, Contrast))
+        for one in (LABELS, replace(LABELS, examples=EXAMPLES))
+    ]
+    assert contrast[1].weight == pytest.approx(contrast[0].weight / 3)  # two examples of each name

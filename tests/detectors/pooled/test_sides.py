@@ -12,11 +12,11 @@ from unseen.detectors.pooled.sides import (
     START_MARGIN,
     Direction,
     SideSums,
+    factor_solution,
     fit_direction,
-    followed,
-    iterated,
+    gradient_solution,
+    newton_solution,
     side_weights,
-    solved,
 )
 
 
@@ -66,21 +66,21 @@ def test_the_inverse_of_a_matrix_that_has_changed_by_a_quarter_is_followed():
     images = unit(300, 20)
     before, right = images.T @ images, unit(20, seed=3)
     after = 1.25 * before
-    solution, inverse, error = followed(after, right, torch.linalg.inv(before).float())
+    solution, inverse, error = newton_solution(after, right, torch.linalg.inv(before).float())
     assert float(error) < 1e-10
     torch.testing.assert_close(after @ solution, right)
     torch.testing.assert_close(inverse.double() @ after, torch.eye(20).double(), rtol=0, atol=0.02)
-    assert not float(followed(1000 * before, right, torch.linalg.inv(before))[2]) <= 1e-6
+    assert not float(newton_solution(1000 * before, right, torch.linalg.inv(before))[2]) <= 1e-6
 
 
 def test_a_system_that_takes_too_many_steps_is_left_to_a_factor():
     hard = torch.diag(torch.logspace(-6, 0, 200, dtype=torch.float64))
     right = torch.ones(200, dtype=torch.float64)
-    assert iterated(hard, right) is None
-    torch.testing.assert_close(hard @ solved(hard, right, kind=torch.float32), right)
+    assert gradient_solution(hard, right) is None
+    torch.testing.assert_close(hard @ factor_solution(hard, right, kind=torch.float32), right)
     easy = torch.eye(200, dtype=torch.float64)
-    assert torch.equal(iterated(easy, right), right)
-    assert not iterated(easy, torch.zeros_like(right)).any()
+    assert torch.equal(gradient_solution(easy, right), right)
+    assert not gradient_solution(easy, torch.zeros_like(right)).any()
 
 
 @pytest.mark.parametrize("side", [0, 1])

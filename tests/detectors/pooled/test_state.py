@@ -10,8 +10,7 @@ from unseen import Session, checkpoint
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled import PooledState
 from unseen.detectors.pooled.state import INTERVAL
-from unseen.detectors.state import flatten, map_state
-from unseen.text import text_logits
+from unseen.detectors.state import flatten
 
 
 def after(detector: PooledEvidence, z: Tensor) -> PooledState:
@@ -83,7 +82,7 @@ def test_a_state_is_not_written_to():
     state = after(detector, z[:300])
     kept = {name: part.clone() for name, part in flatten(state).items()}
     detector.observe(state, z[300:])
-    detector.merge(state, [detector.observe(state, part)[1] for part in z[300:].chunk(2)])
+    detector.merge(state, [detector.observe_part(state, part)[1] for part in z[300:].chunk(2)])
     assert all(torch.equal(kept[name], part) for name, part in flatten(state).items())
 
 
@@ -94,33 +93,13 @@ def test_the_size_of_the_state_does_not_grow_with_the_stream():
     assert shapes[0] == shapes[1] == shapes[2]
 
 
-@pytest.mark.parametrize("common", [0, 300])
-def test_merging_one_part_that_learned_nothing_gives_the_state_of_the_other(common):
+def test_merged_parts_make_the_state_of_one_observer():
     labels = cone()
-    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 700)
-    start = after(detector, z[:common])
-    _, end = detector.observe(start, z[common:])
-    merged = detector.merge(start, [start, end])
-    expected = end.updated(labels)
-    for name in ("seen", "moments", "fitted"):
-        torch.testing.assert_close(getattr(merged, name), getattr(expected, name), rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(merged.sums, expected.sums, rtol=1e-9, atol=1e-7)
-
-
-def test_sums_of_merged_parts_are_those_of_one_observer_who_gave_the_same_margins():
-    labels = cone()
-    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 912)
-    start = after(detector, z[:512])
-    parts = z[512:562], z[562:612]  # 50 each: no update lies between, so every sample is judged as by one observer
-    merged = detector.merge(start, [detector.observe(start, part)[1] for part in parts])
-    alone = start
-    for part in parts:
-        rows = detector.observe(start, part)[1].pending
-        taught = map_state(lambda part: part[:50], rows.samples)
-        alone = alone._replace(sums=alone.sums.updated(taught, start.seen))
-    assert int(merged.seen) == 612
-    assert int(merged.pending.size) == 0
-    torch.testing.assert_close(merged.sums, alone.sums)
+    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 1024)
+    for first, last in ((512, 576), (512, 561)):  # with and without an update at the end
+        start = after(detector, z[:first])
+        merged = detector.merge(start, [detector.observe_part(start, part)[1] for part in z[first:last].split(30)])
+        torch.testing.assert_close(merged, after(detector, z[:last]), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("known_first", [True, False])
@@ -129,19 +108,8 @@ def test_no_sum_of_weights_becomes_negative_where_many_parts_see_the_other_kind(
     detector, (z, is_known) = PooledEvidence(labels), two_clouds(labels, 4000, noise=0.2)
     first, second = (z[is_known], z[~is_known]) if known_first else (z[~is_known], z[is_known])
     start = after(detector, first[:1000])
-    merged = detector.merge(start, [detector.observe(start, part)[1] for part in second.chunk(8)])
+    merged = detector.merge(start, [detector.observe_part(start, part)[1] for part in second.chunk(8)])
     assert bool((merged.sums.predictions.sides[:, 0] >= 0).all())
     assert bool((merged.sums.predictions.sides[:, 2] >= 0).all())
     assert bool((merged.sums.known.images >= 0).all())
     assert bool(detector.score(merged, z).margin.isfinite().all())
-
-
-def test_the_baseline_of_a_merged_state_is_that_of_all_parts_and_stays():
-    labels = cone()
-    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 1200)
-    merged = detector.merge(detector.start(), [after(detector, part) for part in z[:1000].split(250)])
-    reading, _ = detector.observe(merged, z[1000:])
-    assert reading.baseline.unique().numel() == 1
-    moments = detector.evidence(text_logits(labels, z[:1000], tau=detector.tau)).moments
-    of_all = detector.baseline(type(moments)(*(part.mean() for part in moments)))
-    assert float(reading.baseline[0]) == pytest.approx(float(of_all))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import time
@@ -33,6 +34,7 @@ LIMITS = Limits(
     buffered=1 << 20,
     buffered_each=512 << 10,
     json_values=2_000,
+    json=128 << 10,
 )
 
 
@@ -170,19 +172,27 @@ def test_a_body_whose_length_is_over_the_limit_is_refused_unread(server, keys, r
 
 def test_bodies_in_flight_are_bounded_for_an_owner_and_another_goes_on(server, keys, remotes):
     with contextlib.ExitStack() as stack:
-        answers = []
-        for _ in range(4):
-            busy = stack.enter_context(connect(server))
+        waiting, answers = [stack.enter_context(connect(server)) for _ in range(4)], []
+        for busy in waiting:
             busy.sendall(slow_body(remotes["a"], keys["a"], size=400 << 10) + bytes(300 << 10))
-            time.sleep(0.2)
-            busy.settimeout(0.3)
-            with contextlib.suppress(TimeoutError):
-                answers.append(busy.recv(4096))
-        assert len(answers) == 3
+        while len(answers) < 3:
+            answered, _, _ = select.select(waiting, [], [], 10)
+            assert answered, "fewer than three were refused"
+            answers += [busy.recv(4096) for busy in answered]
+            waiting = [busy for busy in waiting if busy not in answered]
+        assert len(waiting) == 1
         assert all(b" 429 " in answer and b"retry-after" in answer for answer in answers)
         assert len(remotes["b"].score(Z[:2])) == 2
-    time.sleep(0.3)
-    assert len(remotes["a"].score(Z[:2])) == 2, "what was taken was not given back"
+    assert len(eventually(lambda: remotes["a"].score(Z[:2]))) == 2, "what was taken was not given back"
+
+
+def eventually(ask):
+    """Return an answer, once a caller is not refused any more."""
+    for _ in range(100):
+        with contextlib.suppress(ServiceError):
+            return ask()
+        time.sleep(0.1)
+    return ask()
 
 
 @pytest.mark.parametrize(
@@ -192,8 +202,9 @@ def test_bodies_in_flight_are_bounded_for_an_owner_and_another_goes_on(server, k
         '{"features":' + "[" * 100_000,
         json.dumps({"keys": [1] * 100_000}),
         json.dumps({"features": {str(i): i for i in range(3000)}}),
+        json.dumps({"images": ["A" * (200 << 10)]}),
     ],
-    ids=["rows", "brackets", "keys", "fields"],
+    ids=["rows", "brackets", "keys", "fields", "bytes"],
 )
 def test_json_of_too_many_values_is_refused_unparsed_and_names_the_fast_way(server, keys, remotes, body, monkeypatch):
     headers = {"authorization": f"Bearer {keys['a']}", "content-type": "application/json"}
@@ -207,7 +218,7 @@ def test_large_json_of_one_owner_does_not_stall_another(data, tmp_path):
     with Server(tmp_path / "data") as server:
         remote = server.client.create(data.parent / "space", detector="online")
         body = json.dumps({"features": [[0.1] * LABELS.dim] * 2000, "keys": ["k"] * 2000}).encode()
-        stop = threading.Event()
+        stop, alone = threading.Event(), slowest_health(server)
 
         def flood():
             with httpx.Client(base_url=server.url, timeout=30) as client:
@@ -219,15 +230,21 @@ def test_large_json_of_one_owner_does_not_stall_another(data, tmp_path):
         thread = threading.Thread(target=flood)
         thread.start()
         try:
-            slowest = 0.0
-            for _ in range(30):
-                started = time.perf_counter()
-                assert server.client.http.get("/healthz").status_code == 200
-                slowest = max(slowest, time.perf_counter() - started)
+            beside = slowest_health(server)
         finally:
             stop.set()
             thread.join(30)
-    assert slowest < 1.0
+    assert beside < 1.0 + 5 * alone
+
+
+def slowest_health(server) -> float:
+    """Return the longest of many waits for an answer that takes no work."""
+    slowest = 0.0
+    for _ in range(30):
+        started = time.perf_counter()
+        assert server.client.http.get("/healthz").status_code == 200
+        slowest = max(slowest, time.perf_counter() - started)
+    return slowest
 
 
 def test_shares_are_taken_and_given_back():

@@ -43,7 +43,7 @@ def get(server, remote, path: str):
 
 def test_groups_are_those_of_a_session_by_sequence_number_and_keep_their_numbers(server, remote, session):
     found = get(server, remote, "groups").json()["groups"]
-    expected = group(session).groups
+    expected = group(session, demo.vocabulary()).groups
     places = {one.number: sorted(int(key[1:]) + 9 for key in one.keys) for one in expected}
     assert {one["number"]: sorted(one["keys"]) for one in found} == places
     assert all(one["first"] == min(one["keys"]) and one["last"] == max(one["keys"]) for one in found)

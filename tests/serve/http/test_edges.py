@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
 import torch
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from helpers.service import Server
@@ -15,11 +18,15 @@ from helpers.streams import space, stream
 from unseen import Session
 from unseen.cli import app, options
 from unseen.errors import ServiceError, SettingError
+from unseen.serve.http.app import create_app
+from unseen.serve.http.protocol import JoinedWrites
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits, Settings
+from unseen.serve.stream.batch import answer_unit, sample_batch
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import LocalStreams
+from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 20)
@@ -93,6 +100,61 @@ def test_parallel_deletes_delete_once(server, folder):
     assert statuses == [200] + [404] * 5
 
 
+def test_a_snapshot_asked_for_before_a_delete_does_not_make_the_folder_again(tmp_path):
+    store = LocalStreams(DataFolder(tmp_path), Settings(tmp_path))
+    entry = store.create(LABELS, StreamConfig("", "", "*", "online"))
+    stream = entry.opened
+    store.delete(entry)
+    with pytest.raises(ServiceError, match="deleted") as caught:
+        stream.snapshot()
+    assert caught.value.status == 404
+    assert not stream.folder.exists()
+    store.close()
+
+
+def test_a_state_that_is_being_downloaded_outlives_its_stream(tmp_path, monkeypatch):
+    app = create_app(Service(Settings(tmp_path / "data", encoder=None)))
+    store, exported = app.state.service.store, Stream.export
+
+    def export_and_delete(stream, path):
+        at = exported(stream, path)
+        store.delete(store.entries[stream.config.id])
+        return at
+
+    monkeypatch.setattr(Stream, "export", export_and_delete)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        id = store.create(LABELS, StreamConfig("", "", "*", "online")).config.id
+        answer = client.get(f"/v1/streams/{id}/state")
+    assert answer.status_code == 200
+    assert Session.load(answer.content, LABELS).snapshot.tally.seen == 0
+    assert not list((tmp_path / "data" / "streams").iterdir())
+
+
+def test_what_is_written_to_a_caller_that_has_gone_is_dropped():
+    class Gone:
+        def is_closing(self) -> bool:
+            return True
+
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("the handler is closed")  # as uvloop does
+
+    async def check() -> None:
+        transport: Any = JoinedWrites(Gone(), asyncio.get_running_loop())  # type: ignore[arg-type]
+        transport.write(b"answer")
+        assert transport.is_closing()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(3e38, "norm of inf"), (float("inf"), "finite"), (float("nan"), "finite")]
+)
+def test_a_norm_that_overflows_is_refused_without_a_warning(value, message):
+    batch = sample_batch(LABELS, torch.full((1, LABELS.dim), value))
+    (answer,) = answer_unit(lambda _: [], LABELS.id_anchors, [batch])  # warnings are errors in tests
+    assert message in str(answer)
+
+
 def test_a_state_of_nan_is_refused(server, remote, tmp_path):
     remote.observe(Z)
     session = Session.load(_downloaded(remote, tmp_path), LABELS)
@@ -114,11 +176,15 @@ def _with_nan(snapshot):
     return snapshot._replace(detector=state._replace(**{name: torch.full_like(getattr(state, name), float("nan"))}))
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/v1/streams", "/metrics", "/v1/streams/ID/events"])
-def test_head_answers_as_get_without_a_body(server, remote, path):
-    answer = httpx.head(server.url + path.replace("ID", remote.id), timeout=5)
-    assert answer.status_code == 200
-    assert not answer.content
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/", "/v1/streams", "/metrics", "ID", "ID/events", "ID/state", "ID/space"]
+)
+def test_head_answers_as_get_without_a_body_and_the_connection_goes_on(server, remote, path):
+    with httpx.Client(base_url=server.url, timeout=5) as client:
+        answer = client.head(path.replace("ID", f"/v1/streams/{remote.id}"))
+        assert answer.status_code == 200
+        assert not answer.content
+        assert client.get("/healthz").status_code == 200
 
 
 @pytest.mark.parametrize(

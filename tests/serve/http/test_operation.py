@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import time
+import warnings
 
 import httpx
 import numpy as np
@@ -11,17 +14,26 @@ import pyarrow
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser
+from starlette.testclient import TestClient
 
 from helpers.service import Server
 from helpers.streams import space, stream
-from unseen.errors import ServiceError
+from unseen.errors import ImageError, ServiceError
+from unseen.images.decode import decode
 from unseen.serve.client import Client
 from unseen.serve.http import log as request_log
+from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.http.binary import ARROW, SAFETENSORS
 from unseen.serve.http.log import RequestLog
-from unseen.serve.settings import Limits
+from unseen.serve.http.service import Service
+from unseen.serve.run import hush_libraries
+from unseen.serve.settings import Limits, Settings
 from unseen.serve.stream.watch import UnknownWatch
+from unseen.serve.work.jobs import Jobs
 from unseen.verdicts import VERDICT_DTYPE
 
 LABELS = space(dtype=torch.float32)
@@ -54,13 +66,15 @@ def remote(client, data):
     return client.create(data / "space", detector="online", name="first")
 
 
-def lines(path) -> list[dict]:
-    for _ in range(100):
-        if path.exists():
+def lines(path, status: int = 200) -> list[dict]:
+    """Return the lines of a log, which are written after the answers, once one has this status."""
+    found: list[dict] = []
+    for _ in range(250):
+        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if any(row["status"] == status for row in found):
             break
         time.sleep(0.02)
-    time.sleep(0.1)
-    return [json.loads(text) for text in path.read_text().splitlines()]
+    return found
 
 
 def test_every_request_has_an_id_and_a_line_in_the_log_and_changes_are_audited(client, remote, data, admin):
@@ -71,7 +85,7 @@ def test_every_request_has_an_id_and_a_line_in_the_log_and_changes_are_audited(c
     assert mine.headers["x-request-id"] == "mine-7"
     assert len(odd.headers["x-request-id"]) == 16
     assert (stranger.status_code, stranger.json()["code"]) == (401, "key")
-    access, audit = lines(data / "logs" / "access.jsonl"), lines(data / "logs" / "audit.jsonl")
+    access, audit = (lines(data / "logs" / f"{name}.jsonl", 401) for name in ("access", "audit"))
     assert any(row["request"] == "mine-7" and row["status"] == 200 and row["owner"] == "*" for row in access)
     assert {row["path"] for row in audit} >= {"/v1/streams"}
     assert not any(row["path"].endswith("/observe") for row in audit)
@@ -190,3 +204,40 @@ def test_an_alarm_is_shown_and_started_again(client, remote):
     assert (shown["allowed"], shown["raised_at"]) == (0.1, None)
     assert remote.info()["alarm"]["allowed"] == 0.1
     assert client.call("POST", f"/v1/streams/{remote.id}/alarm", json={})["allowed"] is None
+
+
+def test_a_defect_of_ours_is_answered_counted_and_logged_like_anything_else(tmp_path, monkeypatch):
+    def broken(*_):
+        raise KeyError("what nobody should see")
+
+    monkeypatch.setattr(Jobs, "owned", broken)
+    app = create_app(Service(Settings(tmp_path / "data", encoder=None, logs=tmp_path / "logs")))
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        answer = client.get("/v1/jobs")
+        assert (answer.status_code, answer.json()["code"]) == (500, "defect")
+        assert "nobody" not in answer.text
+        assert {"x-request-id", "content-security-policy"} <= set(answer.headers)
+        assert 'unseen_refused_total{code="defect"} 1.0' in client.get("/metrics").text
+    assert [line["code"] for line in lines(tmp_path / "logs" / "access.jsonl", 500) if line["status"] == 500] == [
+        "defect"
+    ]
+
+
+def tiff_cut_short() -> bytes:
+    """Return a file about which PIL warns."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "TIFF")
+    return file.getvalue()[:100]
+
+
+def test_bad_requests_write_no_lines_to_the_standard_error(caplog):
+    with warnings.catch_warnings():
+        hush_libraries()
+        with pytest.raises(FormParserError):
+            MultipartParser("x").write(b"no boundary")
+        with pytest.raises(ImageError):
+            decode(tiff_cut_short())
+    logging.getLogger("uvicorn.error").error("ASGI callable returned without completing handshake.")
+    assert not caplog.records
+    logging.getLogger("uvicorn.error").error("Application startup failed. Exiting.")
+    assert len(caplog.records) == 1

@@ -89,7 +89,7 @@ def hammered(tmp_path, kills: int, *, seed: int, detector: str) -> Load:
     config = StreamConfig("", "", "*", detector)
     LABELS.save(tmp_path / "space")
     for _ in range(kills):
-        server = Server(data, every=60, retain=10**9).ready()
+        server = Server(data, every=60, retain=10**7).ready()
         remote = (
             server.client.stream(remote.id) if remote else server.client.create(tmp_path / "space", detector=detector)
         )
@@ -97,7 +97,7 @@ def hammered(tmp_path, kills: int, *, seed: int, detector: str) -> Load:
         if load.acknowledged:
             check(load, config, remote, data / "streams", tmp_path / "state")
         load.run(server.url, choice.randrange(12), choice.uniform(0, 0.1), server.kill)
-    with Server(data, every=60, retain=10**9) as server:
+    with Server(data, every=60, retain=10**7) as server:
         load.finish(server.url)
         remote = server.client.stream(remote.id)
         check(load, config, remote, data / "streams", tmp_path / "state")

@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -134,17 +135,16 @@ def test_a_snapshot_with_a_flipped_key_is_set_aside(data):
 
 
 def test_streams_open_beside_each_other(data, monkeypatch):
-    opening = LocalStreams.open
+    opening, all_three = LocalStreams.open, threading.Barrier(3)
 
-    def slow(self, entry):
-        time.sleep(0.3)
+    def meet(self, entry):
+        all_three.wait(20)  # one after the other they would never meet
         opening(self, entry)
 
-    monkeypatch.setattr(LocalStreams, "open", slow)
+    monkeypatch.setattr(LocalStreams, "open", meet)
     streams = store(data)
-    started = time.perf_counter()
     streams.open_all()
-    assert time.perf_counter() - started < 0.8
+    assert [entry.status for entry in streams.entries.values()] == [READY] * 3
     streams.close()
 
 

@@ -254,7 +254,7 @@ def test_a_journal_of_another_format_is_refused_untouched(folder, found, remedy)
 
 def test_a_replay_on_other_arithmetic_is_reported_once(snapshotted, monkeypatch):
     folder, _ = snapshotted
-    monkeypatch.setattr("unseen.serve.stream.stream.arithmetic", lambda: "another machine")
+    monkeypatch.setattr("unseen.serve.stream.recovery.arithmetic", lambda: "another machine")
     stream = opened(folder)
     assert "50 samples were learned with torch" in stream.faults[0]
     assert "replayed with another machine: equal to rounding" in stream.faults[0]

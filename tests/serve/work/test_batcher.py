@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,9 +18,10 @@ class Recorder:
     """Work that waits for a gate, records its blocks and answers each request with its length."""
 
     def __init__(self) -> None:
-        self.gate, self.blocks = threading.Event(), list[int]()
+        self.started, self.gate, self.blocks = threading.Event(), threading.Event(), list[int]()
 
     def __call__(self, requests: Sequence[str]) -> list[int | Exception]:
+        self.started.set()
         self.gate.wait(10)
         self.blocks.append(len(requests))
         return [ValueError(request) if request == "bad" else len(request) for request in requests]
@@ -29,9 +31,9 @@ async def answers(work: Recorder, requests: Sequence[str], *, block: int = 100, 
     with ThreadPoolExecutor(1) as pool:
         batcher = MicroBatcher(work, pool, block=block, queue=queue)
         first = asyncio.create_task(batcher(requests[0]))
-        await asyncio.sleep(0.05)  # the first block is at work now
+        await asyncio.to_thread(work.started.wait, 10)
         rest = [asyncio.create_task(batcher(request)) for request in requests[1:]]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # they wait for the next block now
         work.gate.set()
         found = await asyncio.gather(first, *rest, return_exceptions=True)
         await batcher.idle()
@@ -45,10 +47,44 @@ def test_requests_that_wait_become_one_block() -> None:
     assert work.blocks == [1, 3]
 
 
+def test_requests_of_one_turn_of_the_loop_become_one_block() -> None:
+    work = Recorder()
+    work.gate.set()
+
+    async def call() -> list[int]:
+        with ThreadPoolExecutor(1) as pool:
+            batcher = MicroBatcher(work, pool, block=100, queue=100)
+            return list(await asyncio.gather(*(batcher("a") for _ in range(9))))
+
+    assert asyncio.run(call()) == [1] * 9
+    assert work.blocks == [9]
+
+
 def test_a_block_holds_no_more_samples_than_its_limit() -> None:
     work = Recorder()
     assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"], block=5)) == [1, 2, 3, 4]
     assert work.blocks == [1, 2, 1]
+
+
+def test_the_next_block_starts_while_the_loop_is_busy() -> None:
+    work = Recorder()
+
+    async def call() -> list[int]:
+        with ThreadPoolExecutor(1) as pool:
+            batcher = MicroBatcher(work, pool, block=100, queue=100)
+            first = asyncio.create_task(batcher("a"))
+            await asyncio.to_thread(work.started.wait, 10)
+            second = asyncio.create_task(batcher("bb"))
+            await asyncio.sleep(0.05)  # the first block is a long one
+            work.gate.set()
+            ends = time.monotonic() + 10
+            while len(work.blocks) < 2 and time.monotonic() < ends:
+                time.sleep(0.01)  # the loop is busy with something else
+            done = list(work.blocks)
+            await asyncio.gather(first, second)
+            return done
+
+    assert asyncio.run(call()) == [1, 1]
 
 
 def test_a_request_beyond_the_queue_is_refused_with_429() -> None:

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from unseen.serve.work.turns import Activity, Turns
+
+
+@asynccontextmanager
+async def taken(turns: Turns, caller: str) -> AsyncIterator[None]:
+    await turns.take(caller)
+    try:
+        yield
+    finally:
+        turns.give_back(caller)
 
 
 def test_a_caller_with_many_requests_leaves_room_for_another():
@@ -15,7 +26,7 @@ def test_a_caller_with_many_requests_leaves_room_for_another():
 
         async def work(caller: str, wait: bool) -> None:
             nonlocal most, running
-            async with turns.taken(caller):
+            async with taken(turns, caller):
                 running += 1
                 most = max(most, running)
                 if wait:
@@ -41,7 +52,7 @@ def test_a_request_that_is_cancelled_gives_its_turn_back():
         turns = Turns(1, Activity())
 
         async def work() -> None:
-            async with turns.taken("a"):
+            async with taken(turns, "a"):
                 await asyncio.sleep(10)
 
         first, second = asyncio.create_task(work()), asyncio.create_task(work())
@@ -49,7 +60,7 @@ def test_a_request_that_is_cancelled_gives_its_turn_back():
         for task in (second, first):
             task.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
-        async with asyncio.timeout(1), turns.taken("a"):
+        async with asyncio.timeout(1), taken(turns, "a"):
             pass
 
     asyncio.run(check())
@@ -63,7 +74,7 @@ def test_a_caller_has_a_quarter_of_its_turns_while_another_is_active():
         activity.note("b")
 
         async def work() -> None:
-            async with turns.taken("a"):
+            async with taken(turns, "a"):
                 await free.wait()
 
         tasks = [asyncio.create_task(work()) for _ in range(20)]

@@ -12,11 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import Detector, Reading, in_range, positive
-from unseen.detectors.merging import MergeRule, added
+from unseen.detectors.base import FEW_SAMPLES, Detector, Reading, in_range, positive
+from unseen.detectors.merging import MergeRule
 from unseen.detectors.pooled.carry import carried_sums
 from unseen.detectors.pooled.evidence import (
-    EXAMPLE_TERMS,
     TERMS,
     Evidence,
     EvidenceTerm,
@@ -27,8 +26,19 @@ from unseen.detectors.pooled.evidence import (
     gap_shrinkage,
     typical_peak,
 )
+from unseen.detectors.pooled.few import FewJudge
 from unseen.detectors.pooled.learning import Learning
-from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits, top_names
+from unseen.detectors.pooled.measured import measured_peak, measured_unit, some_examples
+from unseen.detectors.pooled.names import (
+    CLAIMED_BY_LOOK,
+    NAMING_SAMPLES,
+    NameLogits,
+    NearestNames,
+    TopNames,
+    energy_gain,
+    name_logits,
+    top_names,
+)
 from unseen.detectors.pooled.replay import Replay, Unsolved
 from unseen.detectors.pooled.sides import side_weights
 from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleBlock, SampleRows
@@ -37,8 +47,6 @@ from unseen.text import TextLogits, text_logits
 
 BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 BLOCKS = 8  # blocks of text logits between two copies of the sums
-CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
-NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +58,11 @@ class PooledEvidence(Detector[PooledState]):
     """
 
     tau: float = 0.01
-    popularity: float = 1.0  # how much of the popularity of a name is taken out of the margin
+    popularity: float = 1.5  # how much of the popularity of a name is taken out of the margin
     naming_popularity: float = 0.25  # the same where an image is named
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
-    example_terms: ClassVar[tuple[EvidenceTerm, ...]] = EXAMPLE_TERMS
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
@@ -85,7 +92,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         """Score each sample with what was learned up to the last update, in arrival order."""
-        if not len(z):
+        if not z.shape[0]:
             return self.read(state, z), state
         with self._replaying(z) as replay:
             try:
@@ -97,8 +104,14 @@ class PooledEvidence(Detector[PooledState]):
         self, state: PooledState, z: Float[Tensor, "T d"], replay: Replay | None
     ) -> tuple[Reading, PooledState]:
         readings, learning = [], Learning(state, self.labels)
-        if replay and len(z) == 1 and learning.seen >= BASELINE_SAMPLES and learning.until_update > 1:
-            return learning.judged_single(z, replay), learning.finish()
+        count, few = z.shape[0], 1 if replay else 0 if z.is_cuda else FEW_SAMPLES
+        if count <= few and learning.seen >= BASELINE_SAMPLES:
+            judge, first = replay.single if replay else self._judge_few, learning.until_update
+            parts = (z,) if count <= first else (z[:first], z[first:])
+            readings = [learning.judged_few(part, judge) for part in parts]
+            return Reading.joined(readings), learning.finish()
+        if replay and not learning.are_all_new(z):
+            replay = None  # a recorded graph learns every sample
         for part in z.split(super().block_for(z)):
             block, own = self._frozen(part)
             block, start = block._replace(base=self._running_baseline(learning, own)), 0
@@ -111,16 +124,24 @@ class PooledEvidence(Detector[PooledState]):
     @contextmanager
     def _replaying(self, z: Tensor) -> Iterator[Replay | None]:
         """Yield the recorded graphs where z is on a GPU and no other thread uses them, else None."""
-        replay = self._replay if z.is_cuda and self._replay.lock.acquire(blocking=False) else None
+        replay = self._replay if self._may_replay(z) and self._replay.lock.acquire(blocking=False) else None
         try:
             yield replay
         finally:
             if replay:
                 replay.lock.release()
 
+    def _may_replay(self, z: Tensor) -> bool:
+        return z.is_cuda and self.labels.examples is None  # distinction needs a factor, which no graph records
+
     @cached_property
     def _replay(self) -> Replay:
         return Replay(lambda z: self._frozen(z)[0], self._judge, self.labels)
+
+    @cached_property
+    def _judge_few(self) -> FewJudge:
+        weights = self.tau, self.popularity, self.naming_popularity
+        return FewJudge(self.labels, self.label_statistics, self.used_terms, *weights)
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""
@@ -147,31 +168,45 @@ class PooledEvidence(Detector[PooledState]):
             moments = map_state(lambda total, a, b: total + counted * (b.mean() - a.mean()), moments, old, new)
         base = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
         fitted = Fitted.of(sums, int(done.seen), self.labels)
-        return PooledState(done.seen, moments, base, sums, fitted, PooledState.start(self.labels).pending)
+        pending = PooledState.start(self.labels).pending
+        return PooledState(done.seen, moments, base, sums, fitted, done.learned, pending)
 
-    def _merged(self, start: PooledState, ends: Sequence[PooledState], rule: MergeRule) -> PooledState:
-        """Return the state of all parts; every sum is that of one observer who gave the same scores."""
-        first, *rest = (part.updated(self.labels) for part in (start, *ends))
-        seen = added(first.seen, [part.seen for part in rest])
-        sums = map_state(lambda one, *others: added(one, others), first.sums, *(part.sums for part in rest))
-        counts = [part.seen.clamp(max=BASELINE_SAMPLES) for part in (first, *rest)]
-        share = seen.clamp(max=BASELINE_SAMPLES) / added(counts[0], counts[1:]).clamp(min=1)  # parts count to it alone
-        moments = map_state(
-            lambda one, *others: share * added(one, others), first.moments, *(part.moments for part in rest)
-        )
-        base = self.baseline(map_state(lambda total: total / seen.clamp(1, BASELINE_SAMPLES), moments))
-        return PooledState(seen, moments, base, sums, Fitted.of(sums, int(seen), self.labels), first.pending)
+    def observe_part(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, SampleRows]:
+        """Return the readings of samples that come before the next update, and their rows: all that they teach."""
+        block, _ = self._frozen(self._checked(z))
+        return self._judge(state, block._replace(base=state.baseline.expand(len(z))))
+
+    def _merged(self, start: PooledState, taught: Sequence[SampleRows], rule: MergeRule) -> PooledState:
+        """Return the state of one observer who saw the samples of all parts."""
+        learning = Learning(start, self.labels)
+        learning.take(map_state(lambda *parts: torch.cat(parts), *taught))
+        return learning.finish()
+
+    def unshared(self, state: PooledState) -> int:
+        """Return how many samples are missing to the baseline, which all observers of a stream must share."""
+        return max(0, BASELINE_SAMPLES - int(state.seen))
+
+    def merge_interval(self, state: PooledState, most: int) -> int:
+        """Return the samples to the next update at most: up to there one observer judges by the same state too."""
+        return min(most, state.until_update)
 
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
-        sizes = len(self.labels.names), len(self.labels.negatives)
-        return LabelStatistics(*sizes, gap_shrinkage(self.labels), typical_peak(self.labels))
+        labels = self.labels
+        sizes = len(labels.names), len(labels.negatives)
+        found = LabelStatistics(*sizes, gap_shrinkage(labels), 0.0)
+        if labels.examples is None:
+            return found._replace(typical_peak=typical_peak(labels))
+        z = some_examples(labels.examples.z).to(labels.id_anchors)
+        shown = evidence(text_logits(labels, z, tau=self.tau), found, self.used_terms)
+        return found._replace(typical_peak=measured_peak(shown), unit=measured_unit(shown.value))
 
-    @property
+    @cached_property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:
-        """Return the terms of the evidence: with examples, anchors that fit images need less contrast."""
-        return self.terms if self.labels.examples is None else self.example_terms
+        """Return the terms of the evidence as the examples of the label space let them count."""
+        examples = 0 if self.labels.examples is None else len(self.labels.examples)
+        return tuple(term.with_examples(examples / len(self.labels.names)) for term in self.terms)
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
@@ -200,13 +235,17 @@ class PooledEvidence(Detector[PooledState]):
         known, negative = self._name_logits(state, block.z, nearest)
         gain = energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)
         gain = gain.double() - self.popularity * state.fitted.popularity[nearest.known.name[:, 0]]
+        gain /= self.label_statistics.unit
         predicted = state.fitted.direction.predict(block.z)
         score = block.own + gain + state.fitted.likelihood.log_ratio(predicted)
+        if self.labels.examples is not None:
+            distinct = state.fitted.distinction.score.at(block.z, nearest.known.name[:, :1]).squeeze(1)
+            score += distinct.double() / self.label_statistics.unit
         margin = block.own + gain - block.base
         weight = side_weights(margin)
         reading = Reading(
             score.to(block.z.dtype),
-            self._named(nearest.known, known, state.fitted.votes),
+            self._named(nearest.known, known, state.fitted, block.z),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
             block.clarity,
@@ -226,12 +265,17 @@ class PooledEvidence(Detector[PooledState]):
             name_logits(z, self.tau * negative_logit, negative, anchors[1], sums.negative, fitted.negative),
         )
 
-    def _named(self, nearest: TopNames, image: NameLogits, votes: Float[Tensor, " K"]) -> Int[Tensor, " T"]:
-        """Return the best known name: text, the look of names that have claimed many images, and few votes."""
+    def _named(
+        self, nearest: TopNames, image: NameLogits, fitted: Fitted, z: Float[Tensor, "T d"]
+    ) -> Int[Tensor, " T"]:
+        """Return the best known name: text, looks of names that have claimed many images, examples, and few votes."""
         name, logit = nearest
         learned = image.images / (image.images + NAMING_SAMPLES) * (image.learned - image.start)
-        held_back = self.naming_popularity * votes[name].to(logit.dtype)
-        best = (logit + image.start + learned - held_back).argmax(1, keepdim=True)
+        held_back = self.naming_popularity * fitted.votes[name].to(logit.dtype)
+        total = logit + image.start + learned - held_back
+        if self.labels.examples is not None:
+            total += fitted.distinction.naming.at(z, name)
+        best = total.argmax(1, keepdim=True)
         return name.gather(1, best).squeeze(1)
 
 

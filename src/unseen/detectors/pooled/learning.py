@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Reading
+from unseen.detectors.pooled.repeats import digests
 from unseen.detectors.pooled.replay import Judge, Replay
-from unseen.detectors.pooled.state import Fitted, PooledState, SampleBlock, SampleRows, until_update
+from unseen.detectors.pooled.state import (
+    LATEST,
+    Fitted,
+    Pending,
+    PooledState,
+    SampleBlock,
+    SampleRows,
+    new_samples,
+    placed,
+    until_update,
+)
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
+
+FewSamplesJudge = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
 
 
 class Learning:
@@ -18,7 +34,7 @@ class Learning:
 
     def __init__(self, state: PooledState, labels: LabelSpace) -> None:
         self.state, self.labels = state, labels
-        self.seen, self.waiting = torch.stack([state.seen, state.pending.size]).tolist()
+        self.seen, self.waiting, self.latest = counts(state)
         self._owns_sums = False
         self._replay: Replay | None = None  # what holds the sums at present
 
@@ -27,44 +43,70 @@ class Learning:
         """Return how many samples may come before the next update."""
         return until_update(self.seen)
 
+    def are_all_new(self, z: Float[Tensor, "T d"]) -> bool:
+        """Return whether no image was learned before, is pending, or comes twice."""
+        pending = self.state.pending.all(self.waiting, self.latest).z if self.waiting else z[:0]
+        return self.state.learned.are_all_new(digests(torch.cat([pending, z])))
+
     def judged(self, block: SampleBlock, judge: Judge, replay: Replay | None = None) -> Reading:
         """Return the readings of samples, at most as many as `until_update` allows, and learn them."""
         is_due = len(block.z) == self.until_update
         if replay and is_due and replay.covers(self.seen, self.waiting):
+            self.state = self.state._replace(learned=self.state.learned.with_images(digests(block.z)))
             return self._replayed(block, replay)
-        self._settle()
+        self._unload_replay()
         reading, samples = judge(self.state, block)
-        self._take(samples, is_due=is_due)
+        self.take(samples)
         return reading
 
-    def judged_single(self, z: Float[Tensor, "1 d"], replay: Replay) -> Reading:
-        """Return the reading of one sample after which no update is due, by way of its graph, and learn it later."""
-        reading, samples = replay.single(self.state, z)
-        self._take(samples, is_due=False)
+    def judged_few(self, z: Float[Tensor, "T d"], judge: FewSamplesJudge) -> Reading:
+        """Return the readings of few samples, at most as many as `until_update` allows, and learn them."""
+        reading, samples = judge(self.state, z)
+        pending, count = self.state.pending, samples.shape[0]
+        if count == self.until_update or self.latest + count > LATEST:
+            self.take(pending.unpacked(samples))
+            return reading
+        self.state = self.state._replace(pending=pending._replace(latest=placed(pending.latest, samples, self.latest)))
+        self.seen, self.waiting, self.latest = self.seen + count, self.waiting + count, self.latest + count
         return reading
 
     def finish(self) -> PooledState:
         """Return the state after all that was learned."""
-        self._settle()
-        seen = torch.full_like(self.state.seen, self.seen)
-        pending = self.state.pending._replace(size=torch.full_like(seen, self.waiting))
-        return self.state._replace(seen=seen, pending=pending)
+        self._unload_replay()
+        like = self.state.seen
+        seen, waiting, latest = (
+            torch.full_like(like, count)
+            if like.is_cuda
+            else torch.from_numpy(np.array(count))  # in a third of the time
+            for count in (self.seen, self.waiting, self.latest)
+        )
+        return self.state._replace(seen=seen, pending=self.state.pending._replace(size=waiting, latest_size=latest))
 
-    def _take(self, samples: SampleRows, *, is_due: bool) -> None:
+    def take(self, samples: SampleRows) -> None:
         """Learn samples: at once, with the pending ones, where an update is due, else later."""
+        is_due = len(samples.z) >= self.until_update
         self.seen += len(samples.z)
         if is_due:
-            self._update(self.state.pending.first(self.waiting, samples))
-            self.waiting = 0
+            self._update(self.state.pending.all(self.waiting, self.latest, samples))
+            self.waiting = self.latest = 0
         else:
-            self.state = self.state._replace(pending=self.state.pending.with_more(samples, self.waiting))
+            self.state = self.state._replace(pending=self._waiting_with(samples))
             self.waiting += len(samples.z)
+
+    def _waiting_with(self, samples: SampleRows) -> Pending:
+        """Return the pending samples and more, none of them packed any longer."""
+        pending, earlier = self.state.pending, self.waiting - self.latest
+        more = pending.all(self.latest, self.latest, samples)
+        self.latest = 0
+        return pending._replace(samples=map_state(lambda rows, new: placed(rows, new, earlier), pending.samples, more))
 
     def _update(self, samples: SampleRows) -> None:
         sums = self.state.sums if self._owns_sums else map_state(torch.clone, self.state.sums)
-        sums.add_(samples, self.seen - len(samples.z))
+        before = self.seen - len(samples.z)
+        samples, learned = new_samples(samples, self.state.learned)
+        sums.add_(samples, before)
         self._owns_sums = True
-        self.state = self.state._replace(sums=sums, fitted=Fitted.of(sums, self.seen, self.labels))
+        self.state = self.state._replace(sums=sums, learned=learned, fitted=Fitted.of(sums, self.seen, self.labels))
 
     def _replayed(self, block: SampleBlock, replay: Replay) -> Reading:
         if self._replay is None:
@@ -73,7 +115,14 @@ class Learning:
         self.seen += len(block.z)
         return replay.step(self.state, block)
 
-    def _settle(self) -> None:
+    def _unload_replay(self) -> None:
         """Take the sums back from the recorded graphs."""
         if self._replay is not None:
             self.state, self._replay, self._owns_sums = self._replay.unload(self.state), None, True
+
+
+def counts(state: PooledState) -> tuple[int, int, int]:
+    """Return how many samples were seen, are pending, and are pending by themselves; from a GPU in one transfer."""
+    numbers = state.seen, state.pending.size, state.pending.latest_size
+    seen, waiting, latest = torch.stack(numbers).tolist() if state.seen.is_cuda else map(int, numbers)
+    return seen, waiting, latest

@@ -7,14 +7,16 @@ unknown side much: log N1(u) - log((1 - p) N0(u) + p N1(u)) is at most log(1 / p
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.state import map_state
 
+Array = np.ndarray[Any, Any]
 NEAR_SHARE = 0.1  # p: share of unknown images that look like known ones
 HALF_SAMPLES = 16.0  # effective images after which the pool counts half; also what the start of a moment is worth
 LARGEST_RATIO = 50.0
@@ -75,6 +77,12 @@ class Likelihood(NamedTuple):
         ratio = (self.rate * (predicted - self.middle)).clamp(-LARGEST_RATIO, LARGEST_RATIO)
         near, far = math.log(NEAR_SHARE), math.log1p(-NEAR_SHARE)
         return -torch.logaddexp(far - ratio, torch.full_like(ratio, near))
+
+
+def few_log_ratios(predicted: Array, middle: float, rate: float) -> Array:
+    """Return `Likelihood.log_ratio` of few images."""
+    ratio = np.minimum(np.maximum(rate * (predicted - middle), -LARGEST_RATIO), LARGEST_RATIO)  # np.clip is slow
+    return -np.log((1 - NEAR_SHARE) * np.exp(-ratio) + NEAR_SHARE)
 
 
 def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""], seen: int | Int[Tensor, ""]) -> Likelihood:

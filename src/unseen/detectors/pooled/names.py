@@ -20,6 +20,8 @@ FEW_ROWS = 256  # up to so many, all products with a sample cost less than choos
 NAME_SCALE = 40.0  # nats per unit of cosine in image space; text has 1 / tau = 100
 TEXT_SHARE = 0.25  # how far apart names lie in image space, against their distance in text space
 START_SAMPLES = 1.0  # images that the start of a name is worth
+CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
+NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
 LEAST_SHARE = 1e-3  # an image that is claimed less than this teaches a name nothing worth the time
 
 
@@ -114,6 +116,20 @@ def name_means(
         for whole, found in zip(means, _name_means(anchors, sums, origin, chosen), strict=True):
             whole[part] = found
     return means
+
+
+class NameLengths(NamedTuple):
+    """Half the squared length of each name in image space: as it is now, and before it claimed anything."""
+
+    now: Float[Tensor, " C"]
+    start: Float[Tensor, " C"]
+
+
+def name_lengths(anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"]) -> NameLengths:
+    """Return how far all names lie from the centre of image space."""
+    parts = [_name_means(anchors, sums, origin, rows) for rows in in_cache(anchors)]
+    columns = zip(*((part.length / 2, part.start_length / 2) for part in parts), strict=True)
+    return NameLengths(*map(torch.cat, columns))
 
 
 def _name_means(

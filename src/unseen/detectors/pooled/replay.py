@@ -16,8 +16,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Reading
-from unseen.detectors.pooled.sides import Regression, followed
-from unseen.detectors.pooled.state import FIRST_DIRECTION, MANY, Fitted, PooledState, SampleBlock, SampleRows, Sums
+from unseen.detectors.pooled.sides import Regression, newton_solution
+from unseen.detectors.pooled.state import (
+    FIRST_DIRECTION,
+    MANY,
+    Fitted,
+    PooledState,
+    SampleBlock,
+    SampleRows,
+    Sums,
+    packed,
+)
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
@@ -64,7 +73,7 @@ class Replay:
 
     def __init__(self, frozen: Callable[[Tensor], SampleBlock], judge: Judge, labels: LabelSpace) -> None:
         self._frozen, self._judge, self._labels = frozen, judge, labels
-        self._held: Fitted | None = None  # what the resident tensors equal, as long as only single samples came
+        self._held: Fitted | None = None  # of the state that the resident tensors equal, if any
         self._resident: Resident | None = None
         self.recordings: dict[int, Recording | None] = {}  # None where recording failed
         self.lock = Lock()
@@ -75,12 +84,15 @@ class Replay:
         return not waiting and FIRST_DIRECTION <= seen < MANY
 
     def load(self, state: PooledState) -> None:
-        """Go on from a state."""
-        self._held = None
+        """Go on from a state; the one that `unload` returned last is there already, with the inverse."""
         if self._resident is None:
             self._resident = Resident.of(state)
-        else:
+        elif self._held is not state.fitted:
             _overwrite(self._resident, Resident.of(state))
+        else:
+            self._resident.seen.copy_(state.seen)
+            self._resident.baseline.copy_(state.baseline)
+        self._held = state.fitted
 
     def unload(self, state: PooledState) -> PooledState:
         """Return `state` with what was learned since `load`; raise Unsolved where a direction is not accurate."""
@@ -88,11 +100,12 @@ class Replay:
         if not float(self._resident.error) <= LARGEST_ERROR:
             raise Unsolved
         learned = map_state(torch.clone, self._resident)
+        self._held = learned.fitted
         return state._replace(seen=learned.seen, sums=learned.sums, fitted=learned.fitted)
 
     def step(self, state: PooledState, block: SampleBlock) -> Reading:
         """Judge and learn the samples of a block, after which an update is due; `state` has the parts that stay."""
-        size = len(block.z)
+        size, self._held = len(block.z), None
         if size not in self.recordings:
             still = map_state(torch.clone, block)
             self.recordings[size] = self._recorded(still, lambda: self.advance(state, still))
@@ -103,11 +116,10 @@ class Replay:
         recording.graph.replay()
         return _copied(recording.result)
 
-    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, SampleRows]:
-        """Judge one sample, after which no update is due."""
+    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"]]:
+        """Return the reading of one sample, and what it will teach, packed."""
         if self._held is not state.fitted:  # states between two updates share it
             self.load(state)
-            self._held = state.fitted
         if SINGLE not in self.recordings:
             still = z.clone()
             self.recordings[SINGLE] = self._recorded(still, lambda: self.look(state, still))
@@ -116,15 +128,16 @@ class Replay:
             return self.look(state, z)
         _overwrite(recording.given, z)
         recording.graph.replay()
-        reading, samples = recording.result
-        return _copied(reading), _copied(samples)
+        reading, sample = recording.result
+        return _copied(reading), sample.clone()
 
-    def look(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, SampleRows]:
+    def look(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"]]:
         """Do what a graph of one sample records."""
         assert self._resident is not None
         held = self._resident
         block = self._frozen(z)._replace(base=held.baseline.expand(len(z)))
-        return self._judge(state._replace(sums=held.sums, fitted=held.fitted), block)
+        reading, samples = self._judge(state._replace(sums=held.sums, fitted=held.fitted), block)
+        return reading, packed(samples)
 
     def advance(self, state: PooledState, block: SampleBlock) -> Reading:
         """Do what a graph records."""
@@ -132,7 +145,7 @@ class Replay:
         seen, sums, fitted, inverse, error, _ = self._resident
 
         def solve(matrix: Tensor, right: Tensor) -> Tensor:
-            solution, followed_inverse, off = followed(matrix, right, inverse)
+            solution, followed_inverse, off = newton_solution(matrix, right, inverse)
             inverse.copy_(followed_inverse)
             error.copy_(torch.maximum(error, off))  # not a number stays one
             return solution

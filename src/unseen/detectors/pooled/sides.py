@@ -6,18 +6,20 @@ Every quantity is a mean per side, so the mix of the stream moves none of them; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.state import map_state
 
+Array = np.ndarray[Any, Any]
 BOUNDARY, SLOPE = 1.0, 0.5  # a margin of 1 nat is as likely known as unknown; odds change by e every 2 nats
 RIDGE = 2.0  # prior precision of the direction, in samples
 CLOSE, STEPS = 1e-9, 32  # relative error at which conjugate gradients end, and most steps
-NEWTON_STEPS = 2
+NEWTON_STEPS = 3
 ROUNDS = 2  # of refinement of a solution by a factor in float32
 START_SAMPLES = 8.0  # images that the start of a mean is worth
 START_MARGIN = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
@@ -84,6 +86,11 @@ def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
     return torch.stack([1 - known, known])
 
 
+def few_weights(margin: Array) -> Array:
+    """Return how much each of few images belongs to the known side."""
+    return 0.5 + 0.5 * np.tanh(SLOPE / 2 * (margin - BOUNDARY))  # the sigmoid, without overflow
+
+
 class Regression(NamedTuple):
     """A ridge regression of margins on images in which both sides have the same weight, as a linear system."""
 
@@ -116,19 +123,19 @@ def fit_direction(
 ) -> Direction:
     """Return the ridge regression of margins on images in which both sides have the same weight.
 
-    `kind` is the precision of the factor, as in `solved`; with `few` images conjugate gradients are tried first.
+    `kind` is the precision of the factor (`factor_solution`); with `few` images conjugate gradients are tried first.
     `solve` takes the place of both.
     """
     system = Regression.of(sums)
     if solve:
         slope: Tensor | None = solve(system.scatter, system.pull)
     else:
-        slope = iterated(system.scatter, system.pull) if few else None
-    slope = solved(system.scatter, system.pull, kind=kind) if slope is None else slope
+        slope = gradient_solution(system.scatter, system.pull) if few else None
+    slope = factor_solution(system.scatter, system.pull, kind=kind) if slope is None else slope
     return Direction(slope, system.centre, system.level, system.effective)
 
 
-def followed(
+def newton_solution(
     matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], inverse: Float[Tensor, "d d"]
 ) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"], Float[Tensor, ""]]:
     """Return solution, inverse and relative error, by Newton's method from the inverse of a similar matrix.
@@ -147,7 +154,7 @@ def followed(
     return solution, inverse, left.norm() / right.norm().clamp(min=1e-30)
 
 
-def iterated(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:
+def gradient_solution(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:
     """Return the solution of a positive definite system by conjugate gradients, None where they take too long.
 
     With few images the prior keeps the condition low: 10 steps for 32 images, 25 for 2,000, against a factor that costs
@@ -168,7 +175,9 @@ def iterated(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[
     return None
 
 
-def solved(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, kind: torch.dtype) -> Float[Tensor, " d"]:
+def factor_solution(
+    matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, kind: torch.dtype
+) -> Float[Tensor, " d"]:
     """Return the solution of a positive definite system, factored in precision `kind` and refined in its own.
 
     A factor in float32 takes 0.4 times the time; each round of refinement takes the error down by about
@@ -176,7 +185,7 @@ def solved(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, kind: to
     """
     factor, failed = torch.linalg.cholesky_ex(matrix.to(kind))
     if kind != matrix.dtype and not matrix.is_cuda and bool(failed):
-        return solved(matrix, right, kind=matrix.dtype)
+        return factor_solution(matrix, right, kind=matrix.dtype)
     solution = torch.cholesky_solve(right.to(kind).unsqueeze(1), factor).squeeze(1).to(right.dtype)
     for _ in range(0 if kind == matrix.dtype else ROUNDS):
         left = torch.addmv(right, matrix, solution, alpha=-1).to(kind)

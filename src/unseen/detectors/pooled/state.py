@@ -12,14 +12,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unseen.detectors.pooled.distinction import Distinction
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
 from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums, NearestNames
+from unseen.detectors.pooled.repeats import LearnedImages, digests
 from unseen.detectors.pooled.sides import Direction, SideSums, Solve, fit_direction, side_weights
-from unseen.detectors.state import map_state
+from unseen.detectors.state import flatten, map_state
 from unseen.labels import Examples, LabelSpace
 
 INTERVAL = 256  # most samples between two updates
+LATEST = 16  # samples by themselves that are pending in a smaller place, which costs less to copy
 EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
 FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
@@ -61,35 +64,56 @@ class SampleBlock(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Samples since the last update, in the first `size` rows."""
+    """Samples since the last update: the first in `samples`, the last `latest_size` of them packed in `latest`."""
 
     size: Int[Tensor, ""]
     samples: SampleRows
+    latest_size: Int[Tensor, ""]
+    latest: Float[Tensor, "LATEST W"]
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Pending:
         """Return room for as many samples as can be pending."""
+        zero = torch.zeros((), dtype=torch.int64)
+        return cls(zero, empty_rows(labels, INTERVAL), zero, packed(empty_rows(labels, LATEST)))
 
-        def claims(names: int) -> Claims:
-            shape = INTERVAL, min(TOP, names)
-            return Claims(torch.zeros(shape, dtype=torch.int64), labels.id_anchors.new_zeros(shape))
+    def all(self, size: int, latest: int, more: SampleRows | None = None) -> SampleRows:
+        """Return the `size` pending samples, of which `latest` are in `latest`, and `more` behind them."""
+        parts = [map_state(lambda rows: rows[: size - latest], self.samples)] if size > latest else []
+        parts += [self.unpacked(self.latest[:latest])] if latest else []
+        parts += [] if more is None else [more]
+        return parts[0] if len(parts) == 1 else map_state(lambda *rows: torch.cat(rows), *parts)
 
-        value = torch.zeros(INTERVAL, dtype=torch.float64)
-        known, negative = claims(len(labels.names)), claims(len(labels.negatives))
-        samples = SampleRows(labels.id_anchors.new_zeros(INTERVAL, labels.dim), value, value, known, negative)
-        return cls(torch.zeros((), dtype=torch.int64), samples)
+    def unpacked(self, rows: Float[Tensor, "B W"]) -> SampleRows:
+        """Return samples that were packed."""
+        widths = [part[0].numel() for part in flatten(self.samples).values()]
+        columns = iter(rows.split(widths, dim=1))
+        return map_state(lambda like: next(columns).to(like.dtype).reshape(-1, *like.shape[1:]), self.samples)
 
-    def first(self, size: int, more: SampleRows | None = None) -> SampleRows:
-        """Return the first `size` pending samples, and `more` behind them."""
-        if more is None:
-            return map_state(lambda rows: rows[:size], self.samples)
-        return map_state(lambda rows, new: torch.cat([rows[:size], new]), self.samples, more) if size else more
 
-    def with_more(self, more: SampleRows, size: int) -> Pending:
-        """Return the first `size` pending samples and `more` behind them."""
+def packed(rows: SampleRows) -> Float[Tensor, "B W"]:
+    """Return each sample as one row of numbers, which are exact: so that one copy is enough to add a sample."""
+    return torch.cat([part.double().reshape(len(part), -1) for part in flatten(rows).values()], dim=1)
 
-        rows = torch.arange(size, size + len(more.z), device=more.z.device)
-        return self._replace(samples=map_state(lambda kept, new: kept.index_copy(0, rows, new), self.samples, more))
+
+def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
+    """Return room for samples."""
+
+    def claims(names: int) -> Claims:
+        shape = count, min(TOP, names)
+        return Claims(torch.zeros(shape, dtype=torch.int64), labels.id_anchors.new_zeros(shape))
+
+    value, z = torch.zeros(count, dtype=torch.float64), labels.id_anchors.new_zeros(count, labels.dim)
+    return SampleRows(z, value, value, claims(len(labels.names)), claims(len(labels.negatives)))
+
+
+def placed(rows: Tensor, more: Tensor, start: int) -> Tensor:
+    """Return a copy of `rows` with `more` from the row `start` on."""
+    if rows.is_cuda:
+        return rows.index_copy(0, torch.arange(start, start + len(more), device=rows.device), more)
+    copied = rows.numpy().copy()  # NumPy copies few rows in half the time of torch
+    copied[start : start + len(more)] = more.numpy()
+    return torch.from_numpy(copied)
 
 
 class Sums(NamedTuple):
@@ -141,6 +165,7 @@ class Fitted(NamedTuple):
     likelihood: Likelihood
     popularity: Float[Tensor, " K"]  # log of how much more often each name was the nearest than names are on average
     votes: Float[Tensor, " K"]  # log(1 + votes / FEW_VOTES)
+    distinction: Distinction  # without rows where names have no examples
 
     @classmethod
     def of(
@@ -153,12 +178,13 @@ class Fitted(NamedTuple):
         negative, known = sums.sides.means(start).to(anchors.dtype) - TEXT_SHARE * labels.text_mean
         votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
         if seen < FIRST_DIRECTION:
-            return cls(known, negative, Direction.none(sums.sides.image), Likelihood.none(sums.votes), *votes)
+            pool = Direction.none(sums.sides.image), Likelihood.none(sums.votes)
+            return cls(known, negative, *pool, *votes, Distinction.none(labels))
         kind = anchors.dtype if seen < MANY else torch.float64
         few = seen < FEW and not anchors.is_cuda and kind != torch.float64
         direction = fit_direction(sums.sides, kind=kind, few=few, solve=solve)
         likelihood = fit_likelihood(sums.predictions, direction.images, seen if count is None else count)
-        return cls(known, negative, direction, likelihood, *votes)
+        return cls(known, negative, direction, likelihood, *votes, Distinction.of(sums.sides, labels))
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
@@ -174,6 +200,7 @@ class PooledState(NamedTuple):
     baseline: Float[Tensor, ""]  # of samples from then on
     sums: Sums
     fitted: Fitted
+    learned: LearnedImages
     pending: Pending
 
     @classmethod
@@ -182,7 +209,8 @@ class PooledState(NamedTuple):
         zero, sums = torch.zeros((), dtype=torch.float64), Sums.empty(labels)
         sums = map_state(lambda part: part.to(labels.id_anchors.device), sums)
         fresh = cls(
-            zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels), Pending.none(labels)
+            *(zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels)),
+            *(LearnedImages.none(), Pending.none(labels)),
         )
         return map_state(lambda part: part.to(labels.id_anchors.device), fresh)
 
@@ -193,10 +221,21 @@ class PooledState(NamedTuple):
 
     def updated(self, labels: LabelSpace) -> PooledState:
         """Return the state that has taken in its pending samples."""
-        count, seen = int(self.pending.size), int(self.seen)
-        sums = self.sums.updated(self.pending.first(count), seen - count) if count else self.sums
-        pending = self.pending._replace(size=torch.zeros_like(self.pending.size))
-        return self._replace(sums=sums, fitted=Fitted.of(sums, seen, labels), pending=pending)
+        count, latest, seen = int(self.pending.size), int(self.pending.latest_size), int(self.seen)
+        sums, learned = self.sums, self.learned
+        if count:
+            samples, learned = new_samples(self.pending.all(count, latest), learned)
+            sums = sums.updated(samples, seen - count)
+        none = torch.zeros_like(self.pending.size)
+        pending = self.pending._replace(size=none, latest_size=none)
+        return self._replace(sums=sums, fitted=Fitted.of(sums, seen, labels), pending=pending, learned=learned)
+
+
+def new_samples(samples: SampleRows, learned: LearnedImages) -> tuple[SampleRows, LearnedImages]:
+    """Return the samples whose images were not learned before, and the memory with all of them."""
+    found = digests(samples.z)
+    rows, learned = learned.are_new(found).nonzero().squeeze(1), learned.with_images(found)
+    return (samples if len(rows) == len(samples.z) else map_state(lambda part: part[rows], samples)), learned
 
 
 def until_update(seen: int) -> int:

@@ -53,7 +53,7 @@ class OfflineEncoder:
         products = torch.float32 if self.is_int8 else self.dtype
         weights = read_weights(TOWER.verified_path())
         tower = VisionTower.build(weights, heads=HEADS, dtype=products, device=self.device)
-        self.tower = int8.quantised(tower, int8.load_ranges()) if self.is_int8 else tower
+        self.tower = int8.quantise_tower(tower, int8.load_ranges()) if self.is_int8 else tower
 
     @property
     def is_int8(self) -> bool:

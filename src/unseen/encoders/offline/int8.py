@@ -131,7 +131,7 @@ class Int8Block:
         return x + self.fc2.project(self.fc2.encode(hidden))
 
 
-def quantised(tower: VisionTower, ranges: Mapping[str, Float[Tensor, "2 i"]]) -> VisionTower:
+def quantise_tower(tower: VisionTower, ranges: Mapping[str, Float[Tensor, "2 i"]]) -> VisionTower:
     """Return a float32 tower with its blocks in eight bits; ranges are called `block.layer`, such as `11.fc2`."""
     if not is_available():
         raise EncoderError(

@@ -36,6 +36,7 @@ SHA256 = {
 HEAD = Path(__file__).with_name("head.safetensors")
 CONTEXT = 64  # word pieces; the longest name in WordNet has far fewer
 BATCH = 64
+FAMILIAR = 0.4  # below it, vectors of unfitted names have a cosine of 0.7 to the real ones: benchmarks/offline_names.py
 
 # The head saw one template only, so a template carries no information here: known ones are taken off.
 TEMPLATES = (
@@ -148,6 +149,10 @@ class TextHead:
         # giving each residual the length it has in real CLIP text undoes that
         return normalize(self.mean + self.radius * normalize(kernel @ self.coef, dim=-1), dim=-1)
 
+    def familiarity(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, " n"]:
+        """Return the cosine of each name to the nearest fitted one: 1 for a name that was fitted."""
+        return (self.centred(sentence) @ self.support.T).amax(1)
+
     def centred(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
         """Return sentence vectors as unit vectors around the centre of the fitted names."""
         return normalize(sentence - self.centre, dim=-1)
@@ -186,6 +191,11 @@ class TextTower:
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}  # an ensemble repeats its names
         vectors = self.head(self.sentence_vectors(list(places)))
         return vectors[torch.tensor([places[name] for name in names])]
+
+    def unfamiliar(self, names: Sequence[str]) -> list[str]:
+        """Return the names that are far from everything the head was fitted on: their vectors say little."""
+        found = self.head.familiarity(self.sentence_vectors(names)) if names else ()
+        return [name for name, cosine in zip(names, found, strict=True) if cosine < FAMILIAR]
 
     def coarse(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Return one approximate vector per prompt from the codes of WordNet's words, NaN for other names."""

@@ -24,6 +24,7 @@ def deploy(
     """
     settings = placement.settings
     refuse_open_address(settings)
+    cluster.check_gpus(ray, gpus)
     from ray import serve
 
     directory = placement.actor(ray, DIRECTORY, Directory).remote(placement)

@@ -122,7 +122,7 @@ class Gateway:
         if samples.features is not None:
             return None
         # who may not have the verdicts shall not have the encoders either
-        secret = bearer_secret(request)
+        secret = bearer_secret(request.scope)
         required = await self._call(id, lambda writer: writer.required_encoder.remote(secret, scope))
         if isinstance(required, ResponseMessage):
             raise ServiceError(required.status, json.loads(required.body)["message"])

@@ -33,6 +33,7 @@ class Placement(NamedTuple):
             max_restarts=-1,
             max_task_retries=-1,
             num_cpus=CPU_SHARE,
+            scheduling_strategy="SPREAD",  # a node that dies takes few streams with it
             resources={self.resource: 0.001} if self.resource else None,
         )
 

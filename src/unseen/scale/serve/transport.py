@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from unseen.errors import UnseenError
+from unseen.scale import cluster
 from unseen.serve.http.app import create_app
 from unseen.serve.http.errors import error_response
 from unseen.serve.http.service import Service
@@ -107,9 +107,9 @@ class AppActor:
         """Return what the app answers to a request, with its encoded images if there were any."""
         return await call_app(self.app, message, encoded)
 
-    async def pid(self) -> int:
-        """Return the number of the process this runs in."""
-        return os.getpid()
+    async def node(self) -> str:
+        """Return the id of the node this runs on."""
+        return str(cluster.module().get_runtime_context().get_node_id())
 
     async def close(self) -> None:
         """Answer what waits, snapshot, and close the files."""

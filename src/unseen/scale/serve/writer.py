@@ -36,7 +36,7 @@ class WriterService(Service):
         self.rate.take(entry.config.owner, len(encoded.z))
         return sample_batch(
             entry.opened.labels,
-            torch.from_numpy(encoded.z.copy()),
+            encoded.z,
             idempotency_key(request),
             digest=encoded.digest,
             keys=encoded.keys,

@@ -6,17 +6,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import unseen
 from unseen.serve import page
 from unseen.serve.http import discover, routes
+from unseen.serve.http.direct import DirectRoutes
 from unseen.serve.http.errors import HANDLERS
 from unseen.serve.http.middleware import (
     AdmissionMiddleware,
     BodyLimitMiddleware,
+    DefectMiddleware,
     HeadMiddleware,
+    OriginMiddleware,
     RecordMiddleware,
-    SecurityMiddleware,
 )
 from unseen.serve.http.service import Service
 
@@ -31,7 +35,23 @@ WITHOUT: dict[str, Any] = {
 OPENING_SECONDS = 2.0  # that a stop waits for streams that are being opened
 
 
-def create_app(service: Service) -> FastAPI:
+class ServiceApp(FastAPI):
+    """The application of one service, behind what runs before every route."""
+
+    front: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope["app"] = self
+        await self.front(scope, receive, send)
+
+    @property
+    def framework(self) -> ASGIApp:
+        """Return what answers by routes: without `front`."""
+        return super().__call__
+
+
+def create_app(service: Service) -> ServiceApp:
     """Return the application around a service."""
 
     @asynccontextmanager
@@ -44,22 +64,22 @@ def create_app(service: Service) -> FastAPI:
         await asyncio.wait([opening], timeout=OPENING_SECONDS)  # a long replay starts again next time
         await service.close()
 
-    app = FastAPI(
-        title="unseen",
-        version=unseen.__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    app = ServiceApp(title="unseen", version=unseen.__version__, lifespan=lifespan, **WITHOUT)
     app.exception_handlers |= HANDLERS
     app.state.service = service
     # the last one added runs first
+    app.add_middleware(DefectMiddleware)
     app.add_middleware(HeadMiddleware)
-    app.add_middleware(BodyLimitMiddleware, limits=service.limits)
-    app.add_middleware(AdmissionMiddleware, limits=service.limits, key_of=service.key_of)
-    app.add_middleware(SecurityMiddleware, needs_key=service.needs_key)
-    app.add_middleware(RecordMiddleware, metrics=service.metrics, log=service.log)
     # as they are: an included router is matched twice for every request
-    app.router.routes += [*routes.plain.routes, *routes.router.routes, *discover.router.routes, *page.router.routes]
+    app.router.routes += [*routes.router.routes, *discover.router.routes, *page.router.routes]
+    app.front = front(app, service)
     return app
+
+
+def front(app: ServiceApp, service: Service) -> ASGIApp:
+    """Return what runs before every route, around the application."""
+    frequent = (route for route in app.routes if isinstance(route, APIRoute) and route.methods == {"POST"})
+    direct = {route.name: route for route in frequent if route.name in ("observe", "score")}
+    limited = BodyLimitMiddleware(DirectRoutes(app.framework, direct), limits=service.limits)
+    admitted = AdmissionMiddleware(limited, limits=service.limits, key_of=service.key_of)
+    return RecordMiddleware(OriginMiddleware(admitted, service.needs_key), service.metrics, service.log)

@@ -12,13 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
 
 MARKER = "keys.required"  # beside the keys once there was one
+NEEDS_KEY = "unseen.needs_key"  # where a request's scope says whether it needs a key
+KEY = "unseen.key"  # where a request's scope has the key it came with; None for a stranger
 SCOPES = ("read", "observe", "admin")  # each includes those before it
 
 
@@ -123,9 +125,14 @@ class ApiKeys:
             self._keys, self._version = {key.id: key for key in _read(self.path)}, version
 
 
-def bearer_secret(request: HTTPConnection) -> str | None:
+def header(scope: Scope, wanted: bytes) -> str | None:
+    """Return a header of a request, the first of that name, or None."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
+
+
+def bearer_secret(scope: Scope) -> str | None:
     """Return the secret in the Authorization header of a request, if there is one."""
-    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    scheme, _, secret = (header(scope, b"authorization") or "").partition(" ")
     return secret if scheme.lower() == "bearer" else None
 
 

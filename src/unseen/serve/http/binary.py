@@ -3,11 +3,10 @@
 import struct
 from typing import Any
 
+import numpy as np
 import safetensors.torch
-import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from torch import Tensor
 
 from unseen.errors import FeatureError, ServiceError, import_extra
 
@@ -16,7 +15,7 @@ COLUMN, KEY = "features", "key"
 SCHEMA_MESSAGE, BATCH_MESSAGE = 1, 3  # kinds of messages in an Arrow stream; dictionaries are not needed here
 
 
-def from_safetensors(body: bytes) -> Float[Tensor, "n d"]:
+def from_safetensors(body: bytes) -> Float[np.ndarray, "n d"]:
     """Return the tensor `features` of a safetensors file."""
     try:
         found = safetensors.torch.load(body)
@@ -24,10 +23,10 @@ def from_safetensors(body: bytes) -> Float[Tensor, "n d"]:
         raise FeatureError(f"expected a safetensors file, got a damaged one ({error}); save it again") from error
     if COLUMN not in found or not found[COLUMN].is_floating_point() or found[COLUMN].ndim != 2:
         raise FeatureError(f"expected one tensor `{COLUMN}` of shape [n, d] in floats, got {sorted(found)}; rename it")
-    return found[COLUMN].float()
+    return found[COLUMN].float().numpy()
 
 
-def from_arrow(body: bytes) -> tuple[Float[Tensor, "n d"], list[str | None]]:
+def from_arrow(body: bytes) -> tuple[Float[np.ndarray, "n d"], list[str | None]]:
     """Return the column `features` of an Arrow stream, lists of floats of one length, and its column `key` if any."""
     pyarrow = import_extra("pyarrow", "tables")
     try:
@@ -43,7 +42,7 @@ def from_arrow(body: bytes) -> tuple[Float[Tensor, "n d"], list[str | None]]:
         ) from error
     if flat.null_count or not width:
         raise FeatureError(f"expected numbers in `{COLUMN}`, got none; leave out what has no vector")
-    return torch.from_numpy(flat.to_numpy().copy()).view(-1, width), keys
+    return flat.to_numpy().reshape(-1, width), keys
 
 
 def _read(pyarrow: Any, body: bytes) -> Any:

@@ -6,22 +6,23 @@ import asyncio
 import base64
 import binascii
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from fastapi import Request
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
-from torch import Tensor
 
 from unseen.errors import FeatureError, ServiceError, UnseenError
+from unseen.serve.http.auth import header
 from unseen.serve.http.binary import ARROW, SAFETENSORS, from_arrow, from_safetensors, unsupported
+from unseen.serve.http.json_rows import described, refused_body, split_rows
 from unseen.serve.http.schema import Samples
 from unseen.serve.settings import Limits
 
@@ -31,6 +32,7 @@ AT_ONCE = 32 << 10  # bytes of JSON that are parsed on the loop
 KEY_LENGTH = 1024  # characters of an image's key
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 class Form(NamedTuple):
@@ -50,7 +52,7 @@ class UploadedFile(NamedTuple):
 class SampleBody(NamedTuple):
     """The samples of a request: features or image files, and what the caller calls them (() for nothing)."""
 
-    features: Float[Tensor, "n d"] | None = None
+    features: Float[np.ndarray, "n d"] | None = None
     images: Sequence[bytes] = ()
     keys: Sequence[str | None] = ()
 
@@ -60,7 +62,7 @@ class SampleBody(NamedTuple):
 
 def media_type(request: Request) -> str:
     """Return the media type of a request."""
-    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    return (header(request.scope, b"content-type") or JSON).partition(";")[0].strip().lower()
 
 
 def parse_json(body: bytes | str, model: type[M]) -> M:
@@ -68,16 +70,18 @@ def parse_json(body: bytes | str, model: type[M]) -> M:
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        # where a field may be of several kinds, pydantic names the kind as if it were a field
-        where = ".".join(str(name) for name in first["loc"] if "[" not in str(name)) or "the body"
-        raise ServiceError(
-            422, f"expected a body like {model.__name__}, got {where}: {first['msg']}; see /docs"
-        ) from error
+        raise refused_body(model, described(error)) from error
 
 
 def check_values(body: bytes, limits: Limits) -> None:
-    """Refuse JSON of more values than are worth parsing, by its commas and brackets alone."""
+    """Refuse JSON of more bytes or values than are worth parsing, by its size, its commas and brackets alone."""
+    if len(body) > limits.json:
+        raise ServiceError(
+            413,
+            f"expected at most {limits.json:,} bytes of JSON, got more; send smaller batches, rows of float32 as {RAW} "
+            f"or images as {FORM}",
+            "body",
+        )
     if sum(body.count(mark) for mark in (b",", b"[", b"{")) > limits.json_values:
         raise ServiceError(
             413,
@@ -87,18 +91,25 @@ def check_values(body: bytes, limits: Limits) -> None:
         )
 
 
-async def read_json(request: Request, model: type[M], limits: Limits, parsers: Executor | None = None) -> M:
+async def read_json(request: Request, model: type[M], limits: Limits) -> M:
     """Return a body of JSON as `model`; a large one is parsed away from the loop."""
-    body = await request.body()
-    check_values(body, limits)
-    if len(body) <= AT_ONCE:
+
+    def parse(body: bytes) -> M:
+        check_values(body, limits)
         return parse_json(body, model)
-    return await asyncio.get_running_loop().run_in_executor(parsers, parse_json, body, model)
+
+    return await _parsed_json(await request.body(), parse)
+
+
+async def _parsed_json(body: bytes, parse: Callable[[bytes], T], parsers: Executor | None = None) -> T:
+    if len(body) <= AT_ONCE:
+        return parse(body)
+    return await asyncio.get_running_loop().run_in_executor(parsers, parse, body)
 
 
 def idempotency_key(request: Request) -> str | None:
     """Return the key that makes a retry harmless, if there is one."""
-    key = request.headers.get("idempotency-key")
+    key = header(request.scope, b"idempotency-key")
     if key is not None and not 0 < len(key) <= 256:
         raise ServiceError(422, f"expected an Idempotency-Key of 1 to 256 characters, got {len(key)}; use a UUID")
     return key
@@ -127,8 +138,7 @@ async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor 
     if media == RAW:
         return SampleBody(_rows(await request.body(), dim))
     if media == JSON:
-        parsed = await read_json(request, Samples, limits, parsers)
-        return await loop.run_in_executor(parsers, _from_json, parsed, dim)
+        return await _parsed_json(await request.body(), partial(_from_json, dim, limits), parsers)
     if media == FORM:
         files = (await read_form(request, limits)).files.get("images", [])
         names = [(file.name or "")[:KEY_LENGTH] or None for file in files]
@@ -148,8 +158,7 @@ def message_samples(content: bytes | str, dim: int, limits: Limits) -> SampleBod
     """Return the features in one message: rows of float32, or JSON."""
     if isinstance(content, bytes):
         return _checked(SampleBody(_rows(content, dim)), limits)
-    check_values(content.encode(), limits)
-    samples = _from_json(parse_json(content, Samples), dim)
+    samples = _from_json(dim, limits, content.encode())
     if samples.features is None:
         raise ServiceError(422, "expected features in a message, got images; send them as a request")
     return _checked(samples, limits)
@@ -181,19 +190,19 @@ def as_file(data: bytes) -> Iterator[Path]:
             raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
 
 
-def _from_json(body: Samples, dim: int) -> SampleBody:
-    if (body.features is None) == (body.images is None):
+def _from_json(dim: int, limits: Limits, body: bytes) -> SampleBody:
+    check_values(body, limits)
+    rows, rest = split_rows(body, limits.batch)
+    parsed = parse_json(rest, Samples)
+    if sum(one is not None for one in (rows, parsed.features, parsed.images)) != 1:
         raise ServiceError(422, "expected either features or images, got both or neither; send one of them")
-    keys = body.keys or ()
-    if body.images is not None:
-        images = [_from_base64(f"image {number}", text) for number, text in enumerate(body.images)]
+    keys = parsed.keys or ()
+    if parsed.images is not None:
+        images = [_from_base64(f"image {number}", text) for number, text in enumerate(parsed.images)]
         return SampleBody(None, images, keys)
-    if isinstance(body.features, str):
-        return SampleBody(_rows(_from_base64("features", body.features), dim), keys=keys)
-    rows = body.features or []
-    if len({len(row) for row in rows}) > 1:
-        raise FeatureError("expected features of one width, got rows of several; use one encoder")
-    return SampleBody(torch.tensor(rows, dtype=torch.float64), keys=keys)
+    if isinstance(parsed.features, str):
+        return SampleBody(_rows(_from_base64("features", parsed.features), dim), keys=keys)
+    return SampleBody(np.empty((0, dim)) if rows is None else rows, keys=keys)
 
 
 def _from_base64(what: str, text: str) -> bytes:
@@ -203,8 +212,7 @@ def _from_base64(what: str, text: str) -> bytes:
         raise ServiceError(422, f"expected base64, got {error} in {what}; encode it again") from error
 
 
-def _rows(body: bytes, dim: int) -> Float[Tensor, "n d"]:
+def _rows(body: bytes, dim: int) -> Float[np.ndarray, "n d"]:
     if not body or len(body) % (4 * dim):
         raise FeatureError(f"expected rows of {dim} little-endian float32, got {len(body)} bytes; send whole rows")
-    # a copy, because what torch is given must not be read-only
-    return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32).reshape(-1, dim))
+    return np.frombuffer(body, "<f4").reshape(-1, dim)

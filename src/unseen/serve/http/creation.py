@@ -9,7 +9,9 @@ from typing import NamedTuple
 from fastapi import Request
 
 from unseen import LabelSpace
-from unseen.errors import ServiceError
+from unseen.errors import DataError, ServiceError
+from unseen.features import load_features
+from unseen.labels import Examples
 from unseen.serve.http import bodies, schema
 from unseen.serve.http.bodies import FORM
 from unseen.serve.http.service import Service
@@ -21,31 +23,41 @@ WAIT, LONGEST = 5.0, 30.0  # seconds that a caller waits for its stream before i
 
 
 class Creation(NamedTuple):
-    """What a caller wants: a stream, with an uploaded label space or without."""
+    """What a caller wants: a stream, with an uploaded label space or without, and with examples or without."""
 
     wanted: schema.StreamBody
     upload: bytes | None = None
+    examples: bytes | None = None  # labelled features
 
     @property
     def digest(self) -> str:
         """Return a hash of what was asked for."""
         digest = hashlib.blake2b(self.wanted.model_dump_json().encode(), digest_size=16)
         digest.update(self.upload or b"")
+        digest.update(self.examples or b"")
         return digest.hexdigest()
 
 
 async def read_creation(request: Request, service: Service) -> Creation:
     """Return what a request to create a stream asks for."""
     if bodies.media_type(request) != FORM:
-        wanted = await bodies.read_json(request, schema.StreamBody, service.limits)
-        if (wanted.names is None) == (wanted.space is None):
-            raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
-        return Creation(wanted)
-    form = await bodies.read_form(request, service.limits)
-    files = form.files.get("space", [])
-    if len(files) != 1:
-        raise ServiceError(422, f"expected one file in the field `space`, got {len(files)}; send one")
-    return Creation(bodies.parse_json(form.texts.get("stream", ""), schema.StreamBody), files[0].data)
+        creation = Creation(await bodies.read_json(request, schema.StreamBody, service.limits))
+    else:
+        form = await bodies.read_form(request, service.limits)
+        wanted = bodies.parse_json(form.texts.get("stream", "{}"), schema.StreamBody)
+        creation = Creation(wanted, single_file(form, "space"), single_file(form, "examples"))
+    given = (creation.wanted.names, creation.wanted.space, creation.upload)
+    if sum(one is not None for one in given) != 1:
+        raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
+    return creation
+
+
+def single_file(form: bodies.Form, field: str) -> bytes | None:
+    """Return the file in a field of a form, None where there is none."""
+    files = form.files.get(field, [])
+    if len(files) > 1:
+        raise ServiceError(422, f"expected one file in the field `{field}`, got {len(files)}; send one")
+    return files[0].data if files else None
 
 
 async def start(service: Service, owner: str, request: Request) -> Job:
@@ -73,7 +85,7 @@ async def run(service: Service, creation: Creation, job: Job) -> StreamEntry:
     for entry in service.store.owned(job.owner):
         if job.request and (entry.config.owner, entry.config.request) == (job.owner, job.request):
             return entry
-    labels = await label_space(service, creation, job)
+    labels = await taught_space(service, creation, job)
     wanted, rule = creation.wanted, creation.wanted.threshold
     config = StreamConfig(
         "", wanted.name, job.owner, wanted.detector, wanted.settings, rule.kind, rule.settings, request=job.request
@@ -94,6 +106,17 @@ def remove(service: Service, made: asyncio.Future[StreamEntry]) -> None:
         service.store.delete(made.result())
 
 
+async def taught_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
+    """Return the label space a stream is wanted for, moved by examples where there are some."""
+    labels = await label_space(service, creation, job)
+    if creation.examples is None:
+        return labels
+    job.stage = "learning from examples"
+    job.progress(0, 0)
+    examples = await service.run_parser(job.owner, partial(uploaded_examples, creation.examples, labels.names))
+    return await service.encoder.taught(job.owner, labels, examples)
+
+
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
     """Return the label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
     wanted, name = creation.wanted, creation.wanted.space
@@ -111,6 +134,15 @@ def uploaded_space(data: bytes) -> LabelSpace:
     """Return an uploaded label space."""
     with bodies.as_file(data) as path:
         return LabelSpace.load(path)
+
+
+def uploaded_examples(data: bytes, names: tuple[str, ...]) -> Examples:
+    """Return uploaded features of labelled images as examples of `names`."""
+    with bodies.as_file(data) as path:
+        features = load_features(path)
+        if features.labels is None:
+            raise DataError("expected labelled features as examples, got no labels; encode a folder per class")
+        return Examples.of(features, names)
 
 
 def wanted_wait(request: Request) -> float:

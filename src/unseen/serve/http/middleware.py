@@ -1,19 +1,21 @@
 """What runs before every route: counting, security, and limits on the request body."""
 
 import asyncio
+import itertools
+import random
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator
+from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unseen.errors import ServiceError
-from unseen.serve.http.auth import ApiKey, is_loopback
-from unseen.serve.http.errors import error_response
+from unseen.serve.http.auth import KEY, NEEDS_KEY, ApiKey, header, is_loopback
+from unseen.serve.http.errors import error_response, on_unexpected_error
 from unseen.serve.http.log import ACCESS, AUDIT, RequestLog
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import EVERYONE, Limits
@@ -39,8 +41,8 @@ FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-
 HEALTH = frozenset({"/healthz", "/readyz"})
 CODE_HEADER = b"x-error-code"
 REFUSAL = 0.5  # seconds after which a caller over its rate is told so
+PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
-KEY = "unseen.key"  # where a request's scope has the key it came with; None for a stranger
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
 
@@ -54,13 +56,13 @@ class HTTPMiddleware:
         """Serve one request."""
         return (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one HTTP request."""
         raise NotImplementedError
 
 
 class RecordMiddleware(HTTPMiddleware):
-    """Give every request an id, count it with its route, status and time, and log it."""
+    """Give every request an id and its response security headers; count it with its route, status and time, log it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, log: RequestLog) -> None:
         super().__init__(app)
@@ -72,7 +74,8 @@ class RecordMiddleware(HTTPMiddleware):
         async def send_and_note(message: Message) -> None:
             nonlocal status, code
             if message["type"] == "http.response.start":
-                status, headers = message["status"], [*message.get("headers", ()), (b"x-request-id", id.encode())]
+                status = message["status"]
+                headers = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", id.encode())]
                 if status >= 400:
                     code = next((value.decode() for name, value in headers if name == CODE_HEADER), "")
                 message["headers"] = headers
@@ -102,44 +105,68 @@ def request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return str(value.decode())
-    return secrets.token_hex(8)
+    return f"{PROCESS}{next(NUMBERS):08x}"
 
 
-class SecurityMiddleware(HTTPMiddleware):
-    """Add security headers to every response; without keys, refuse calls that another web site makes."""
+class OriginMiddleware(HTTPMiddleware):
+    """Refuse calls that another web site makes, where no key is needed."""
 
     def __init__(self, app: ASGIApp, needs_key: Callable[[], bool]) -> None:
         super().__init__(app)
         self.needs_key = needs_key
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
-            await send(message)
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve one request."""
+        needs_key = scope[NEEDS_KEY] = self.needs_key()
+        app = self.app if needs_key or is_same_origin(scope) else error_response(cross_site())
+        return app(scope, receive, send)
 
-        app = self.app if self.needs_key() or is_same_origin(Request(scope)) else error_response(cross_site())
-        await app(scope, receive, send_with_headers)
+
+class DefectMiddleware(HTTPMiddleware):
+    """Answer a defect of ours with 500 inside the other middleware, which counts it, logs it and adds headers."""
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        try:
+            await self.app(scope, receive, send)
+        except Exception as error:
+            response = await on_unexpected_error(Request(scope), error)
+            await response(scope, receive, send)
 
 
 class HeadMiddleware(HTTPMiddleware):
-    """Answer HEAD as GET without its body, which uvicorn leaves out; a response without end is ended."""
+    """Answer HEAD as GET without its body; a response without end is ended after its header."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["method"] == "HEAD":
-            scope, receive = {**scope, "method": "GET"}, _disconnected
-        await self.app(scope, receive, send)
+            await self._serve_head(scope, send)
+        else:
+            await self.app(scope, receive, send)
 
+    async def _serve_head(self, scope: Scope, send: Send) -> None:
+        parts: Iterator[Message] = iter([{"type": "http.request", "body": b"", "more_body": False}])
+        answered = asyncio.Event()
 
-async def _disconnected() -> Message:
-    return {"type": "http.disconnect"}
+        async def receive_end() -> Message:
+            if (part := next(parts, None)) is not None:
+                return part
+            await answered.wait()  # who sends a file stops when the caller has gone, whatever it has sent
+            return {"type": "http.disconnect"}
+
+        async def send_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                answered.set()
+
+        await self.app({**scope, "method": "GET"}, receive_end, send_header)
 
 
 class AdmissionMiddleware(HTTPMiddleware):
     """Limit the requests of one caller that are being answered, and leave some room for the operator and for health."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, key_of: Callable[[Request], ApiKey | None]) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, key_of: Callable[[Scope], ApiKey | None]) -> None:
         super().__init__(app)
         self.key_of, self.reserved = key_of, limits.reserved
         self.reads = RateLimiter(limits.reads, "requests that read", "reads")
@@ -151,7 +178,7 @@ class AdmissionMiddleware(HTTPMiddleware):
         """Serve one request, or refuse it at once."""
         if scope["path"] in HEALTH:
             return await self.app(scope, receive, send)
-        key = scope[KEY] = self.key_of(Request(scope))
+        key = scope[KEY] = self.key_of(scope)
         owner = scope[OWNER] = key.owner if key else ""
         caller, is_read = owner or _address(scope), scope["method"] in ("GET", "HEAD")
         try:
@@ -163,13 +190,18 @@ class AdmissionMiddleware(HTTPMiddleware):
                 try:
                     self.reads.take(caller, 1)
                 except ServiceError as error:
-                    await asyncio.sleep(REFUSAL)  # refusing takes time too: who asks at once again is slowed down
+                    # refusing takes time too: who asks at once again is slowed down, and many at different times
+                    await asyncio.sleep(REFUSAL * random.uniform(0.5, 1.5))
                     return await error_response(error)(scope, receive, send)
             if scope["path"].endswith("/events") or scope["path"].startswith("/v1/jobs/"):  # these only wait
                 await self.app(scope, receive, send)
             else:
-                async with self.turns[is_read].taken(caller):
+                turns = self.turns[is_read]
+                await turns.take(caller)
+                try:
                     await self.app(scope, receive, send)
+                finally:
+                    turns.give_back(caller)
         finally:
             self.requests.give_back(owner, 1)
 
@@ -238,14 +270,18 @@ def check_size(size: int, limits: Limits) -> None:
         raise ServiceError(413, f"expected at most {limits.body:,} bytes, got more; send smaller batches", "body")
 
 
-def is_same_origin(request: HTTPConnection) -> bool:
+def is_same_origin(scope: Scope) -> bool:
     """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
-    if any(name in FORWARDED for name, _ in request.scope["headers"]):
+    if any(name in FORWARDED for name, _ in scope["headers"]):
         return False
+    return _is_own(header(scope, b"host") or "", header(scope, b"origin"))
+
+
+@lru_cache(64)
+def _is_own(host: str, origin: str | None) -> bool:
     try:
-        host, origin = urlsplit(f"//{request.headers.get('host', '')}"), request.headers.get("origin")
-        is_own = is_loopback(host.hostname or "")
-        return is_own and (origin is None or urlsplit(origin).netloc == host.netloc)
+        own = urlsplit(f"//{host}")
+        return is_loopback(own.hostname or "") and (origin is None or urlsplit(origin).netloc == own.netloc)
     except ValueError:
         return False
 

@@ -11,6 +11,30 @@ from unseen.serve.settings import Limits
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
+class JoinedWrites:
+    """A transport that sends what is written in one turn of the loop, such as a header and its body, by one call."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send bytes at the end of this turn."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def __getattr__(self, name: str) -> Any:
+        self._flush()  # whatever else is done to a transport comes after what was written
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            if not self._transport.is_closing():  # the caller may have gone meanwhile; uvloop raises then
+                self._transport.write(b"".join(parts))
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. When there are too many, the one that has been idle longest makes room for a new one.
 
@@ -26,7 +50,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or end one for it."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self._wait_for_header()
         self._make_room()
 

@@ -1,12 +1,11 @@
 """The routes: each checks a key, calls one verb of a stream, and answers."""
 
+import shutil
 import time
-from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Security
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -40,7 +39,7 @@ SAMPLES = schema.request_body(schema.Samples, raw=BINARY, form={"images": True})
 SAMPLES |= {"security": [{"HTTPBearer": []}]}
 PAGE = 1000  # streams in one answer
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
-CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False}) | IDEMPOTENT
+CREATE = schema.request_body(schema.StreamBody, form={"space": True, "examples": True, "stream": False}) | IDEMPOTENT
 CREATED: dict[int | str, dict[str, Any]] = {202: {"model": schema.JobInfo, "description": "A job that goes on."}}
 ALARM = schema.request_body(schema.AlarmBody)
 RESTORE = schema.request_body(schema.RestoreBody, raw="A state in safetensors.")
@@ -81,38 +80,19 @@ ObserveEntry = Annotated[StreamEntry, found("observe")]
 AdminEntry = Annotated[StreamEntry, found("admin")]
 
 
-class PlainRoute(APIRoute):
-    """A route that is given the request and answers with a response: nothing is solved, validated or serialised.
-
-    The two routes that carry the traffic are such, and come first.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint itself."""
-        endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
-
-        async def handle(request: Request) -> Response:
-            return await endpoint(request, request.path_params["id"])
-
-        return handle
-
-
-plain = APIRouter(route_class=PlainRoute, responses=router.responses)
-
-
-@plain.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
+@router.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
 async def observe(request: Request, id: str) -> Response:
     """Learn from samples and return their verdicts."""
     service: Service = request.app.state.service
-    entry = service.find(bearer_secret(request), id, "observe")
+    entry = service.store.find(id, service.caller(request, "observe").owner)
     return json_response(await service.observe(entry, await service.read_batch(request, entry)))
 
 
-@plain.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
+@router.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
 async def score(request: Request, id: str) -> Response:
     """Return the verdicts on samples without learning anything."""
     service: Service = request.app.state.service
-    entry = service.find(bearer_secret(request), id, "read")
+    entry = service.store.find(id, service.caller(request, "read").owner)
     return json_response(await service.score(entry, await service.read_batch(request, entry)))
 
 
@@ -143,14 +123,14 @@ async def metrics(service: Shared, key: Reader) -> Response:
     if key.owner != LOCAL.owner:
         raise ServiceError(403, "expected a key of the operator (owner *), got one of a tenant; ask for another")
     service.metrics.log_dropped.set(service.log.dropped)
-    text = views.metrics_text(service.metrics, service.store.entries.values())
-    return Response(text, media_type="text/plain; version=0.0.4")
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 @router.post("/v1/streams", status_code=201, response_model=schema.StreamInfo, responses=CREATED, openapi_extra=CREATE)
 async def create(service: Shared, key: Admin, request: Request) -> Response:
     """Create a stream from names, a label space the operator offers, or an uploaded one.
 
+    A form may bring `examples` too: labelled features, one file that `unseen encode` wrote for a folder per class.
     What takes longer than a few seconds (`Prefer: wait=N`, `Prefer: respond-async`) is answered with a job, 202.
     """
     job = await creation.start(service, key.owner, request)
@@ -205,7 +185,6 @@ async def inspect(service: Shared, entry: ReadEntry) -> Response:
 async def delete(service: Shared, entry: AdminEntry) -> dict[str, str]:
     """Delete a stream and everything it learned."""
     await service.run_chore(entry.config.owner, partial(service.store.delete, entry))
-    service.metrics.forget(entry.config.id)
     service.events.end(entry.config.id)
     return {"deleted": entry.config.id}
 
@@ -233,7 +212,7 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     """
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
-    secret = bearer_secret(request)
+    secret = bearer_secret(request.scope)
     after = events_module.last_event(request.headers.get("last-event-id"))
     past = partial(views.past_events, entry)
     messages = service.events.listen(entry.config.id, lambda: service.may(secret, entry, "read"), after, past)
@@ -243,7 +222,7 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
 @router.get("/v1/streams/{id}/pictures/{seq}")
 async def thumbnail(entry: ReadEntry, seq: int) -> Response:
     """Return the thumbnail of a recent sample."""
-    found = entry.thumbnails.get(seq)
+    found = entry.thumbnail(seq)
     if found is None:
         raise ServiceError(404, f"expected one of the latest {THUMBNAILS} thumbnails, got {seq}; it is not kept")
     return Response(found, media_type="image/jpeg")
@@ -253,14 +232,19 @@ async def thumbnail(entry: ReadEntry, seq: int) -> Response:
 async def state(service: Shared, entry: ReadEntry) -> Response:
     """Download the state, which `Session.load` reads."""
     stream = entry.opened
-    path = stream.snapshots.folder / f".export-{time.monotonic_ns()}"
-    at = await service.run_chore(entry.config.owner, partial(stream.export, path))
+    # not in the stream's folder, which may be deleted meanwhile; what a kill leaves is removed at the next start
+    path = stream.folder.with_name(f".new-export-{time.monotonic_ns()}") / "state"
+    try:
+        at = await service.run_chore(entry.config.owner, partial(stream.export, path))
+    except BaseException:
+        shutil.rmtree(path.parent, ignore_errors=True)
+        raise
     return FileResponse(
         path,
         media_type=RAW,
         filename=f"{entry.config.id}-{at.seq}.safetensors",
         headers={"x-unseen-seq": str(at.seq), "x-unseen-entry": str(at.entry)},
-        background=BackgroundTask(path.unlink, missing_ok=True),
+        background=BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True),
     )
 
 

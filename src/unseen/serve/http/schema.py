@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from unseen import detectors
+from unseen.labels.mining import NEGATIVES
 
 MOST = 100_000  # an integer setting becomes memory or time
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field(ge=-MOST, le=MOST)]
@@ -12,7 +13,8 @@ Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field
 
 FAST = Field(fail_fast=True)  # one error is enough
 Keys = Annotated[list[Annotated[str, Field(max_length=1024)]], FAST]
-Rows = Annotated[list[Annotated[list[FiniteFloat], FAST]], FAST]
+Row = Annotated[list[FiniteFloat], FAST]
+Rows = Annotated[list[Row], FAST]
 
 IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
     "name": "Idempotency-Key",
@@ -61,6 +63,7 @@ CODES = (
     "key_expired",
     "key_reused",
     "parameters",
+    "edit",
 )
 
 
@@ -91,7 +94,7 @@ class StreamBody(RequestBody):
     """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
 
     names: Annotated[list[str], FAST] | None = None
-    negatives: int = Field(10_000, ge=0, le=100_000)
+    negatives: int = Field(NEGATIVES, ge=0, le=100_000)
     space: str | None = Field(None, max_length=128)
     name: str = Field("", max_length=128)
     detector: str = Field(detectors.DEFAULT, max_length=64)
@@ -256,6 +259,7 @@ class StreamInfo(StreamSummary):
     drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
     drifting: bool
     alarm: AlarmInfo
+    growing: list[int] = Field(description="Groups that grew fast when the unknown samples were last grouped.")
     journal_bytes: int
     memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
     disk_bytes: int = Field(description="Bytes on disk now.")

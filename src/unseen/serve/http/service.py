@@ -6,12 +6,13 @@ from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
+from starlette.types import Scope
 
 from unseen.errors import ServiceError
-from unseen.serve.http import views
-from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret, is_loopback
+from unseen.serve.http.auth import KEY, LOCAL, NEEDS_KEY, ApiKey, ApiKeys, bearer_secret, is_loopback
 from unseen.serve.http.bodies import idempotency_key, read_samples
 from unseen.serve.http.events import EventHub, VerdictEvent
+from unseen.serve.http.growth import GrowthWatch
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import Settings
@@ -22,6 +23,7 @@ from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_di
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.jobs import Jobs
 from unseen.serve.work.shares import Shares
+from unseen.serve.work.vocabulary import GroupWords
 
 T = TypeVar("T")
 PICTURED = ',"pictured":true}'  # the end of an event whose samples have thumbnails
@@ -36,8 +38,10 @@ class Service:
         self.store = store or LocalStreams(DataFolder(settings.data), settings)
         self.keys = ApiKeys(settings.data / "keys.json")
         self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
-        self.metrics, self.jobs = Metrics(), Jobs(self.limits.jobs)
+        self.metrics, self.jobs = Metrics(self.store.entries.values), Jobs(self.limits.jobs)
         self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
+        self.words = GroupWords(self.encoder)
+        self.growth = GrowthWatch(self.store, self.words, 60 * settings.group_minutes)
         self.sockets = Shares(total=self.limits.connections, each=self.limits.sockets, what="sockets", code="listeners")
         self.store.on_commit = self.metrics.commit.observe
 
@@ -45,10 +49,10 @@ class Service:
         """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
         return self.settings.require_key or self.keys.needed or not is_loopback(self.settings.host)
 
-    def key_of(self, request: Request) -> ApiKey | None:
+    def key_of(self, scope: Scope) -> ApiKey | None:
         """Return the key a request carries, None where it has none that is valid."""
         try:
-            return self.authorize(bearer_secret(request), "read")
+            return self.keys.check(bearer_secret(scope)) if scope[NEEDS_KEY] else LOCAL
         except ServiceError:
             return None
 
@@ -60,6 +64,11 @@ class Service:
         if not key.allows(scope):
             raise ServiceError(403, f"expected a key with scope {scope}, got {key.scope}; ask for another")
         return key
+
+    def caller(self, request: Request, scope: str) -> ApiKey:
+        """Return the key that a request was admitted with; refuse one that is missing, wrong or too weak."""
+        key: ApiKey | None = request.scope.get(KEY)
+        return key if key and key.allows(scope) else self.authorize(bearer_secret(request.scope), scope)
 
     def find(self, secret: str | None, id: str, scope: str) -> StreamEntry:
         """Return the stream with an id, if the caller's key may see it."""
@@ -94,19 +103,20 @@ class Service:
         return sample_batch(labels, z, key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
 
     async def observe(self, entry: StreamEntry, batch: SampleBatch) -> str:
-        """Learn from a batch and return its verdicts as JSON, after counting them and telling listeners."""
+        """Learn from a batch and return its verdicts as JSON, after telling listeners."""
         stream = entry.opened
         assert entry.observe is not None
         answer = await entry.observe(batch)
         if not answer.repeated:
-            views.count_verdicts(self.metrics, entry, answer)
-            entry.thumbnails.add(answer.first, batch.thumbnails)
+            if batch.thumbnails:
+                entry.keep_thumbnails(answer, batch.thumbnails)
             entry.keys.add(answer.first, batch.keys)
             if self.events.has_listeners(entry.config.id):
                 event = answer.text[:-1] + PICTURED if batch.thumbnails else answer.text
                 last = answer.first + len(answer.verdicts) - 1
                 self.events.publish(entry.config.id, VerdictEvent(answer.first, last, event))
             self.store.snapshot_if_due(stream)
+            self.growth.look(self.store.threads.chores.executor)
         return answer.text
 
     async def score(self, entry: StreamEntry, batch: SampleBatch) -> str:

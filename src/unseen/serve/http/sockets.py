@@ -56,9 +56,9 @@ class Numbers:
 async def observe_socket(service: Service, socket: WebSocket, id: str) -> None:
     """Serve one connection until its caller, its key or its stream ends it."""
     try:
-        if not service.needs_key() and not is_same_origin(socket):
+        if not service.needs_key() and not is_same_origin(socket.scope):
             raise cross_site()
-        entry, numbers = service.find(bearer_secret(socket), id, "observe"), Numbers.of(socket)
+        entry, numbers = service.find(bearer_secret(socket.scope), id, "observe"), Numbers.of(socket)
         entry.opened  # noqa: B018 - refused before the connection is accepted
         with service.sockets.held(entry.config.owner, 1):
             await socket.accept()
@@ -152,4 +152,4 @@ class Conversation:
         if now - self._checked < CHECK:
             return True
         self._checked = now
-        return self.service.may(bearer_secret(self.socket), self.entry, "observe")
+        return self.service.may(bearer_secret(self.socket.scope), self.entry, "observe")

@@ -1,22 +1,22 @@
 """What a service shows of its streams: for a list, for a page, for Prometheus."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
+import torch
 from starlette.responses import Response
 
 from unseen import LabelSpace
+from unseen.detectors.state import flatten
 from unseen.labels.nearest import nearest_negatives
 from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
-from unseen.serve.http.metrics import Metrics
-from unseen.serve.stream.batch import BatchVerdicts, dump_json
+from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.disk import folder_bytes
 from unseen.serve.stream.history import RecentVerdicts
 from unseen.serve.stream.snapshots import SnapshotFolder
 from unseen.serve.stream.store import StreamEntry
+from unseen.serve.stream.stream import Stream
 from unseen.serve.work.jobs import DONE, Job
 from unseen.verdicts import finite
 
@@ -63,10 +63,11 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
             "taught_unknown": int(tally.taught_unknown),
         },
         "coverage": taught / seen if seen else 0.0,
-        "moved": stream.moved(),
+        "moved": banks_moved(stream),
         "drift": drift,
         "drifting": drift >= 1,
         "alarm": stream.history.watch.shown(),
+        "growing": stream.history.growing,
         "journal_bytes": stream.journal.size(),
         "memory_bytes": stream.memory,
         "disk_bytes": folder_bytes(stream.folder),
@@ -74,6 +75,17 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": snapshot_list(stream.snapshots),
+    }
+
+
+def banks_moved(stream: Stream) -> dict[str, float]:
+    """Return for each bank how far its rows have moved from the frozen text on average."""
+    state, start = flatten(stream.readers.snapshot.detector), flatten(stream.fresh().snapshot.detector)
+    pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2 and start[name].any()}
+    return {
+        name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
+        for name, (bank, anchors) in pairs.items()
+        if bank.shape == anchors.shape and bank.shape[1] == stream.labels.dim and len(bank)
     }
 
 
@@ -101,8 +113,10 @@ def stream_history(entry: StreamEntry) -> dict[str, Any]:
 
 def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str, Any]]:
     """Return verdicts that are kept, with what their callers called the samples."""
-    keys = [entry.keys.get(recent.first + place) for place in range(len(recent.verdicts))]
-    return BatchVerdicts(recent.first, recent.verdicts).rows(entry.opened.labels.names, keys)
+    rows: list[dict[str, Any]] = []
+    for part in entry.opened.names.split(recent):
+        rows += part.rows([entry.keys.get(part.first + place) for place in range(len(part.verdicts))])
+    return rows
 
 
 def past_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
@@ -135,37 +149,6 @@ def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 
         for name, pairs in near.items()
     ]
     return {"offset": start, "total": len(labels.names), "names": shown}
-
-
-def count_verdicts(metrics: Metrics, entry: StreamEntry, answer: BatchVerdicts) -> None:
-    """Add verdicts to the counters."""
-    known, route = np.count_nonzero(answer.verdicts["known"]), answer.verdicts["route"]
-    stream = entry.config.id
-    if entry.counters is None:  # looking labels up costs more than counting
-        sides = ("known", "unknown")
-        entry.counters = [count.labels(stream, side) for count in (metrics.samples, metrics.taught) for side in sides]
-    taught_known, taught_unknown = np.count_nonzero(route > 0), np.count_nonzero(route < 0)
-    numbers = (known, len(route) - known, taught_known, taught_unknown)
-    for counter, number in zip(entry.counters, numbers, strict=True):
-        counter.inc(int(number))
-
-
-def metrics_text(metrics: Metrics, entries: Iterable[StreamEntry]) -> bytes:
-    """Return the metrics with gauges as they stand now."""
-    for gauge in (metrics.streams, metrics.journal, metrics.waiting, metrics.age, metrics.drift, metrics.alarm):
-        gauge.clear()
-    metrics.faults.clear()
-    for entry in entries:
-        metrics.streams.labels(entry.status).inc()
-        if entry.stream and entry.observe:
-            id = entry.config.id
-            metrics.journal.labels(id).set(entry.stream.journal.size())
-            metrics.waiting.labels(id).set(entry.observe.waiting)
-            metrics.age.labels(id).set(entry.observe.age)
-            metrics.drift.labels(id).set(entry.stream.history.drift)
-            metrics.alarm.labels(id).set(entry.stream.history.watch.raised_at is not None)
-            metrics.faults.labels(id).set(len(entry.stream.faults))
-    return metrics.text()
 
 
 def json_response(text: str, status: int = 200) -> Response:

@@ -7,10 +7,7 @@ from starlette.responses import FileResponse
 
 FOLDER = Path(__file__).parent
 FILES = {"/": "index.html", "/docs": "docs.html"}
-FILES |= {
-    f"/{name}": name
-    for name in ("api.js", "app.js", "cards.js", "charts.js", "docs.js", "jobs.js", "style.css", "icon.svg")
-}
+FILES |= {f"/{path.name}": path.name for path in sorted(FOLDER.iterdir()) if path.suffix in (".js", ".css", ".svg")}
 
 router = APIRouter(include_in_schema=False)
 for path, name in FILES.items():

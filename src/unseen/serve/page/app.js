@@ -1,20 +1,23 @@
 // The page: talks to the API beside it and to nothing else.
 
 import { ask, events, json } from "/api.js";
-import { fill, isolated } from "/cards.js";
+import { fill, isolated, movesByArrows } from "/cards.js";
+import * as groups from "/groups.js";
+import * as review from "/review.js";
+import * as upload from "/upload.js";
+import { explain } from "/why.js";
 import { dragThreshold, drawMargins, drawTime } from "/charts.js";
 import { cancel, created } from "/jobs.js";
 
 const $ = (id) => document.getElementById(id);
 const LATEST = 60; // verdicts on screen
-const BATCH = 8; // images in one request
 
 const PICTURES = 256; // kept for verdicts that may still be on screen
 
 const page = {
   last: null, // the number of the last sample that was shown
   counted: null, later: [], // counts as of a sample, and the verdicts that came after it
-  stream: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
+  stream: null, ended: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
   pictures: new Map(), // sequence number -> { url, name }
 };
 
@@ -22,9 +25,11 @@ const page = {
 
 const at = (verb = "") => `/v1/streams/${page.stream}${verb && "/" + verb}`;
 
+// Once a stream has ended, what still asks for it gets a 404 that says less than why it ended.
 function showError(error) {
-  $("notice").hidden = !error;
-  $("notice").textContent = error ? error.message : "";
+  const text = error && error.status !== 404 ? error.message : page.ended ?? error?.message ?? "";
+  $("notice").hidden = !text;
+  $("notice").textContent = text;
 }
 
 const reportingErrors = (work) => async (...given) => {
@@ -44,7 +49,7 @@ async function listStreams(wanted) {
   const chosen = streams.find((one) => one.id === wanted) ?? streams.find((one) => one.status === "ready") ?? streams[0];
   if (chosen) await choose(chosen.id);
   else {
-    page.stream = null;
+    page.stream = page.ended = null;
     live(false, "no stream yet");
     setTimeout(reportingErrors(() => page.stream ?? listStreams()), 2000);
   }
@@ -54,7 +59,7 @@ async function choose(id) {
   page.listening?.abort();
   for (const { url } of page.pictures.values()) URL.revokeObjectURL(url);
   page.pictures.clear();
-  Object.assign(page, { stream: id, margins: [], tried: null, names: 0, moved: [], held: [], last: null, counted: null, later: [] });
+  Object.assign(page, { stream: id, ended: null, margins: [], tried: null, names: 0, moved: [], held: [], last: null, counted: null, later: [] });
   $("stream").value = id;
   $("verdicts").replaceChildren();
   $("labels").replaceChildren();
@@ -64,6 +69,8 @@ async function choose(id) {
   await fetchThumbnails(latest.filter((verdict) => verdict.pictured));
   if (page.stream === id) for (const verdict of latest) show(verdict);
   await showNames();
+  review.clear();
+  await groups.choose();
 }
 
 async function refresh() {
@@ -96,6 +103,8 @@ function showInfo(info) {
   $("alarm").firstElementChild.textContent = raised ? "alarm" : info.alarm.allowed === null ? "learning" : "usual";
   $("alarm").title = raised ? `more unknown than usual since about sample ${info.alarm.raised_at}` : "";
   $("noted").hidden = !raised;
+  $("growing").hidden = !info.growing.length;
+  $("growing-groups").textContent = `group ${info.growing.join(", ")}`;
   page.threshold = threshold.value ?? 0;
   page.warming = threshold.warming;
   $("space").textContent =
@@ -112,12 +121,21 @@ function showCounts() {
   for (const name of ["seen", "known", "unknown"]) $(name).textContent = (page.counted[name] + counts[name]).toLocaleString("en");
 }
 
+async function namesChanged() {
+  page.names = 0;
+  $("labels").replaceChildren();
+  await Promise.all([showNames(), refresh(), review.reload()]);
+}
+
+const corrected = () => Promise.all([groups.showUndo(), review.reload()]);
+
 async function showNames() {
   const { names, total } = await json(at(`labels?offset=${page.names}`));
   for (const { name, nearest } of names) {
     const row = $("labels").insertRow();
     row.insertCell().textContent = isolated(name);
     row.insertCell().textContent = nearest.map((one) => `${isolated(one.name)} (${one.cosine.toFixed(2)})`).join(", ") || "none";
+    row.append(groups.nameActions(name));
   }
   if (!page.names) {
     const few = names.slice(0, 8).map((one) => isolated(one.name)).join(", ");
@@ -172,7 +190,8 @@ async function listen() {
     } catch (error) {
       if (control.signal.aborted) return;
       if (error.status === 404 || error.status === 403) {
-        showError(new Error(error.status === 404 ? "This stream was deleted." : "The key of this tab may not read this stream."));
+        page.ended = error.status === 404 ? "This stream was deleted." : "The key of this tab may not read this stream.";
+        showError(null);
         return live(false, "ended");
       }
     }
@@ -239,6 +258,7 @@ function show(verdict, seen = page.pictures.get(verdict.seq)) {
   if (verdict.seq !== undefined) item.id = `seq-${verdict.seq}`;
   item.className = `is-${verdict.verdict}`;
   fill(item, verdict, seen);
+  if (verdict.seq !== undefined) item.querySelector(".what").onclick = reportingErrors(() => explain(at, verdict.seq, corrected));
   if (!shown) $("verdicts").prepend(item);
   while ($("verdicts").childElementCount > LATEST) $("verdicts").lastElementChild.remove();
 }
@@ -254,46 +274,20 @@ function refreshSoon() {
   drawMargins(page);
 }
 
-async function send(files) {
-  const images = [...files].filter((file) => file.type.startsWith("image/"));
-  if (!page.stream) throw new Error("create a stream first");
-  if (!images.length) throw new Error("expected images, got none; choose picture files");
-  const verb = $("learn").checked ? "observe" : "score";
-  Object.assign($("sending"), { hidden: false, max: images.length, value: 0 });
-  try {
-    for (let first = 0; first < images.length; first += BATCH) {
-      await sendPart(images.slice(first, first + BATCH), verb);
-      $("sending").value = first + BATCH;
-    }
-  } finally {
-    $("sending").hidden = true;
-  }
-}
-
-async function sendPart(files, verb) {
-  const form = new FormData();
-  for (const file of files) form.append("images", file);
-  const { verdicts } = await json(at(verb), { method: "POST", body: form, headers: { "idempotency-key": crypto.randomUUID() } });
-  verdicts.forEach((verdict, i) => {
-    const seen = { url: URL.createObjectURL(files[i]), name: files[i].name };
-    if (verdict.seq !== undefined) picture(verdict.seq, seen);
-    show(verdict, seen);
-  });
-}
-
 // --- controls ---
 
 $("stream").onchange = reportingErrors(() => choose($("stream").value));
-$("files").onchange = reportingErrors((event) => send(event.target.files));
-$("folder").onchange = reportingErrors((event) => send(event.target.files));
 $("threshold").oninput = () => { page.tried = Number($("threshold").value); drawMargins(page); };
 $("follow").onclick = () => { page.tried = null; drawMargins(page); };
 $("histogram").onpointerdown = (event) => { $("histogram").setPointerCapture(event.pointerId); dragThreshold(page, event); };
 $("histogram").onpointermove = (event) => dragThreshold(page, event);
 $("more").onclick = reportingErrors(showNames);
 $("pause").onclick = pause;
+movesByArrows($("verdicts"));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.target.closest("input, textarea, select, dialog")) pause();
+  if (event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, dialog")) return;
+  if (event.key === "p") pause();
+  if (event.key === "g") $("group").click();
 });
 new ResizeObserver(() => { if (page.stream) draw(); }).observe($("histogram"));
 $("take").onclick = reportingErrors(async () => { await ask(at("snapshots"), { method: "POST" }); await refresh(); });
@@ -336,15 +330,7 @@ $("noted").onclick = reportingErrors(async () => {
   await refresh();
 });
 
-for (const name of ["dragover", "dragleave", "drop"]) {
-  document.addEventListener(name, (event) => {
-    event.preventDefault();
-    $("drop").classList.toggle("over", name === "dragover");
-    if (name === "drop") reportingErrors(send)(event.dataTransfer.files);
-  });
-}
-document.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length) reportingErrors(send)(event.clipboardData.files);
-});
-
+groups.attach({ at, run: reportingErrors, changed: namesChanged, corrected });
+review.attach({ at, run: reportingErrors, corrected });
+upload.attach({ at, run: reportingErrors, stream: () => page.stream, picture, show });
 reportingErrors(listStreams)();

@@ -14,10 +14,22 @@ export function fill(item, verdict, seen) {
   const bar = part("div", "bar", "");
   bar.append(document.createElement("i"));
   bar.firstChild.style.width = `${share}%`;
+  const what = Object.assign(part("button", "what", verdict.name ? isolated(verdict.name) : "unknown"), { type: "button", tabIndex: -1 });
   const note = [`${word}, ${probable} %`, verdict.name ? "" : `like ${isolated(verdict.nearest)}`, verdict.warming ? "young" : ""];
-  item.replaceChildren(frame, bar, part("div", "what", verdict.name ? isolated(verdict.name) : "unknown"), part("small", "", note.filter(Boolean).join(" · ")));
+  item.replaceChildren(frame, bar, what, part("small", "", note.filter(Boolean).join(" · ")));
 }
 
-function part(kind, name, text) {
+// One stop of the Tab key for a whole list: arrows move between the buttons in it, Enter presses one.
+export function movesByArrows(list) {
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    const buttons = [...list.querySelectorAll("button")], at = buttons.indexOf(document.activeElement);
+    buttons[Math.max(0, Math.min(buttons.length - 1, at + step))]?.focus();
+    event.preventDefault();
+  });
+}
+
+export function part(kind, name, text) {
   return Object.assign(document.createElement(kind), { className: name, textContent: text });
 }

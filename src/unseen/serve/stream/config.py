@@ -14,6 +14,7 @@ from unseen.storage.files import replacing
 
 STREAM_ID = re.compile("[0-9a-f]{16}")
 FORMAT = 2  # of stream.json; 0.1 wrote no format
+UNFIT = (TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError)  # what settings of a wrong kind lead to
 KEPT = 2048  # unknown images that a stream keeps: a service has many streams
 
 
@@ -64,7 +65,7 @@ class StreamConfig:
             self.spec(labels).build().observe(labels.id_anchors[:1])
         except UnseenError:
             raise
-        except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        except UNFIT as error:
             raise SettingError(f"expected settings that fit {self.detector!r}, got {error}; see its class") from error
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.settings import Durability, Limits
-from unseen.serve.stream.snapshots import AUTOS
+from unseen.serve.stream.snapshots import AUTOS, STEPS
 
 RECEIPT = 256  # bytes that an idempotency key takes in the journal, with its answer
 
@@ -25,8 +25,9 @@ def expected_bytes(labels: LabelSpace, state: int, durability: Durability) -> in
     """Return the bytes that a stream may come to: its names, its automatic snapshots, and what the journal needs."""
     row = labels.dim * labels.id_anchors.element_size()
     space = (len(labels.names) + len(labels.negatives)) * row
-    journal = AUTOS * durability.every * row + durability.receipts * RECEIPT
-    return space + (AUTOS + 1) * state + (0 if durability.volatile else journal)
+    journal = (AUTOS * durability.every + durability.retain) * row + durability.receipts * RECEIPT
+    states = AUTOS + 1 + (STEPS + 1 if durability.retain else 0)
+    return space + states * state + (0 if durability.volatile else journal)
 
 
 def check_quota(taken: int, more: int, limits: Limits) -> None:

@@ -3,7 +3,7 @@
 DATA/lock                       held by the one process that may write here
 DATA/keys.json                  API keys, hashed
 DATA/spaces/NAME.safetensors    label spaces that an operator offers by name
-DATA/streams/ID/                stream.json, space.safetensors, journal.db, snapshots/ (and a lock on Ray)
+DATA/streams/ID/                stream.json, space.safetensors, journal.db, snapshots/, spaces/ (and a lock on Ray)
 """
 
 import fcntl

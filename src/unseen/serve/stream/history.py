@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +13,9 @@ from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 RECENT = 2048  # samples in the histogram
 POINTS = 400  # points of the curves: when full, every other is dropped and the stride doubles
 STRIDE = 16
-THUMBNAILS = 256  # kept in memory
+SETTLED = 1000  # samples after which a detector has learned most
+THUMBNAILS = 256  # of the latest samples, kept in memory
+UNKNOWN_THUMBNAILS = 512  # of the latest unknown samples, for groups
 DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
 
 
@@ -44,36 +46,65 @@ class RecentVerdicts(NamedTuple):
 class History:
     """A bounded memory of verdicts. It starts empty after a restart: nothing learned depends on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, seen: int = 0) -> None:
+        """Begin when the session has seen so many samples."""
+        self._settling = max(0, SETTLED - seen)  # samples to come whose margins still move because it learns
+        self._settled_at: int | None = None  # the number of the first sample after those
         self.points: list[Point] = []
         self.watch = UnknownWatch()
+        self.growing: list[int] = []  # numbers of groups that grew fast when samples were last grouped
         self._stride = STRIDE
-        self.recent = RecentVerdicts(0, np.empty(0, VERDICT_DTYPE))  # replaced whole: others read it meanwhile
-        self._since_point = np.empty(0, VERDICT_DTYPE)
+        self.recent = RecentVerdicts(0, np.empty(0, VERDICT_DTYPE))
+        self._room = self.recent.verdicts  # whose rows are written once: `recent` is the last of them
+        self._filled = 0  # rows of it
+        self._known = self._taught = self._since = 0  # samples since the last point
 
     def add(self, first: int, verdicts: VerdictArray) -> None:
         """Remember the verdicts of consecutive samples, the first of them numbered `first`."""
-        kept = np.concatenate([self.recent.verdicts, verdicts])[-RECENT:]
-        self.recent = RecentVerdicts(first + len(verdicts) - len(kept), kept)
-        self._since_point = np.concatenate([self._since_point, verdicts])
+        if self._settled_at is None:
+            self._settled_at = first + self._settling
+        self._keep(first + len(verdicts), verdicts[-RECENT:])
         self.watch.add(first, verdicts)
-        if len(self._since_point) < self._stride:
-            return
-        part, self._since_point = self._since_point, self._since_point[:0]
-        shares = float(part["known"].mean()), float((part["route"] != 0).mean())
-        self.points.append(Point(first + len(verdicts), *shares, float(part["threshold"][-1])))
+        self._since += len(verdicts)
+        self._known += int(np.count_nonzero(verdicts["known"]))
+        self._taught += int(np.count_nonzero(verdicts["route"]))
+        if self._since >= self._stride:
+            self._add_point(first + len(verdicts), float(verdicts["threshold"][-1]))
+
+    def _keep(self, after: int, verdicts: VerdictArray) -> None:
+        """Keep verdicts, the last of them before number `after`, and let go of the oldest.
+
+        To join 2,048 single samples whenever they are asked for holds the interpreter for milliseconds.
+        """
+        if self._filled + len(verdicts) > len(self._room):
+            held = self.recent.verdicts[max(0, len(self.recent.verdicts) + len(verdicts) - RECENT) :]
+            self._room = np.empty(max(64, 2 * (len(held) + len(verdicts))), VERDICT_DTYPE)
+            self._room[: len(held)], self._filled = held, len(held)
+        self._room[self._filled : self._filled + len(verdicts)] = verdicts
+        self._filled += len(verdicts)
+        kept = self._room[max(0, self._filled - RECENT) : self._filled]
+        self.recent = RecentVerdicts(after - len(kept), kept)
+
+    def _add_point(self, seq: int, threshold: float) -> None:
+        self.points.append(Point(seq, self._known / self._since, self._taught / self._since, threshold))
+        self._known = self._taught = self._since = 0
         if len(self.points) > POINTS:
             self.points, self._stride = self.points[1::2], 2 * self._stride
 
     @property
     def margins(self) -> list[float]:
         """Return the finite margins of the recent samples, in order."""
-        return [float(margin) for margin in self.recent.verdicts["margin"] if math.isfinite(margin)]
+        margins = self.recent.verdicts["margin"]
+        found: list[float] = margins[np.isfinite(margins)].tolist()
+        return found
 
     @property
     def drift(self) -> float:
-        """Return how far the newer half of the recent margins is from the older; 1 and above is an alarm."""
-        margins = self.recent.verdicts["margin"]
+        """Return how far the newer half of the recent margins is from the older; 1 and above is an alarm.
+
+        The first SETTLED samples of a stream do not count: their margins move because the detector learns.
+        """
+        margins = self.recent.after((self._settled_at or 0) - 1).verdicts["margin"]
         if len(margins) < 256:
             return 0.0
         older, newer = np.sort(margins[: len(margins) // 2]), np.sort(margins[len(margins) // 2 :])
@@ -92,7 +123,11 @@ class RecentItems(Generic[T]):
 
     def add(self, first: int, items: Sequence[T]) -> None:
         """Keep what came with consecutive samples."""
-        self._kept.update(enumerate(items, first))
+        self.add_some(dict(enumerate(items, first)))
+
+    def add_some(self, items: Mapping[int, T]) -> None:
+        """Keep what came with samples that need not be consecutive."""
+        self._kept.update(items)
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 

@@ -6,16 +6,19 @@ entry is a whole block of samples as it was observed: replaying entries gives th
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import StateError
+from unseen.serve.stream.receipts import Receipt, Receipts, hash_of
 from unseen.serve.stream.room import is_passing, no_room
 from unseen.serve.stream.wal import journal_damage, refuse_holes
 
@@ -41,8 +44,12 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 
+# when an entry was committed, of about one entry a second; files of before 0.2 get the table when they are opened
+MOMENTS = "CREATE TABLE IF NOT EXISTS moments (entry INTEGER PRIMARY KEY, time REAL NOT NULL);"
+MOMENT = 1.0  # seconds
 TIP = "journal.tip"
-OBSERVE, RESET, RESTORE = "observe", "reset", "restore"
+OBSERVE, RESET, RESTORE, EDIT, GROUP = "observe", "reset", "restore", "edit", "group"
+DISK = ThreadPoolExecutor(32, "disk")  # threads that wait for a disk while others compute; as many as there are writers
 
 
 class Position(NamedTuple):
@@ -55,37 +62,23 @@ class Position(NamedTuple):
     @classmethod
     def start(cls, identity: str) -> Position:
         """Return the point before the first entry of the stream `identity` names."""
-        return cls(0, 0, _hash(identity.encode()).hex())
+        return cls(0, 0, hash_of(identity.encode()).hex())
 
     def after(self, kind: str, count: int, payload: bytes) -> Position:
         """Return the point after one more entry."""
         numbers = struct.pack("<qqq", self.entry + 1, self.seq, count)
-        chain = _hash(bytes.fromhex(self.chain), kind.encode(), numbers, payload)
+        chain = hash_of(bytes.fromhex(self.chain), kind.encode(), numbers, payload)
         return Position(self.entry + 1, self.seq + count, chain.hex())
 
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One thing that happened: a block of features, a reset, or a restore of the named file."""
+    """One thing that happened: a block of features, a reset, a restore or an edit (the hash of the state file that
+    it gave), or numbers that groups were given."""
 
     kind: str
     count: int
     payload: bytes
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What was answered to an idempotency key, and the hash of the request."""
-
-    key: bytes
-    digest: bytes
-    first: int
-    answer: bytes
-
-    @property
-    def seal(self) -> bytes:
-        """Return the checksum of the receipt."""
-        return _hash(self.key, self.digest, struct.pack("<q", self.first), self.answer)
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,15 @@ class Retention:
     def apply(self, db: sqlite3.Connection) -> None:
         """Delete inside the transaction that is open; freed pages are used again, so the file stops growing."""
         db.execute("DELETE FROM entries WHERE id < ? AND first + count <= ?", (self.entry, self.seq))
+        db.execute("DELETE FROM moments WHERE entry < (SELECT min(id) FROM entries)")
         db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self.receipts,))
+
+
+def remove_after(db: sqlite3.Connection, entry: int) -> None:
+    """Remove what came after an entry, inside the transaction that is open."""
+    db.execute("DELETE FROM receipts WHERE first >= (SELECT min(first) FROM entries WHERE id > ?)", (entry,))
+    db.execute("DELETE FROM entries WHERE id > ?", (entry,))
+    db.execute("DELETE FROM moments WHERE entry > ?", (entry,))
 
 
 class Tip:
@@ -140,9 +141,29 @@ class Journal:
         """Add one entry and its receipts, drop what `retention` allows, and return the new point."""
         return Position(at.entry + 1, at.seq + entry.count, at.chain)
 
+    def run(self, append: Callable[[], None]) -> Future[None]:
+        """Do what appends while the caller goes on, where that takes time; the caller waits before it does anything."""
+        done: Future[None] = Future()
+        append()
+        done.set_result(None)
+        return done
+
+    def take_back(self, to: Position) -> None:
+        """Remove the entry after a point, which could not be computed."""
+
     def receipt(self, key: bytes) -> Receipt | None:
         """Return what was answered to a key, if that is still remembered."""
         return None
+
+    def unanswered(self) -> list[Receipt]:
+        """Return the receipts of the last block whose answers were not written."""
+        return []
+
+    def answer(self, receipts: Iterable[Receipt]) -> None:
+        """Keep the answers to receipts that were appended without; they are written with the next entry."""
+
+    def flush(self) -> None:
+        """Write the answers that were kept, and wait for the disk."""
 
     def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point, with the point behind it."""
@@ -170,13 +191,15 @@ class SqliteJournal(Journal):
     """A journal in one SQLite file. One thread at a time may use it; at rest it holds no file open."""
 
     is_open = False
+    _noted = 0.0  # when the time of an entry was last noted
 
     def __init__(self, path: Path, start: Position) -> None:
         self.path, self.start, self.tip = path, start, Tip(path.with_name(TIP))
+        self._receipts = Receipts()
         refuse_holes(path.with_name(path.name + "-wal"))
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._connection.executescript(OPEN + SCHEMA if self._is_new() else OPEN)
+            self._connection.executescript((OPEN + SCHEMA if self._is_new() else OPEN) + MOMENTS)
             self.is_open = True
             self._check_tip()
         except sqlite3.Error as error:
@@ -201,29 +224,57 @@ class SqliteJournal(Journal):
         """Write one entry and its receipts in one transaction, wait for the disk, and return the new point."""
         after = at.after(entry.kind, entry.count, entry.payload)
         row = (after.entry, entry.kind, at.seq, entry.count, entry.payload, bytes.fromhex(after.chain))
-        seals = [(one.key, one.digest, one.first, one.answer, one.seal) for one in receipts]
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        now = time.time()
+        with self._transaction():
             self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", row)
-            self._db.executemany("INSERT INTO receipts (key, asked, first, answer, seal) VALUES (?, ?, ?, ?, ?)", seals)
+            self._receipts.add(self._db, receipts)
+            if abs(now - self._noted) >= MOMENT:
+                self._db.execute("INSERT OR REPLACE INTO moments VALUES (?, ?)", (after.entry, now))
             if retention:
                 retention.apply(self._db)
+        self._receipts.added()
+        self.tip.write(after.entry)
+        if abs(now - self._noted) >= MOMENT:
+            self._noted = now
+        return after
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what is done meanwhile and wait for the disk, or do nothing of it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        self.tip.write(after.entry)
-        return after
+
+    def run(self, append: Callable[[], None]) -> Future[None]:
+        return DISK.submit(append)
+
+    def take_back(self, to: Position) -> None:
+        self.tip.write(to.entry)  # first: it may be behind the journal, never before it
+        with self._transaction():
+            remove_after(self._db, to.entry)
 
     def receipt(self, key: bytes) -> Receipt | None:
-        row = self._db.execute("SELECT key, asked, first, answer, seal FROM receipts WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        found = Receipt(*row[:4])
-        if found.seal != row[4]:
-            raise journal_damage(self.path, "a receipt's checksum differs")
-        return found
+        try:
+            return self._receipts.find(self._db, key)
+        except ValueError as error:
+            raise journal_damage(self.path, error) from error
+
+    def unanswered(self) -> list[Receipt]:
+        return self._receipts.unanswered(self._db)
+
+    def answer(self, receipts: Iterable[Receipt]) -> None:
+        self._receipts.answer(receipts)
+
+    def flush(self) -> None:
+        if self._receipts:
+            with self._transaction():
+                self._receipts.add(self._db, ())
+            self._receipts.added()
 
     def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point with the point behind it, refusing what is not as it was written."""
@@ -255,6 +306,8 @@ class SqliteJournal(Journal):
         self._connection.close()
 
     def close(self) -> None:
+        with suppress(sqlite3.Error):  # a replay gives the answers again
+            self.flush()
         self.rest()
 
     def _check_tip(self) -> None:
@@ -284,11 +337,3 @@ class SqliteJournal(Journal):
         if row is None or row[0].hex() != after.chain:
             raise journal_damage(self.path, f"entry {after.entry}, which a snapshot covers, is missing or altered")
         return after
-
-
-def _hash(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()

@@ -11,7 +11,7 @@ from unseen import LabelSpace
 from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, UnseenError
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.config import UNFIT, StreamConfig
 from unseen.session import Session
 
 WIDTHS = (8, 16, 24)  # of the small label spaces that a state is measured on
@@ -34,7 +34,7 @@ def state_bytes(config: StreamConfig, labels: LabelSpace) -> int:
     known, negative = len(labels.names), len(labels.negatives)
     try:
         sizes = _sizes(config.recipe, labels.id_anchors.dtype)
-    except (UnseenError, TypeError, ValueError, RuntimeError, ArithmeticError):
+    except (UnseenError, *UNFIT):
         return 0  # settings that do not work at all, which `StreamConfig.check` says better
     few, more_known, more_negative = (_at_width([sizes[side, dim] for dim in WIDTHS], labels.dim) for side in SIDES)
     return int(few + (known - FEW) * (more_known - few) + (negative - FEW) * (more_negative - few))

@@ -1,14 +1,19 @@
 """Snapshots of a stream on disk: which there are, and which a restart still needs."""
 
 import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import ServiceError
 from unseen.serve.stream.journal import Position, Retention
+from unseen.storage.files import claimed_metadata
 
-AUTO, KEPT, RESTORED, DAMAGED = "auto", "kept", "restored", "damaged"
+AUTO, KEPT, RESTORED, BEFORE, DAMAGED = "auto", "kept", "restored", "before", "damaged"
+UNDOABLE = 8  # edits of names whose states of before are kept
 MOST_DAMAGED = 4  # set aside; the oldest make room
+STEPS = 4  # parts of the retained samples that have a snapshot each, to go back to any moment in them
 AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
 
 
@@ -18,6 +23,18 @@ class SavedSnapshot(NamedTuple):
     kind: str
     entry: int
     path: Path
+
+    @property
+    def labels(self) -> str:
+        """Return the fingerprint of the label space that the state needs; "" of a damaged file."""
+        header = claimed_metadata(self.path).get("header", "{}")
+        return str(json.loads(header).get("labels", ""))
+
+    @property
+    def seq(self) -> int:
+        """Return how many samples the state has seen; 0 of a damaged file."""
+        header = claimed_metadata(self.path).get("header", "{}")
+        return int(json.loads(header).get("position", (0, 0))[1])
 
     @property
     def digest(self) -> bytes:
@@ -63,6 +80,11 @@ class SnapshotFolder:
                 return saved
         raise ServiceError(404, f"expected a snapshot of this stream, got {entry}; list them first")
 
+    def forget_before(self) -> None:
+        """Remove the states of before edits that are too long ago to be undone."""
+        for old in self.all(BEFORE)[:-UNDOABLE]:
+            old.path.unlink()
+
     def set_aside(self, saved: SavedSnapshot) -> None:
         """Rename a snapshot that cannot be read, so that it is neither used nor lost."""
         saved.path.rename(self.slot(DAMAGED, saved.entry).path)
@@ -72,12 +94,25 @@ class SnapshotFolder:
     def rotate(self, at: Position, *, retain: int, receipts: int) -> Retention | None:
         """Delete what newer snapshots replace; return what the journal may drop after this."""
         autos = self.all(AUTO)
-        for old in autos[:-AUTOS]:
-            old.path.unlink()
+        needed = needed_autos(autos, at.seq - retain, apart=retain // STEPS)
+        for old in autos:
+            if old not in needed:
+                old.path.unlink()
         if len(autos) < AUTOS:
             return None
-        oldest = autos[-AUTOS].entry
+        oldest = needed[0].entry
         for restored in self.all(RESTORED):
             if restored.entry < oldest:
                 restored.path.unlink()
         return Retention(oldest, at.seq - retain, receipts)
+
+
+def needed_autos(autos: Sequence[SavedSnapshot], since: int, *, apart: int) -> list[SavedSnapshot]:
+    """Return the last AUTOS snapshots and older ones `apart` samples from each other, back to one before `since`."""
+    spaced: list[SavedSnapshot] = []
+    for saved in autos[:-AUTOS]:
+        if not spaced or saved.seq - spaced[-1].seq >= apart:
+            spaced.append(saved)
+    newest = list(autos[-AUTOS:])
+    first = max((place for place, saved in enumerate([*spaced, *newest[:1]]) if saved.seq <= since), default=0)
+    return [*spaced, *newest][first:]

@@ -5,12 +5,10 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-
-from prometheus_client import Counter as Count
 
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
@@ -20,7 +18,7 @@ from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.disk import check_quota, expected_bytes, folder_bytes
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.history import RECENT, THUMBNAILS, RecentItems
+from unseen.serve.stream.history import RECENT, THUMBNAILS, UNKNOWN_THUMBNAILS, RecentItems
 from unseen.serve.stream.memory import check_names, state_bytes
 from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
@@ -48,8 +46,19 @@ class StreamEntry:
     observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     thumbnails: RecentItems[bytes] = field(default_factory=lambda: RecentItems(THUMBNAILS))
+    unknown: RecentItems[bytes] = field(default_factory=lambda: RecentItems(UNKNOWN_THUMBNAILS))  # their thumbnails
     keys: RecentItems[str | None] = field(default_factory=lambda: RecentItems(RECENT))  # what callers call samples
-    counters: list[Count] | None = None
+
+    def keep_thumbnails(self, answer: BatchVerdicts, thumbnails: Sequence[bytes]) -> None:
+        """Keep the thumbnails of the latest samples, and for longer those of the unknown ones."""
+        self.thumbnails.add(answer.first, thumbnails)
+        known = answer.verdicts["known"].tolist()
+        numbered = enumerate(zip(thumbnails, known, strict=False), answer.first)
+        self.unknown.add_some({seq: picture for seq, (picture, is_known) in numbered if not is_known})
+
+    def thumbnail(self, seq: int) -> bytes | None:
+        """Return the thumbnail of a sample, None where it is not kept."""
+        return self.thumbnails.get(seq) or self.unknown.get(seq)
 
     @property
     def opened(self) -> Stream:
@@ -241,7 +250,7 @@ class LocalStreams(StreamStore):
         stream.rest()
         stream.on_commit = lambda seconds: self.on_commit(seconds)
         executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
-        observe, score = (partial(with_texts, work, stream.labels.names) for work in (stream.observe, stream.score))
+        observe, score = (partial(with_texts, work) for work in (stream.observe, stream.score))
         entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)
         entry.score = MicroBatcher(score, executor, block=BLOCK, queue=queue)
         entry.stream, entry.status = stream, READY

@@ -1,28 +1,38 @@
 """One stream: a session that one writer teaches, a journal of everything it was taught, and snapshots."""
 
+import errno
 import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
-from weakref import WeakValueDictionary
-
-import numpy as np
-import torch
-from torch import Tensor
 
 from unseen import LabelSpace, checkpoint
-from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import Durability
-from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, first_of_each_key, raw_bytes, split_by_batch
+from unseen.serve.stream.batch import (
+    BatchVerdicts,
+    SampleBatch,
+    answer_unit,
+    first_of_each_key,
+    joined,
+    key_used_twice,
+    numbered_answers,
+    raw_bytes,
+    split_by_batch,
+    unanswered_receipts,
+)
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.disk import expected_bytes
 from unseen.serve.stream.fresh import fresh_session
+from unseen.serve.stream.group_numbers import GroupNumbers
 from unseen.serve.stream.history import History
 from unseen.serve.stream.journal import (
+    EDIT,
+    GROUP,
     OBSERVE,
     RESET,
     RESTORE,
@@ -30,16 +40,17 @@ from unseen.serve.stream.journal import (
     Journal,
     JournalEntry,
     Position,
-    Receipt,
     Retention,
     SqliteJournal,
 )
 from unseen.serve.stream.memory import session_bytes
+from unseen.serve.stream.receipts import Receipt
+from unseen.serve.stream.recovery import compare_arithmetic, features_of, newest_state
 from unseen.serve.stream.room import no_room
-from unseen.serve.stream.snapshots import AUTO, AUTOS, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
+from unseen.serve.stream.snapshots import AUTO, AUTOS, BEFORE, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
+from unseen.serve.stream.soundness import refuse_infinite
+from unseen.serve.stream.spaces import NamesOverTime, SpaceFolder
 from unseen.session import Session
-from unseen.storage.files import claimed_checksum
-from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 log = logging.getLogger("unseen.serve")
 
@@ -47,9 +58,11 @@ log = logging.getLogger("unseen.serve")
 class Stream:
     """One writer at a time behind a lock; readers use the last state whose block is on disk."""
 
+    writer: Session
+
     def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
         self.folder, self.config, self.durability = folder, config, durability
-        self.labels = shared_space(folder / "space.safetensors")
+        self.spaces = SpaceFolder(folder)
         self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
         self.snapshot_queued = False
@@ -58,22 +71,39 @@ class Stream:
         self.replay_seconds = 0.0  # that a restart would take for what no snapshot covers
         self._lock = threading.Lock()
         self._saving = threading.Lock()
+        self.grouping = threading.Lock()  # held while samples are grouped: two at once would give a number twice
         self._retention: Retention | None = None
         self._closed = False
-        self.start = self.at = Position.start(f"{config.id} {self.labels.fingerprint}")
+        self.start = self.at = Position.start(f"{config.id} {self.spaces.first.fingerprint}")
         self._recover()
 
+    @property
+    def labels(self) -> LabelSpace:
+        """Return the label space of the state that readers see."""
+        return self.readers.detector.labels
+
     def fresh(self) -> Session:
-        """Return a session as it was before the first sample."""
+        """Return a session over the label space of now that has observed nothing."""
         return fresh_session(self.config, self.labels)
+
+    def resumed(self, found: checkpoint.Checkpoint) -> Session:
+        """Return a session that goes on from a state over any label space that the stream has had."""
+        labels = self.spaces.find(str(found.identity.get("labels"))) or self.labels
+        return fresh_session(self.config, labels).resumed(found)
 
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Return verdicts for a block without learning anything."""
-        verdicts = self.readers.score(torch.cat([batch.z for batch in batches])).structured()
-        return [BatchVerdicts(-1, own) for own in split_by_batch(verdicts, batches)]
+        return answer_unit(self._score, self.labels.id_anchors, batches)
+
+    def _score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
+        verdicts = self.readers.score(joined(batches))
+        return [BatchVerdicts(-1, own, verdicts.names) for own in split_by_batch(verdicts.structured(), batches)]
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
+        return answer_unit(self._observe, self.labels.id_anchors, batches)
+
+    def _observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         with self._lock:
             self._refresh()
             repeated = [self._answered_before(batch) for batch in batches]
@@ -81,7 +111,7 @@ class Stream:
             learned = dict(zip(map(id, fresh), self._learn(fresh), strict=True)) if fresh else {}
             # a key that came twice in one block is answered from the receipt of the first
             return [
-                old or learned.get(id(batch)) or self._answered_before(batch) or _key_used_twice()
+                old or learned.get(id(batch)) or self._answered_before(batch) or key_used_twice()
                 for batch, old in zip(batches, repeated, strict=True)
             ]
 
@@ -96,7 +126,7 @@ class Stream:
         """Write the state readers see to a file of its own, while the writer goes on."""
         with self._saving:
             covered = self.replay_seconds
-            session, at = self._published()
+            session, at = self._flushed()
             saved = self.snapshots.new(kind, at.entry)
             session.save(saved.path, position=list(at))
             if kind == AUTO:
@@ -109,16 +139,37 @@ class Stream:
 
     def restore(self, source: Path) -> None:
         """Take over the state in a file; the journal records it as one more entry."""
-        session = self.fresh().resumed(checkpoint.load(source))
+        session = self.resumed(checkpoint.load(source))
         refuse_infinite(session)
         with self._lock:
             self._refresh()
-            saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
-            session.save(saved.path, position=list(self.at))
-            self._append(JournalEntry(RESTORE, 0, saved.digest))
+            self.take_over(RESTORE, session)
+        self.cover_restores()
+
+    def take_over(self, kind: str, session: Session) -> None:
+        """Go on from another session, once its label space, its state and a journal entry are on disk."""
+        self.spaces.add(session.detector.labels)
+        saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
+        session.save(saved.path, position=list(self.at))
+        self._append(JournalEntry(kind, 0, saved.digest))
+        self._go_on(kind, session, self.at)
+
+    def _go_on(self, kind: str, session: Session, at: Position) -> None:
+        """Let a session take the place of the writer's, after the journal entry that says so."""
+        self.names.changed(at, self.writer.detector.labels.fingerprint, session.detector.labels.fingerprint)
+        if kind == RESTORE:
             self._begin(session)
+        else:
+            self.writer = session
+            self._publish()
+
+    def cover_restores(self) -> None:
+        """Take a snapshot where several states of restores and edits are on disk, which it makes needless."""
         if len(self.snapshots.all(RESTORED)) > AUTOS:
-            self.snapshot(AUTO)  # which makes the files of older restores needless
+            self.snapshot(AUTO)
+        with self._lock:
+            needed = {saved.labels for saved in self.snapshots.all(AUTO, KEPT, RESTORED, BEFORE)}
+            self.spaces.drop(but=needed | {self.labels.fingerprint})
 
     def export(self, path: Path) -> Position:
         """Write the state readers see to `path`, and return its place in the journal."""
@@ -141,16 +192,6 @@ class Stream:
         """Return the bytes on disk that the stream may come to, without snapshots taken by hand."""
         return expected_bytes(self.labels, self.memory, self.durability)
 
-    def moved(self) -> dict[str, float]:
-        """Return for each bank how far its rows have moved from the frozen text on average."""
-        state, start = flatten(self.readers.snapshot.detector), flatten(self.fresh().snapshot.detector)
-        pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2 and start[name].any()}
-        return {
-            name: float(torch.linalg.vector_norm(bank - anchors, dim=1).mean())
-            for name, (bank, anchors) in pairs.items()
-            if bank.shape == anchors.shape and bank.shape[1] == self.labels.dim and len(bank)
-        }
-
     def rest(self) -> None:
         """Close the journal's files until they are needed, unless it is in use."""
         if self._lock.acquire(blocking=False):
@@ -169,13 +210,26 @@ class Stream:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files without a snapshot; callers that still wait for the writer are refused."""
-        with self._lock:
+        """Close the files without a snapshot; callers that still wait for the writer are refused.
+
+        A snapshot that is being written is waited for: after the folder is gone it would make it again.
+        """
+        with self._saving, self._lock:
             self.journal.close()
             self._closed = True
 
     def _published(self) -> tuple[Session, Position]:
         with self._lock:
+            return self.readers, self.at
+
+    def _flushed(self) -> tuple[Session, Position]:
+        """Return what readers see, once its answers are on disk: what a snapshot covers is not replayed."""
+        with self._lock:
+            self._refuse_closed()
+            try:
+                self.journal.flush()
+            except sqlite3.Error as error:
+                raise OSError(errno.EIO, str(error)) from error
             return self.readers, self.at
 
     def _answered_before(self, batch: SampleBatch) -> BatchVerdicts | Exception | None:
@@ -188,17 +242,40 @@ class Stream:
                 "expected the features this idempotency key came with first, got others; use a new key",
                 "key_reused",
             )
-        return BatchVerdicts(found.first, np.frombuffer(found.answer, VERDICT_DTYPE), repeated=True)
+        names = self.names.at(found.first)
+        return BatchVerdicts(found.first, found.verdicts, names, repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
-        z, first, started = torch.cat([batch.z for batch in batches]), self.at.seq, time.perf_counter()
-        verdicts = self.writer.observe(z).structured()
-        self.replay_seconds += time.perf_counter() - started
-        answers, receipts = _numbered(first, verdicts, batches)
-        self._append(JournalEntry(OBSERVE, len(z), raw_bytes(z)), receipts)
+        z, first, started = joined(batches), self.at.seq, time.perf_counter()
+        receipts = unanswered_receipts(batches, first)
+        with self._appended_meanwhile(JournalEntry(OBSERVE, len(z), raw_bytes(z)), receipts):
+            observed = self.writer.observe(z)
+            verdicts = observed.structured()
+            self.replay_seconds += time.perf_counter() - started
+        self.journal.answer(one.answered(first, verdicts) for one in receipts)
         self.history.add(first, verdicts)
         self._publish()
-        return answers
+        return numbered_answers(BatchVerdicts(first, verdicts, observed.names), batches)
+
+    @contextmanager
+    def _appended_meanwhile(self, entry: JournalEntry, receipts: Sequence[Receipt]) -> Iterator[None]:
+        """Write an entry while it is computed, because a disk takes as long as a sample; both are waited for."""
+        before = self.at
+        appended = self.journal.run(partial(self._append, entry, receipts))
+        try:
+            yield
+        except BaseException:
+            if appended.exception() is None:
+                self._take_back(before)
+            raise
+        appended.result()
+
+    def _take_back(self, to: Position) -> None:
+        """Remove the last entry, which could not be computed."""
+        self._fresh = False
+        with suppress(sqlite3.Error, OSError):  # then the next caller finds out
+            self.journal.take_back(to)
+            self.at, self._fresh = to, True
 
     @property
     def holds_files(self) -> bool:
@@ -216,128 +293,56 @@ class Stream:
 
     def _refresh(self) -> None:
         """After a failed write, go back to what is on disk, whatever that is."""
-        if self._closed:
-            raise ServiceError(404, "expected a stream, got one that was deleted; create another")
+        self._refuse_closed()
         if not self._fresh:
             self.journal.close()
             self._recover()
 
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ServiceError(404, "expected a stream, got one that was deleted; create another")
+
     def _recover(self) -> None:
-        path = self.folder / "journal.db"
-        self.journal: Journal = Journal() if self.durability.volatile else SqliteJournal(path, self.start)
+        file = self.folder / "journal.db"
+        self.journal = Journal() if self.durability.volatile else SqliteJournal(file, self.start)
         if self.journal.lost_tip:
             self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
-        fresh = self.fresh()
-        self._begin(fresh)
-        self.at = self._from_snapshot(fresh) or self.start
+        newest = newest_state(self.snapshots, self.resumed, self.faults)
+        session, self.at = newest or (fresh_session(self.config, self.spaces.first), self.start)
+        self._begin(session)
+        self.names = NamesOverTime(self.spaces, self.journal, lambda: self.labels)
         self._snapshotted = self.at.seq
-        self.replayed, started = 0, time.perf_counter()
+        self.replayed, started, unanswered = 0, time.perf_counter(), self.journal.unanswered()
         for entry, at in self.journal.replay(self.at):
-            self._replay(entry, at)
+            self._replay(entry, at, unanswered)
             self.at = at
             self.replayed += entry.count
         self.replay_seconds = time.perf_counter() - started
         self._publish()
-        self._compare_arithmetic()
+        self.faults += compare_arithmetic(self.journal, self.replayed)
         if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:
             raise StateError(f"expected a journal up to {ahead[-1]}, got one that ends before it; restore a backup")
         self._fresh = True
 
-    def _compare_arithmetic(self) -> None:
-        """Report when a replay could not give the bits that were learned; from here on, note what computes."""
-        then, now = self.journal.note("arithmetic"), arithmetic()
-        if then == now:
-            return
-        if then and self.replayed:
-            self.faults.append(
-                f"{self.replayed} samples were learned with {then} and replayed with {now}: equal to rounding"
-            )
-        self.journal.set_note("arithmetic", now)
-
-    def _from_snapshot(self, fresh: Session) -> Position | None:
-        for saved in reversed(self.snapshots.all()):
-            try:
-                found = checkpoint.load(saved.path)
-                at = _position(found.identity, saved.entry)
-                session = fresh.resumed(found)
-            except OSError:  # of the disk or of file handles; says nothing about the snapshot
-                raise
-            except Exception as error:  # an altered file may lead anywhere
-                log.error("snapshot %s set aside: %s", saved.path.name, error)
-                self.faults.append(f"{saved.path.name} was set aside: {error}")
-                self.snapshots.set_aside(saved)
-            else:
-                self._begin(session)
-                return at
-        return None
-
-    def _replay(self, entry: JournalEntry, at: Position) -> None:
+    def _replay(self, entry: JournalEntry, at: Position, unanswered: Sequence[Receipt]) -> None:
         if entry.kind == RESET:
             self._begin(self.fresh())
-        elif entry.kind == RESTORE:
+        elif entry.kind == GROUP:
+            self.writer = GroupNumbers.of_bytes(entry.payload).given_to(self.writer) or self.writer
+        elif entry.kind in (RESTORE, EDIT):
             saved = self.snapshots.slot(RESTORED, at.entry)
             if not saved.path.is_file() or saved.digest != entry.payload:
                 raise StateError(f"expected the state {saved.path.name} as it was, got another; restore a backup")
-            self._begin(self.fresh().resumed(checkpoint.load(saved.path)))
+            self._go_on(entry.kind, self.resumed(checkpoint.load(saved.path)), at)
         else:
-            self.history.add(at.seq - entry.count, self.writer.observe(self._features(entry)).structured())
-
-    def _features(self, entry: JournalEntry) -> Tensor:
-        flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
-        # cloned, because torch aligns its own memory, and norms and products round by alignment
-        return flat.view(entry.count, self.labels.dim).clone()
+            first, verdicts = at.seq - entry.count, self.writer.observe(features_of(entry, self.labels)).structured()
+            self.journal.answer(one.answered(first, verdicts) for one in unanswered if first <= one.first < at.seq)
+            self.history.add(first, verdicts)
 
     def _begin(self, session: Session) -> None:
-        self.history, self.writer = History(), session
+        self.history, self.writer = History(int(session.snapshot.tally.seen)), session
         self._publish()
 
     def _publish(self) -> None:
         """Let readers see what the writer has learned."""
         self.readers = self.writer.at(self.writer.snapshot)
-
-
-_spaces: WeakValueDictionary[str, LabelSpace] = WeakValueDictionary()
-
-
-def shared_space(path: Path) -> LabelSpace:
-    """Return the label space in a file; of files with equal checksums one is read, and streams share it."""
-    claimed = claimed_checksum(path)
-    found = _spaces.get(claimed)
-    return found if found is not None else _spaces.setdefault(claimed, LabelSpace.load(path))
-
-
-def refuse_infinite(session: Session) -> None:
-    """Refuse a state that holds numbers no stream can learn from."""
-    for state in session.snapshot:
-        for name, tensor in flatten(state).items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise StateError(f"expected a state of finite numbers, got others in {name}; restore another")
-
-
-def arithmetic() -> str:
-    """Return what the bits of a computation depend on beside its input."""
-    cores = torch.get_num_threads()
-    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {cores} compute thread(s)"
-
-
-def _numbered(
-    first: int, verdicts: VerdictArray, batches: Sequence[SampleBatch]
-) -> tuple[list[BatchVerdicts], list[Receipt]]:
-    answers, receipts = [], []
-    for batch, own in zip(batches, split_by_batch(verdicts, batches), strict=True):
-        answers.append(BatchVerdicts(first, own))
-        if batch.idempotency is not None:
-            receipts.append(Receipt(batch.idempotency, batch.digest, first, own.tobytes()))
-        first += len(own)
-    return answers, receipts
-
-
-def _position(identity: dict[str, Any], entry: int) -> Position:
-    number, seq, chain = identity.get("position", (-1, -1, ""))
-    if number != entry:
-        raise StateError(f"expected a snapshot of entry {entry}, got one of {number}; restore a copy")
-    return Position(number, seq, chain)
-
-
-def _key_used_twice() -> ServiceError:
-    return ServiceError(409, "expected an idempotency key used once at a time, got it twice at once; try again")

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from unseen import LabelSpace, load_encoder
 from unseen.encoders import Encoder
-from unseen.errors import EncoderError, ImageError, LabelError, ServiceError, UnseenError
+from unseen.errors import DataError, EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.images import Image
 from unseen.images.decode import claimed_pixels, decode, jpeg_thumbnail
+from unseen.labels import Examples, with_examples
+from unseen.labels.prompts import described_templates
 from unseen.progress import Progress, no_progress
-from unseen.serve.settings import Limits
+from unseen.serve.settings import EVERYONE, Limits
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.fair_pool import FairThreadPool
 
@@ -110,6 +112,24 @@ class ImageEncoder:
         work = partial(self._build_space, names, negatives, progress)
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
+    async def taught(self, owner: str, labels: LabelSpace, examples: Examples) -> LabelSpace:
+        """Return a label space that examples have moved."""
+        if len(examples) > self.limits.batch:
+            raise DataError(
+                f"expected at most {self.limits.batch} examples, got {len(examples)}; send fewer of each name"
+            )
+        work = partial(with_examples, labels, examples)
+        return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
+
+    async def name_vector(self, owner: str, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
+        """Return the text vector of one more name for a label space, by its own prompt."""
+        work = partial(self._encode_name, labels, name)
+        return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
+
+    def run_later(self, work: Callable[[], object]) -> None:
+        """Do what nobody waits for in the thread that mines."""
+        self._mining.submit(EVERYONE, work)
+
     async def encode(self, owner: str, files: Sequence[bytes], required: RequiredEncoder) -> EncodedImages:
         """Return a vector and a thumbnail per image; refuse the request if one cannot be read, naming it."""
         if owner not in self._batchers:
@@ -141,6 +161,10 @@ class ImageEncoder:
 
     def _build_space(self, names: Sequence[str], negatives: int, progress: Progress) -> LabelSpace:
         return LabelSpace.build(names, self.encoder(), negatives=negatives, progress=progress)
+
+    def _encode_name(self, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
+        RequiredEncoder.of(labels).check(self.encoder())
+        return described_templates(labels.prompt).encode([name], self.encoder())[0].cpu()
 
     def _decode(self, batch: ImageBatch) -> list[Image] | Exception:
         try:

@@ -3,8 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 RECENT = 1.0  # seconds for which a caller counts as active after a request
 
@@ -42,18 +41,18 @@ class Turns:
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    @asynccontextmanager
-    async def taken(self, caller: str) -> AsyncIterator[None]:
-        """Wait for a turn of a caller, and have it for a while."""
+    async def take(self, caller: str) -> None:
+        """Wait for a turn of a caller; who has it gives it back."""
         self._activity.note(caller)
         if self._running[caller] >= self._most(caller) or caller in self._waiting:
             await self._turn(caller)
-        self._running[caller] += 1
-        try:
-            yield
-        finally:
-            self._running[caller] -= 1
-            self._call_next(caller)
+        else:
+            self._running[caller] += 1
+
+    def give_back(self, caller: str) -> None:
+        """Let the next request of a caller have its turn."""
+        self._running[caller] -= 1
+        self._call_next(caller)
 
     def _most(self, caller: str) -> int:
         return self._each if self._activity.is_alone(caller) else max(1, self._each // 4)
@@ -65,13 +64,11 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it was given and is not used
-                self._running[caller] -= 1
-                self._call_next(caller)
+                self.give_back(caller)
             raise
-        self._running[caller] -= 1  # held for this request since it was called
 
     def _call_next(self, caller: str) -> None:
-        """Call requests of a caller that wait while it has room; each holds its turn from here on."""
+        """Give turns to requests of a caller that wait, while it has room."""
         waiting = self._waiting.get(caller, deque())
         while waiting and self._running[caller] < self._most(caller):
             turn = waiting.popleft()

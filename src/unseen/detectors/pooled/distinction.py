@@ -1,0 +1,129 @@
+"""What sets a name apart in image space, by its examples and the variation that the stream shows.
+
+Directions in which all images of a stream vary tell kinds of things apart (animals, vehicles), and near unknown images
+share them with the names of their kind. What tells a name from the others of its kind lies in directions of little
+variation. So the score gains by specific likeness, in which directions of much variation count less, and loses by plain
+likeness. With P the inverse of the variation, c the mean image, and mu where the examples of a name lie,
+
+    specific = (z - c) P (mu - c) - (mu - c) P (mu - c) / 2        plain = z . (mu - mean mu)
+
+The mean of the examples, each left out of its own name, is subtracted, so that margins of known images stay where they
+are while the stream shows its variation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen.detectors.pooled.names import TEXT_SHARE, chosen_products, chosen_rows, taken
+from unseen.detectors.pooled.sides import RIDGE, Regression, SideSums
+from unseen.labels import Examples, LabelSpace
+
+SPECIFIC, PLAIN = 120.0, 40.0  # nats per unit of likeness to the nearest name
+NAMING = 60.0  # nats per unit of specific likeness where an image is named, times what the fewest examples count
+SHRINKAGE = 0.5  # share of the variation that is taken to be the same in all directions
+TEXT_SAMPLES = 4.0  # examples that the text of a name is worth
+HALF_STREAM, HALF_EXAMPLES = 128.0, 16.0  # images of the stream, and examples, after which all of it counts half
+MOST = 1024  # examples that are left out in turn
+TINY = 1e-12  # floor of a variance: every image is the same
+
+
+class NameRows(NamedTuple):
+    """A linear function of an image for each name: row of the name times image - offset."""
+
+    rows: Float[Tensor, "K d"]
+    offset: Float[Tensor, " K"]
+
+    def at(self, z: Float[Tensor, "T d"], name: Int[Tensor, "T N"]) -> Float[Tensor, "T N"]:
+        """Return the function of each of some names."""
+        chosen, place = chosen_rows(name, len(self.rows))
+        rows = self.rows if chosen is None else taken(self.rows, chosen)
+        return chosen_products(z, rows, place) - self.offset[name]
+
+
+class Distinction(NamedTuple):
+    """What is added to the score by the nearest name, and to the logits of names where an image is named."""
+
+    score: NameRows
+    naming: NameRows
+
+    @classmethod
+    def none(cls, labels: LabelSpace) -> Distinction:
+        """Return what a stream that has shown nothing says; without rows where names have no examples."""
+        anchors = labels.id_anchors[: len(labels.names) if labels.examples else 0]
+        return cls(*(NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors))) for _ in range(2)))
+
+    @classmethod
+    def of(cls, sides: SideSums, labels: LabelSpace) -> Distinction:
+        """Return what examples show in the variation of a stream, in which both sides count alike."""
+        if labels.examples is None:
+            return cls.none(labels)
+        system, look = Regression.of(sides), looks(labels, labels.examples)
+        precision, centre = inverse_variation(system).to(look), system.centre.to(look)
+        weight = float(counted(system.effective, HALF_STREAM)) * counted(len(labels.examples), HALF_EXAMPLES)
+        rows = (look - centre) @ precision
+        specific = NameRows(rows, ((look + centre) * rows).sum(1) / 2)
+        plain = look - look.mean(0)
+        naming = NAMING * weight * counted(float(labels.examples.counts(len(look)).min()), TEXT_SAMPLES)
+        level = left_out_level(specific, look, centre, precision, labels.examples)
+        return cls(
+            NameRows(weight * (SPECIFIC * rows - PLAIN * plain), weight * (SPECIFIC * specific.offset + level)),
+            NameRows(naming * rows, naming * specific.offset),
+        )
+
+
+def counted(number: Any, half: float) -> Any:
+    """Return how much so many images count, from 0 to 1."""
+    return number / (number + half)
+
+
+def inverse_variation(system: Regression) -> Float[Tensor, "d d"]:
+    """Return the inverse of the covariance, shrunk to the same variance in all directions and of mean variance 1.
+
+    In float32: shrinkage keeps its condition low.
+    """
+    variation = system.scatter.clone()
+    variation.diagonal().sub_(RIDGE / system.effective)
+    variation *= (1 - SHRINKAGE) / variation.diagonal().mean().clamp(min=TINY)
+    variation.diagonal().add_(SHRINKAGE)
+    return torch.cholesky_inverse(torch.linalg.cholesky_ex(variation.float()).L)
+
+
+def looks(labels: LabelSpace, examples: Examples) -> Float[Tensor, "K d"]:
+    """Return where names lie in image space: the mean of their examples and of where the text would put them."""
+    anchors, label = labels.id_anchors, examples.label.to(labels.id_anchors.device)
+    start = examples.mean.to(anchors) + TEXT_SHARE * (anchors - labels.text_mean)
+    total = (TEXT_SAMPLES * start).index_add(0, label, examples.z.to(anchors))
+    return total / images_of(label, total).unsqueeze(1)
+
+
+def images_of(label: Int[Tensor, " n"], looks: Float[Tensor, "K d"]) -> Float[Tensor, " K"]:
+    """Return how many images the look of each name is the mean of."""
+    return TEXT_SAMPLES + torch.bincount(label, minlength=len(looks)).to(looks)
+
+
+def left_out_level(
+    specific: NameRows,
+    look: Float[Tensor, "K d"],
+    centre: Float[Tensor, " d"],
+    precision: Float[Tensor, "d d"],
+    examples: Examples,
+) -> Float[Tensor, ""]:
+    """Return the mean of what is added to the score of examples, each left out of the look of its name.
+
+    Without an image x, of n, a look mu becomes b mu - (b - 1) x, b = n / (n - 1), and the specific likeness s of the
+    two b^2 s - (b^2 - 1) (x - c) P (x - c) / 2.
+    """
+    step, every = math.ceil(len(examples) / MOST), examples.label.to(look.device)
+    x, label = examples.z[::step].to(look), every[::step]
+    images = images_of(every, look)[label]
+    b = images / (images - 1)
+    own = ((x - centre) @ precision * (x - centre)).sum(1)
+    near = (x * specific.rows[label]).sum(1) - specific.offset[label]
+    alike = b * (x * look[label]).sum(1) - (b - 1) - x @ look.mean(0)  # x is of length 1
+    return (SPECIFIC * (b.square() * near - (b.square() - 1) * own / 2) - PLAIN * alike).mean()

@@ -1,0 +1,238 @@
+"""Few samples, on a CPU: the formulas of `detector` and `names` in NumPy.
+
+Few samples are some hundred operations on few numbers each, and NumPy's take a quarter of the time of torch's. What
+stays the same between two updates is computed once for all samples between them. One sample has no dimension of its own
+(`samples`): an operation on a number takes a fifth of the time of one on an array of one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from unseen.detectors.base import Reading
+from unseen.detectors.pooled.distinction import NameRows
+from unseen.detectors.pooled.evidence import Evidence, EvidenceTerm, LabelStatistics, RowMoments, evidence_of
+from unseen.detectors.pooled.likelihood import few_log_ratios
+from unseen.detectors.pooled.names import (
+    CLAIMED_BY_LOOK,
+    NAME_SCALE,
+    NAMING_SAMPLES,
+    START_SAMPLES,
+    TEXT_SHARE,
+    NameSums,
+    name_lengths,
+    top_names,
+)
+from unseen.detectors.pooled.sides import few_weights
+from unseen.detectors.pooled.state import PooledState
+from unseen.labels import LabelSpace
+from unseen.text import text_logits
+
+Array = np.ndarray[Any, Any]
+
+
+class NearestLooks(NamedTuple):
+    """The names of one side nearest to each sample, the nearest first, and what image space adds to their logits."""
+
+    name: Array  # [*T, N], as all of these
+    logit: Array
+    start: Array  # what image space adds for a name that has claimed nothing
+    learned: Array  # and for the name as it is now
+    naming: Array  # how much of the difference counts when an image is named
+
+    def named(self, held_back: Array, distinct: Array | float) -> Array:
+        """Return the name of each image; `PooledEvidence._named` says what counts."""
+        looks = self.start + self.naming * (self.learned - self.start)
+        logit = self.logit + looks - held_back.take(self.name) + distinct
+        first = 0 if logit.ndim == 1 else logit.shape[1] * np.arange(logit.shape[0])
+        return self.name.take(first + logit.argmax(-1))
+
+
+class Masses(NamedTuple):
+    """The mass of the names of one side nearest to each sample, that of the nearest by its text being 1."""
+
+    peak: Array  # [*T], logit of the nearest by its text
+    claiming: Array  # [*T, N], of each name when images are claimed
+    claimed: Array  # [*T], their sum
+    gain: Array  # [*T], by how much image space raises the energy
+
+    @classmethod
+    def of(cls, side: NearestLooks) -> Masses:
+        """Return the masses of names."""
+        peak = side.logit[..., 0]
+        text = side.logit - peak[..., None]
+        masses = np.exp(np.array([text, text + CLAIMED_BY_LOOK * side.learned, text + side.learned]))
+        whole, claimed, scored = np.add.reduce(masses, axis=-1)
+        return cls(peak, masses[1], claimed, np.log(scored / whole))
+
+
+class SideTable(NamedTuple):
+    """The names of one side in image space, as they stay until the next update."""
+
+    origin: Array  # [d]
+    total: Array  # [C, d]
+    columns: (
+        Array  # [4, C]: what a sum is multiplied by to be a mean, both lengths, and how much a look counts in naming
+    )
+
+    @classmethod
+    def of(cls, anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"]) -> SideTable:
+        """Return the table that follows from the sums of a side."""
+        lengths = name_lengths(anchors, sums, origin)
+        mean, naming = 1 / (START_SAMPLES + sums.images), sums.images / (sums.images + NAMING_SAMPLES)
+        return cls(origin.numpy(), sums.total.numpy(), torch.stack([mean, *lengths, naming]).numpy())
+
+    def looks(self, z: Array, logits: Float[Tensor, "T C"], *, tau: float) -> NearestLooks:
+        """Return the nearest names of each sample; `names.name_logits` has the formula."""
+        name, logit = map(samples, top_names(logits))
+        mean, now, start, naming = self.columns.take(name, axis=1)
+        from_start = TEXT_SHARE * tau * logit + (z @ self.origin)[..., None]
+        products = np.vecdot(self.total.take(name, axis=0), z[..., None, :])
+        from_mean = mean * (products + START_SAMPLES * from_start)
+        return NearestLooks(name, logit, NAME_SCALE * (from_start - start), NAME_SCALE * (from_mean - now), naming)
+
+
+class RowTable(NamedTuple):
+    """`distinction.NameRows` as arrays."""
+
+    rows: Array
+    offset: Array
+
+    @classmethod
+    def of(cls, found: NameRows) -> RowTable:
+        """Return the rows of a state."""
+        return cls(*(part.numpy() for part in found))
+
+    def at(self, z: Array, name: Array) -> Any:
+        """Return what is added for each name; 0 where names have no examples."""
+        if not len(self.rows):
+            return 0.0
+        return np.vecdot(self.rows.take(name, axis=0), z[..., None, :]) - self.offset.take(name)
+
+
+class StateTable(NamedTuple):
+    """What is read of a state at each sample, as it stays until the next update."""
+
+    known: SideTable
+    negative: SideTable
+    popularity: Array
+    held_back: Array  # nats by which the votes of each name count against it when an image is named
+    slope: Array
+    level: float
+    middle: float
+    rate: float
+    distinct_score: RowTable
+    distinct_naming: RowTable
+
+
+@dataclass(frozen=True)
+class FewJudge:
+    """Judge samples that come after those which set the baseline; the fields are those of the detector."""
+
+    labels: LabelSpace
+    statistics: LabelStatistics
+    terms: Sequence[EvidenceTerm]
+    tau: float
+    popularity: float
+    naming_popularity: float
+    _tables: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)  # by a tensor of the state
+
+    def __call__(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, Float[Tensor, "T W"]]:
+        """Return the readings of samples, and what they will teach as `state.packed` has it."""
+        table, text, rows = self._table(state), text_logits(self.labels, z, tau=self.tau), samples(z)
+        known = table.known.looks(rows, text.known, tau=self.tau)
+        negative = table.negative.looks(rows, text.negative, tau=self.tau)
+        masses = Masses.of(known), Masses.of(negative)
+        own = self._evidence((samples(text.known), samples(text.negative)), masses)
+        gain = masses[0].gain - masses[1].gain - table.popularity.take(known.name[..., 0])
+        raised: Array = own.value + gain / self.statistics.unit
+        predicted, base = rows @ table.slope + table.level, float(state.baseline)
+        margin = raised - base
+        weight = few_weights(margin)
+        distinct = np.sum(table.distinct_score.at(rows, known.name[..., :1]), axis=-1) / self.statistics.unit
+        score = raised + few_log_ratios(predicted, table.middle, table.rate) + distinct
+        reading = Reading(
+            column(score, rows.dtype),
+            column(known.named(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
+            column(np.where(weight >= 0.5, 1, -1), np.int8),
+            torch.from_numpy(np.full(z.shape[0], base, rows.dtype)),
+            column(own.clarity, rows.dtype),
+        )
+        known_share, negative_share = shares(masses, (weight, 1 - weight))
+        numbers = margin[..., None], predicted[..., None]
+        taught = rows, *numbers, known.name, known_share, negative.name, negative_share
+        packed = np.concatenate(taught, axis=-1, dtype=np.float64)
+        return reading, torch.from_numpy(packed.reshape(z.shape[0], -1))
+
+    def _evidence(self, logits: tuple[Array, Array], masses: tuple[Masses, Masses]) -> Evidence:
+        """Return the frozen evidence of the samples, as arrays."""
+        known, negative = (moments_of(side) for side in logits)
+        energies = [energy(side, mass.peak) for side, mass in zip(logits, masses, strict=True)]
+        peak: Any = masses[0].peak
+        return evidence_of(known, negative, peak, energies[0] - energies[1], self.statistics, self.terms)
+
+    def _table(self, state: PooledState) -> StateTable:
+        """Return what a state says until its next update, made at the first sample after an update."""
+        key = state.fitted.known  # made anew by every update
+        if (found := self._tables.get(key)) is None:
+            found = self._tables[key] = self._made(state)
+        return found
+
+    def _made(self, state: PooledState) -> StateTable:
+        labels, sums, fitted = self.labels, state.sums, state.fitted
+        direction = fitted.direction
+        return StateTable(
+            SideTable.of(labels.id_anchors, sums.known, fitted.known),
+            SideTable.of(labels.ood_anchors, sums.negative, fitted.negative),
+            self.popularity * fitted.popularity.numpy(),
+            self.naming_popularity * fitted.votes.numpy(),
+            direction.slope.numpy(),
+            float(direction.level - direction.centre @ direction.slope),
+            float(fitted.likelihood.middle),
+            float(fitted.likelihood.rate),
+            RowTable.of(fitted.distinction.score),
+            RowTable.of(fitted.distinction.naming),
+        )
+
+
+def samples(rows: Tensor) -> Array:
+    """Return rows as an array; the only one without the dimension of samples."""
+    return rows.numpy() if rows.shape[0] > 1 else rows.numpy()[0]
+
+
+def column(values: Any, kind: Any) -> Float[Tensor, " T"]:
+    """Return numbers as a column of a kind; by NumPy, in a third of the time of torch."""
+    return torch.from_numpy(np.array(values, kind, ndmin=1))
+
+
+def moments_of(logits: Array) -> RowMoments:
+    """Return mean and variance for each sample."""
+    count = logits.shape[-1]
+    mean = np.add.reduce(logits, axis=-1) / count
+    off = logits - mean[..., None]
+    numbers: Any = mean, np.vecdot(off, off) / count
+    return RowMoments(*numbers)
+
+
+def energy(logits: Array, peak: Array) -> Any:
+    """Return the logsumexp for each sample, of which `peak` is the largest logit."""
+    return peak + np.log(np.add.reduce(np.exp(logits - peak[..., None]), axis=-1))
+
+
+def shares(masses: tuple[Masses, Masses], weights: tuple[Array, Array]) -> list[Array]:
+    """Return the softmax over the nearest names of both sides, times the weight of each side."""
+    peak = np.maximum(masses[0].peak, masses[1].peak)
+    scales = [np.exp(mass.peak - peak) for mass in masses]
+    total = scales[0] * masses[0].claimed + scales[1] * masses[1].claimed
+    return [
+        mass.claiming * (weight * scale / total)[..., None]
+        for mass, scale, weight in zip(masses, scales, weights, strict=True)
+    ]

@@ -1,0 +1,79 @@
+"""FiftyOne's own package and data base with verdicts in them: run by `make fiftyone`, in an environment of its own.
+
+It pins packages that the tests pin otherwise, and starts a MongoDB, so it stands outside of pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import fiftyone
+from PIL import Image
+
+from helpers.tiny_models import COLOURS, NamedColours
+from unseen import LabelSpace, Session
+from unseen.discover import review
+from unseen.integrations.fiftyone import apply, from_fiftyone
+
+
+def make_photos(folder: Path) -> list[str]:
+    """Return the paths of nine photos of three colours, one of which has no name."""
+    paths = []
+    for i in range(9):
+        shade = tuple(min(255, value + 5 * i) for value in list(COLOURS.values())[i % 3])
+        Image.new("RGB", (20, 16), shade).save(folder / f"{i}.png")
+        paths.append(str(folder / f"{i}.png"))
+    return paths
+
+
+def check_apply(paths: list[str], session: Session) -> None:
+    """Fields written through `apply` are in the data base, and equal what the session says."""
+    dataset = fiftyone.Dataset()
+    dataset.add_samples([fiftyone.Sample(filepath=path) for path in paths])
+    assert list(from_fiftyone(dataset)) == paths
+    before = session.score(paths)
+    apply(dataset, session, learn=False)
+    dataset.reload()
+    assert dataset.values("unseen_margin") == [one.margin for one in before]
+    assert dataset.values("unseen.label") == [one.name or "unknown" for one in before]
+    by_margin = dataset.sort_by("unseen_margin").values("filepath")
+    assert by_margin == [path for _, path in sorted(zip((one.margin for one in before), paths, strict=True))]
+    apply(dataset.limit(3), session, field="second")  # a view, with learning
+    assert int(session.snapshot.tally.seen) == 3
+    assert len(dataset.exists("second")) == 3
+    dataset.delete()
+
+
+def check_export(paths: list[str], session: Session, folder: Path) -> None:
+    """The labels of `unseen review --format fiftyone` are read by FiftyOne's own importer."""
+    session.observe(paths[3:], paths[3:])
+    rows = review.reviewed(session)
+    (folder / "labels.json").write_text(json.dumps(review.fiftyone(rows)))
+    dataset = fiftyone.Dataset.from_dir(
+        dataset_type=fiftyone.types.FiftyOneImageClassificationDataset,
+        data_path=str(folder),
+        labels_path=str(folder / "labels.json"),
+    )
+    found = {one.filepath: one.ground_truth.label for one in dataset}
+    assert found == {row.key: row.label for row in rows}, (found, rows)
+    dataset.delete()
+
+
+def main() -> None:
+    """Run the checks and print what was tried."""
+    encoder: Any = NamedColours()
+    names, negatives = ["red", "green"], ["word 1", "word 2", "word 3"]
+    space = LabelSpace(tuple(names), tuple(negatives), encoder.texts(names), encoder.texts(negatives))
+    session = Session(space, encoder=encoder)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = make_photos(Path(folder))
+        check_apply(paths, session)
+        check_export(paths, session, Path(folder))
+    print(f"FiftyOne {fiftyone.__version__}: fields, views and exported labels agree with the verdicts")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""Every verb on a cluster of three nodes, one of them killed in the middle; prints one JSON row per verb.
+
+    PYTHONPATH=src:tests python -m helpers.three_nodes --scale 10
+
+A process of its own, because the tests hold a Ray already. A node is a raylet with its workers and its object store,
+all on this machine; killing one takes everything with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from helpers import suite_files, tiny_text
+from helpers.service import downloaded, flat, reference, same
+from helpers.streams import space, stream
+from helpers.tiny_models import pictures, save_clip
+from unseen import LabelSpace, SessionSpec, keyed, suites, version
+from unseen.bench import ResultFolder, list_runs, run_all
+from unseen.encoders import load_encoder
+from unseen.errors import SettingError
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.features.shards import read_shards
+from unseen.images import find_images
+from unseen.labels import Corpus, MiningSpec, vectors
+from unseen.scale import bench as scaled_bench
+from unseen.scale import cluster
+from unseen.scale import encode as scaled_encode
+from unseen.scale import mine as scaled_mine
+from unseen.scale import score as scaled_score
+from unseen.scale.serve import deploy
+from unseen.scale.serve.placement import Placement
+from unseen.serve.client import Client
+from unseen.serve.settings import Durability, Settings
+from unseen.serve.stream.config import StreamConfig
+
+GIVE_UP = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # Ray itself waits 60 s for a head
+STORE = 80 << 20  # bytes of object store of a node
+DATA = "data"  # the resource of nodes that reach the data folder of a service
+# a node that cannot be connected to for three seconds is dead; Ray's own settings take fifteen and more
+HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
+Row = dict[str, Any]
+
+
+class ThreeNodes:
+    """A cluster on this machine whose nodes can be killed."""
+
+    def __init__(self) -> None:
+        cluster.module()
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
+        config = {"_system_config": cluster.SYSTEM_CONFIG | HEALTH}
+        self.nodes = Cluster(head_node_args=head | config, initialize_head=True)
+        self.killed = 0
+        for _ in range(2):
+            self.add()
+        self.nodes.wait_for_nodes()
+
+    def add(self) -> None:
+        """Add a node of one core which says that it has a GPU: what asks for one runs there, on the CPU."""
+        self.nodes.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE, resources={DATA: 1})
+
+    def kill(self, id: str | None = None) -> None:
+        """Kill a node that is not the head, once for each verb."""
+        if len(self.nodes.worker_nodes) == 2:
+            victim = next(node for node in self.nodes.worker_nodes if id in (None, node.node_id))
+            self.nodes.remove_node(victim, allow_graceful=False)
+            self.killed += 1
+
+    def repair(self) -> None:
+        while len(self.nodes.worker_nodes) < 2:
+            self.add()
+        self.nodes.wait_for_nodes()
+
+
+def encode(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+    model, images = save_clip(folder / "model"), save_pictures(folder / "images", 48 * scale)
+    job = scaled_encode.EncodeJob(str(model), "cpu", 4, actors=3)
+    plan = scaled_encode.plan(ray, [str(images)], folder / "ray", job, size=4)
+    for _ in scaled_encode.run(ray, plan, job):
+        nodes.kill()
+    return compared("encode", model, images, folder)
+
+
+def encode_by_gpus(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+    """Encode with two models on each of two GPUs, which the nodes only say they have."""
+    model, images = save_clip(folder / "model"), save_pictures(folder / "images", 48 * scale)
+    job = scaled_encode.EncodeJob(str(model), None, 4, gpus=0.5)
+    plan = scaled_encode.plan(ray, [str(images)], folder / "ray", job, size=4)
+    for _ in scaled_encode.run(ray, plan, job):
+        nodes.kill()
+    return compared("encode, half a GPU each", model, images, folder)
+
+
+def compared(verb: str, model: Path, images: Path, folder: Path) -> Row:
+    """Return the row of an encoding whose vectors are in `ray`, beside those of this process."""
+    encoder = load_encoder(model, device="cpu")
+    list(encode_images(find_images(str(images)), encoder, FeatureCache(folder / "here", encoder), size=4))
+    here, there = load_features(folder / "here"), load_features(folder / "ray")
+    keys = [row["key"] for _, rows in read_shards(folder / "ray") for row in rows]
+    equal = here.keys == there.keys and torch.equal(here.z, there.z)
+    return counted(verb, len(list(images.iterdir())), keys, equal=equal)
+
+
+def score(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+    labels, count = space(dtype=torch.float32), 3000 * scale
+    z, keys = stream(labels, count), [f"camera {number % 60}" for number in range(count)]
+    job, parts = keyed.StreamJob(SessionSpec(labels, "default"), keep_state=True), keyed.split(keys)
+    found = []
+    for result in scaled_score.on_ray(ray)(job, parts, z, {}):
+        found.append(result)
+        nodes.kill()
+    serial = {result.key: bits(result) for result in keyed.run_serially(job, parts, z, {})}
+    equal = {result.key: bits(result) for result in found} == serial
+    rows = [f"{one.key} {number}" for one in found for number in range(len(one.verdicts))]
+    return counted("score --key", count, rows, equal=equal)
+
+
+def bits(result: keyed.StreamResult) -> tuple[bytes, str]:
+    """Return every column of the verdicts, and the checksum in the state."""
+    header = json.loads(result.state[8 : 8 + int.from_bytes(result.state[:8], "little")])
+    return result.verdicts.structured().tobytes(), header["__metadata__"]["sha256"]
+
+
+def mine(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+    vectors.CHUNK = 16
+    corpus = Corpus("small", {"noun.act": tuple(f"act {i}" for i in range(480 * scale))})
+    spaces = {"pets": ["cat", "dog"], "boats": ["boat"]}
+    options: dict[str, Any] = {"negatives": 30, "prompt": None, "corpus": corpus, "excluded": None, "miner": "neglabel"}
+    spec = MiningSpec.of(**options)
+
+    def progress(done: int, total: int) -> None:
+        if done:
+            nodes.kill()
+
+    made = dict(scaled_mine.mine(ray, spaces, SlowText, spec, workers=3, cache=folder / "ray", progress=progress))
+    encoder, kept = tiny_text.HashEncoder(), folder / "here"
+    local = {name: LabelSpace.build(names, encoder, cache=kept, **options) for name, names in spaces.items()}
+    equal = all(made[name].fingerprint == local[name].fingerprint for name in spaces)
+    return counted("mine", len(spaces), list(made), equal=equal)
+
+
+def other_versions(nodes: ThreeNodes) -> Row:
+    """Return what a machine is told that has another Ray, or another version of this package, than the cluster."""
+    ray, told = cluster.module(), []
+    for module in (ray, version):
+        try:
+            with patch.object(module, "__version__", "0.0.1"), cluster.connect(nodes.nodes.address):
+                told.append("nothing")
+        except SettingError as error:
+            told.append(str(error))
+    return {"verb": "versions", "told": told}
+
+
+def head_dies(scale: int) -> Row:
+    """Kill the head while a command encodes; start another cluster and the same command again."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, count, ends = Path(name), 48 * scale, []
+        words = encode_command(folder, count)
+        for kills in (True, False):
+            nodes = ThreeNodes()
+            command = subprocess.Popen(
+                [*words, nodes.nodes.address], stdout=subprocess.DEVNULL, env=os.environ | GIVE_UP
+            )
+            try:
+                while kills and not any((folder / "out").glob("*.safetensors")):
+                    assert command.poll() is None
+                    time.sleep(0.05)
+                if kills:
+                    nodes.nodes.remove_node(nodes.nodes.head_node, allow_graceful=False)
+                ends.append(command.wait(timeout=600))
+            finally:
+                command.kill()
+                nodes.nodes.shutdown()
+        assert (ends[0] != 0, ends[1]) == (True, 0)
+        keys = [row["key"] for _, rows in read_shards(folder / "out") for row in rows]
+        inputs = [entry.path for entry in find_images(str(folder / "images"))]
+    return counted("encode, head killed", count, keys, equal=sorted(keys) == inputs) | {"killed": 1}
+
+
+def encode_command(folder: Path, count: int) -> list[str]:
+    model, images = save_clip(folder / "model"), save_pictures(folder / "images", count)
+    words = ["encode", str(images), "--encoder", str(model), "-o", str(folder / "out"), "--device", "cpu"]
+    return [sys.executable, "-m", "unseen", *words, "--json", "--shard", "2", "--actors", "2", "--ray"]
+
+
+def save_pictures(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for number, image in enumerate(pictures(count)):
+        image.pixels.save(folder / f"{number:05d}.png")
+    return folder
+
+
+class SlowText(tiny_text.HashEncoder):
+    """An encoder slow enough for a node to die meanwhile."""
+
+    def texts(self, prompts: Any) -> Any:
+        time.sleep(0.05)
+        return super().texts(prompts)
+
+
+def bench(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+    table = suite_files.write(folder)
+    suite = suites.load(str(table), table.parent)
+    runs = list_runs(suite, names=("mcm", "online", "pooled"), orders=("shuffled",), seeds=2 * scale)
+    here, there = (ResultFolder(folder / name, "toy") for name in ("here", "there"))
+    found = []
+    for _, row in run_all(suite, runs, there, executor=scaled_bench.on_ray(ray)):
+        found.append(row)
+        nodes.kill()
+    expected = [row for _, row in run_all(suite, runs, here, workers=1)]
+    clock = {"seconds": 0}
+    equal = [row | clock for row in found] == [row | clock for row in expected]
+    return counted("bench", len(runs), [json.dumps(row | clock, sort_keys=True) for row in found], equal=equal)
+
+
+def serve(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+    """Teach a stream over HTTP while the node of its writer dies; a batch told twice must be learned once."""
+    labels = space(dtype=torch.float32)
+    parts = [stream(labels, 40, seed=part) for part in range(4 * scale)]
+    labels.save(folder / "space.safetensors")
+    settings = Settings(folder / "data", encoder=None, durability=Durability(every=100))
+    placement, port = Placement(settings, resource=DATA), deploy.free_port("127.0.0.1")
+    stop, said = deploy.deploy(ray, placement, port=port), []
+    with Client(f"http://127.0.0.1:{port}", timeout=120, retries=60) as client:
+        remote = client.create(folder / "space.safetensors", detector="online")
+        for number, part in enumerate(parts):
+            said += remote.observe(part, key=f"part {number}")
+            if number == len(parts) - 2:  # a snapshot stands at 120 at the earliest: what follows is replayed
+                nodes.kill(ray.get(placement.find(ray, remote.id).node.remote()))
+        again = remote.observe(parts[-1], key=f"part {len(parts) - 1}") == said[-40:]
+        learned = downloaded(remote, labels, folder / "state.safetensors")
+    stop()
+    deploy.shutdown()
+    equal = again and same(learned, flat(reference(StreamConfig("", "", "*", "online"), labels, parts)))
+    return counted("serve", 40 * len(parts), [str(verdict["seq"]) for verdict in said], equal=equal)
+
+
+def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row:
+    """Return the row of a verb: what came in and out, by key."""
+    distinct = len(set(rows_out))
+    return {
+        "verb": verb,
+        "rows_in": rows_in,
+        "rows_out": len(rows_out),
+        "lost": rows_in - distinct,
+        "doubled": len(rows_out) - distinct,
+        "equal": equal,
+    }
+
+
+VERBS: dict[str, Callable[[Any, ThreeNodes, Path, int], Row]] = {
+    "encode": encode,
+    "score": score,
+    "mine": mine,
+    "bench": bench,
+    "serve": serve,
+    "gpus": encode_by_gpus,
+}
+
+
+def run(verbs: list[str], scale: int) -> Iterator[Row]:
+    """Yield one row per verb."""
+    started = time.perf_counter()
+    nodes = ThreeNodes()
+    try:
+        yield other_versions(nodes)
+        with cluster.connect(nodes.nodes.address) as ray:
+            for module in (tiny_text, __import__(__name__, fromlist=["run"])):
+                ray.cloudpickle.register_pickle_by_value(module)
+            yield {"verb": "start", "seconds": round(time.perf_counter() - started, 1)}
+            for verb in verbs:
+                yield timed(partial(VERBS[verb], ray, nodes), nodes, scale)
+    finally:
+        nodes.nodes.shutdown()
+
+
+def timed(work: Callable[[Path, int], Row], nodes: ThreeNodes, scale: int) -> Row:
+    nodes.repair()
+    before, started = nodes.killed, time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        row = work(Path(folder), scale)
+    return row | {"killed": nodes.killed - before, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
+    parser.add_argument("--scale", type=int, default=1, help="how many times the rows of the short form")
+    parser.add_argument("--summary", action="store_true", help="kill a head too, and print the sums in a last line")
+    arguments = parser.parse_args()
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    rows = []
+    for row in chain(run(arguments.verbs, arguments.scale), [head_dies(1)] if arguments.summary else []):
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    if arguments.summary:
+        print(summary([row for row in rows if "rows_in" in row]))
+
+
+def summary(rows: list[Row]) -> str:
+    """Return the sums over all verbs in one line."""
+    names = ("rows_in", "rows_out", "lost", "doubled", "killed")
+    totals = (f"{name.replace('_', ' ')} {sum(row[name] for row in rows):,}" for name in names)
+    return ", ".join(totals) + f", equal in {sum(row['equal'] for row in rows)} of {len(rows)} verbs"
+
+
+if __name__ == "__main__":
+    main()

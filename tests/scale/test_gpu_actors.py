@@ -1,0 +1,60 @@
+"""GPU actors without a GPU: batches by the memory of the device, the precision asked for, a cluster that has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.inline_ray import InlineRay
+from helpers.tiny_models import save_clip
+from unseen.encoders import load_encoder
+from unseen.errors import SettingError
+from unseen.scale import mine
+from unseen.scale.encode import EncodeJob, EncoderActor, plan
+
+
+class SmallMemory:
+    """A model on a device that holds so many images at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def vectors(self, pixels: Tensor) -> Tensor:
+        if len(pixels) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return pixels.float() * 2
+
+
+def actor(most: int) -> EncoderActor:
+    found = EncoderActor(EncodeJob("small", "cpu", batch=16), Path(), "")
+    found.model = SmallMemory(most)  # type: ignore[assignment]
+    return found
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_stays_so() -> None:
+    small, pixels = actor(5), torch.arange(40).reshape(20, 2)
+    assert torch.equal(small.vectors(pixels), pixels.float() * 2)
+    assert small.batch == 4
+
+
+def test_one_image_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        actor(0).vectors(torch.zeros(3, 2))
+
+
+def test_an_actor_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
+    model = str(save_clip(tmp_path))
+    found = EncoderActor(EncodeJob(model, "cpu", precision="bfloat16"), tmp_path, load_encoder(model).fingerprint)
+    found.load()
+    assert next(iter(found.model.model.parameters())).dtype == torch.bfloat16  # type: ignore[attr-defined]
+
+
+def test_a_cluster_without_a_gpu_says_so_instead_of_waiting_for_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"expected a node with a GPU, of which every model gets 0\.5"):
+        plan(InlineRay(), ["photos"], tmp_path, EncodeJob("offline", "cuda", gpus=0.5))
+    with pytest.raises(SettingError, match="got a cluster without"):
+        list(mine.mine(InlineRay(), {}, lambda: None, None, gpus=1))  # type: ignore[arg-type,return-value]
+    assert not list(tmp_path.iterdir())

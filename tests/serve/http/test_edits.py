@@ -1,0 +1,221 @@
+"""Edits of a running stream over HTTP: on disk before they are answered, undone, and one after another."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from helpers.service import Server, same
+from unseen import LabelSpace, Session, checkpoint, demo
+from unseen.discover import group, promote
+from unseen.errors import ServiceError
+
+PACK = demo.load()
+PACK = PACK[PACK.trial.arrival("shuffled", 0)[:400]]
+SHIP = "ship"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+def created(server, path, count: int = 300):
+    PACK.space.save(path / "space.safetensors")
+    made = server.client.create(path / "space.safetensors")
+    made.observe(PACK.trial.z[:count])
+    return made
+
+
+@pytest.fixture
+def remote(server, tmp_path):
+    return created(server, tmp_path)
+
+
+def everything(remote, path) -> dict:
+    """Return every tensor of the state, the kept samples with their groups and the record of edits too."""
+    remote.state(path)
+    found = checkpoint.load(path)
+    return {f"{part}.{name}": tensor for part, state in found.states.items() for name, tensor in state.items()}
+
+
+def vector():
+    words = demo.vocabulary()
+    return words.vectors[words.words.index(SHIP)].tolist()
+
+
+def test_promotion_in_a_running_stream_equals_promotion_of_a_session(remote, tmp_path):
+    session = Session(PACK.space, keep=2048)
+    session.observe(PACK.trial.z[:300])
+    found = group(session, demo.vocabulary())
+    expected = promote(found.session, found.groups[0].number, SHIP, demo.vocabulary().vectors[0])
+    assert remote.groups()["groups"][0]["number"] == found.groups[0].number
+    record = remote.promote(SHIP, group=found.groups[0].number, vector=demo.vocabulary().vectors[0].tolist(), after=0)
+    assert {name: record[name] for name in expected.record} == expected.record
+    judged = {row["seq"]: row["name"] for row in remote.review()}
+    assert sum(name == SHIP for name in judged.values()) == record["now_named"] > 0
+    assert remote.info()["labels"]["names"] == len(PACK.space.names) + 1
+    said = remote.observe(PACK.trial.z[300:])
+    assert [row["name"] for row in said] == [one.name for one in expected.session.observe(PACK.trial.z[300:])]
+
+
+def test_edits_survive_a_kill_bit_by_bit_and_the_stream_goes_on(tmp_path):
+    server = Server(tmp_path / "data").ready()
+    remote = created(server, tmp_path)
+    number = remote.groups()["groups"][0]["number"]
+    remote.promote(SHIP, group=number, vector=vector())
+    remote.observe(PACK.trial.z[300:350])
+    remote.rename(SHIP, "vessel")
+    remote.groups()
+    before, id = everything(remote, tmp_path / "before"), remote.id
+    server.kill()
+    with Server(tmp_path / "data") as again:
+        remote = again.client.stream(id)
+        assert same(everything(remote, tmp_path / "after"), before)
+        assert [one["verb"] for one in remote.edits()] == ["promote", "rename"]
+        remote.undo()
+        remote.undo()
+        assert remote.info()["labels"]["fingerprint"] == PACK.space.fingerprint
+        assert len(remote.observe(PACK.trial.z[350:])) == 50
+
+
+def test_undo_without_later_samples_gives_the_state_of_before_exactly(remote, tmp_path):
+    remote.groups()
+    before = everything(remote, tmp_path / "before")
+    remote.promote(SHIP, group=1, vector=vector())
+    assert remote.undo()["exact"] is True
+    after = everything(remote, tmp_path / "after")
+    before.pop("reservoir.journal"), after.pop("reservoir.journal")
+    assert same(after, before)
+
+
+def test_of_two_who_promote_at_once_one_gets_a_conflict_and_nothing_is_lost(server, remote):
+    seen = remote.groups()
+    answers: list = []
+
+    def call(name: str) -> None:
+        other = server.client.stream(remote.id)
+        try:
+            answers.append(other.promote(name, group=seen["groups"][0]["number"], vector=vector(), after=seen["edit"]))
+        except ServiceError as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in ("ship", "boat")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    refused = [one for one in answers if isinstance(one, ServiceError)]
+    (record,) = (one for one in answers if not isinstance(one, ServiceError))
+    assert [(one.status, one.code) for one in refused] == [(409, "edit")]
+    assert f"expected the stream as it was after edit 0, got edit 1 (promote {record['name']})" in str(refused[0])
+    assert remote.edits() == [record]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status", "words"),
+    [
+        ("promote", {"group": 999, "name": "x", "vector": vector()}, 409, "expected the number of a group, got 999"),
+        ("promote", {"group": 1, "name": "cat", "vector": vector()}, 409, "known as 'cat'"),
+        ("promote", {"seq": 99999, "name": "x", "vector": vector()}, 404, "expected a sample that the stream has kept"),
+        ("promote", {"seq": 1 << 80, "name": "x", "vector": vector()}, 404, "expected a sample that"),
+        ("promote", {"group": 1 << 80, "name": "x", "vector": vector()}, 422, "less than 2147483648"),
+        ("promote", {"name": "x"}, 422, "expected either a group or a seq"),
+        ("promote", {"group": 1, "name": "qqq"}, 422, "send its `vector`"),
+        ("promote", {"group": 1, "name": "x", "vector": [0.1]}, 422, "expected a vector of width 512"),
+        ("rename", {"name": "nothing", "new": "x"}, 409, "expected a known name, got 'nothing'"),
+        ("retire", {"name": "nothing"}, 409, "expected a known name, got 'nothing'"),
+        ("dismiss", {"group": 999}, 409, "expected the number of a group, got 999"),
+        ("correct", {"names": {"99999": "cat"}}, 409, "expected a sample that the stream has kept, got 99999"),
+        ("correct", {"names": {"first": "cat"}}, 422, "expected sequence numbers"),
+        ("undo", {}, 409, "expected an edit to undo, got none"),
+        ("undo", {"after": 3}, 409, "expected the stream as it was after edit 3, got edit 0 (reset)"),
+    ],
+)
+def test_a_bad_edit_is_refused_in_words_and_changes_nothing(server, untouched, verb, body, status, words):
+    answer = server.client.http.post(f"/v1/streams/{untouched.id}/{verb}", json=body)
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["message"]
+    assert untouched.edits() == []
+
+
+@pytest.fixture(scope="module")
+def untouched(server, tmp_path_factory):
+    made = created(server, tmp_path_factory.mktemp("space"))
+    made.groups()
+    return made
+
+
+def test_a_group_that_was_promoted_before_says_to_which_name(remote):
+    number = remote.groups()["groups"][0]["number"]
+    remote.promote(SHIP, group=number, vector=vector())
+    with pytest.raises(ServiceError, match=f"got {number}, which was promoted to 'ship' before"):
+        remote.promote("boat", group=number, vector=vector())
+
+
+def test_an_answer_repeated_after_an_edit_has_the_names_of_its_time(remote):
+    first = remote.observe(PACK.trial.z[300:340], key="same")
+    known = next(row["name"] for row in first if row["name"])
+    remote.retire(known)
+    assert remote.observe(PACK.trial.z[300:340], key="same") == first
+    latest = remote.client.call("GET", f"/v1/streams/{remote.id}/history")["latest"]
+    assert [row["nearest"] for row in latest[-40:]] == [row["nearest"] for row in first]
+    assert all(row["name"] != known for row in remote.observe(PACK.trial.z[340:]))
+
+
+def test_retired_dismissed_corrected_and_undone(server, remote):
+    seen = remote.groups()
+    number, seq = seen["groups"][0]["number"], seen["groups"][0]["exemplars"][0]
+    remote.dismiss(number, after=0)
+    assert number not in {one["number"] for one in remote.groups()["groups"]}
+    remote.correct({seq: "=sailing()"}, after=1)
+    assert ",'=sailing()" in server.client.http.get(f"/v1/streams/{remote.id}/review?format=csv").text
+    remote.correct({seq: "sailing boat"}, after=2)
+    assert next(row for row in remote.review() if row["seq"] == seq)["label"] == "sailing boat"
+    text = server.client.http.get(f"/v1/streams/{remote.id}/review?format=csv").text.splitlines()
+    assert text[0].startswith("seq,key,verdict")
+    assert len(text) == len(remote.review()) + 1
+    found = server.client.http.get(f"/v1/streams/{remote.id}/review?format=coco").json()
+    assert "sailing boat" in {one["name"] for one in found["categories"]}
+    assert [remote.undo()["of"] for _ in range(3)] == ["correct", "correct", "dismiss"]
+    assert number in {one["number"] for one in remote.groups()["groups"]}
+    assert next(row for row in remote.review() if row["seq"] == seq)["user"] is None
+
+
+def test_a_snapshot_of_before_an_edit_brings_its_names_back(remote):
+    number = remote.snapshot()
+    remote.groups()
+    remote.promote(SHIP, group=1, vector=vector())
+    remote.restore(number)
+    assert remote.info()["labels"]["fingerprint"] == PACK.space.fingerprint
+    assert remote.edits() == []
+
+
+def test_a_downloaded_state_goes_on_with_the_downloaded_label_space(remote, tmp_path):
+    remote.groups()
+    remote.promote(SHIP, group=1, vector=vector())
+    remote.state(tmp_path / "state")
+    remote.space(tmp_path / "space")
+    session = Session.load(tmp_path / "state", LabelSpace.load(tmp_path / "space"))
+    assert session.detector.labels.names == (*PACK.space.names, SHIP)
+    said = remote.score(PACK.trial.z[300:310])
+    assert [row["name"] for row in said] == [one.name for one in session.score(PACK.trial.z[300:310])]
+
+
+def test_a_reset_keeps_the_names_and_forgets_the_edits(remote):
+    remote.groups()
+    remote.promote(SHIP, group=1, vector=vector())
+    remote.reset()
+    assert remote.info()["labels"]["names"] == len(PACK.space.names) + 1
+    assert remote.edits() == []
+    assert len(remote.observe(PACK.trial.z[:5])) == 5
+
+
+def test_a_suggested_name_and_a_negative_need_no_vector(remote):
+    seen = remote.groups()["groups"]
+    assert seen[0]["suggestions"][0]["word"] in demo.vocabulary().words
+    assert remote.promote(seen[0]["suggestions"][0]["word"], seq=seen[0]["exemplars"][0])["images"] == 1
+    negative = PACK.space.negatives[7]
+    assert negative in remote.promote(negative, seq=seen[1]["exemplars"][0])["negatives_removed"]

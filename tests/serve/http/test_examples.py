@@ -1,0 +1,67 @@
+"""A stream is created with examples: labelled features beside names or a label space."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from helpers.service import Server
+from helpers.streams import space, stream
+from unseen import Session
+from unseen.errors import ServiceError
+from unseen.labels import Examples, with_examples
+from unseen.serve.settings import Limits
+
+LABELS = space(dtype=torch.float32)
+Z = stream(LABELS, 40)
+EXAMPLES = Examples(stream(LABELS, 12, seed=3), torch.arange(12) % 3)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("data"), limits=Limits(batch=64)) as running:
+        yield running
+
+
+@pytest.fixture
+def space_file(tmp_path: Path) -> Path:
+    LABELS.save(tmp_path / "space.safetensors")
+    return tmp_path / "space.safetensors"
+
+
+def features(path: Path, *, classes: tuple[str, ...] = LABELS.names[:3], examples: Examples = EXAMPLES) -> Path:
+    meta = {"classes": json.dumps(classes)}
+    save_file({"features": examples.z, "labels": examples.label}, path, metadata=meta)
+    return path
+
+
+def test_a_stream_with_examples_judges_as_a_session_with_them(server, space_file, tmp_path):
+    remote = server.client.create(space_file, examples=features(tmp_path / "known.safetensors"))
+    expected = Session(with_examples(LABELS, EXAMPLES)).observe(Z)
+    said = remote.observe(Z)
+    assert [row["margin"] for row in said] == pytest.approx(expected.margin.tolist(), abs=1e-3)
+    plain = Session(LABELS).observe(Z)
+    assert [row["margin"] for row in said] != pytest.approx(plain.margin.tolist(), abs=1e-3)
+
+
+def test_examples_that_cannot_be_used_are_refused_and_leave_no_stream(server, space_file, tmp_path):
+    before = len(server.client.streams())
+    foreign = features(tmp_path / "foreign.safetensors", classes=("no such name", "b", "c"))
+    with pytest.raises(ServiceError, match=r"expected examples of known names .* got 'no such name'"):
+        server.client.create(space_file, examples=foreign)
+    save_file({"features": EXAMPLES.z}, tmp_path / "plain.safetensors")
+    with pytest.raises(ServiceError, match="expected labelled features as examples, got no labels"):
+        server.client.create(space_file, examples=tmp_path / "plain.safetensors")
+    many = Examples(EXAMPLES.z.repeat(6, 1), EXAMPLES.label.repeat(6))
+    with pytest.raises(ServiceError, match="expected at most 64 examples, got 72"):
+        server.client.create(space_file, examples=features(tmp_path / "many.safetensors", examples=many))
+    narrow = Examples(torch.eye(3), torch.arange(3))
+    with pytest.raises(ServiceError, match="expected examples of width"):
+        server.client.create(space_file, examples=features(tmp_path / "narrow.safetensors", examples=narrow))
+    with pytest.raises(ServiceError, match="expected either names or a space, got both or neither"):
+        server.client.create(examples=features(tmp_path / "known.safetensors"))
+    assert len(server.client.streams()) == before

@@ -1,0 +1,174 @@
+"""A real S3 server: sources read, features written, what happens when it is not there or says no."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import torch
+
+from helpers import s3
+from helpers.pictures import png
+from helpers.streams import space, stream
+from helpers.tiny_models import pictures, save_clip
+from unseen import Session
+from unseen.encoders import load_encoder
+from unseen.errors import DataError, EncoderError, SettingError, StoreError
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.features.shards import claim_folder, read_shards
+from unseen.images import find_images
+from unseen.partitions import write_partitions
+from unseen.storage.remote import location
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # with make test-ray
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch, s3.server() as found:
+        for name, value in s3.CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_clip(tmp_path_factory.mktemp("model"))
+
+
+def put(endpoint: str, path: str, data: bytes) -> str:
+    location(s3.uri(endpoint, path)).write_bytes(data)
+    return s3.uri(endpoint, path)
+
+
+def file_of(image) -> bytes:
+    buffer = io.BytesIO()
+    image.pixels.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def sources(endpoint: str) -> list[str]:
+    """Put a folder, a tar and a table into the bucket."""
+    files = [file_of(image) for image in pictures(3 * COUNT)]
+    for number, data in enumerate(files[:COUNT]):
+        put(endpoint, f"photos/{number:02d}.png", data)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for number, data in enumerate(files[COUNT : 2 * COUNT]):
+            member = tarfile.TarInfo(f"{number:02d}.png")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    table = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"image": files[2 * COUNT :]}), table)
+    shards = [put(endpoint, "a.tar", packed.getvalue()), put(endpoint, "b.parquet", table.getvalue())]
+    return [s3.uri(endpoint, "photos"), *shards]
+
+
+def command(model: Path, sources: list[str], output: str, *more: str) -> list[str]:
+    asked = ["encode", *sources, "--encoder", str(model), "-o", output, "--device", "cpu", "--json", *more]
+    return [sys.executable, "-m", "unseen", *asked]
+
+
+def test_a_killed_command_is_finished_on_ray_and_no_credential_is_printed(endpoint, model, sources, tmp_path):
+    output = s3.uri(endpoint, "features")
+    first = subprocess.Popen(command(model, sources, output, "--batch", "4"), stdout=subprocess.DEVNULL)
+    while not any(one.name.endswith(".safetensors") for one in location(output).files()):
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    already = sum(len(rows) for _, rows in read_shards(location(output)))
+    words = command(model, sources, output, "--ray", "local", "--shard", "16", "--actors", "1")
+    with tempfile.TemporaryDirectory() as logs:  # short, as names of sockets must be
+        done = subprocess.run(words, env=os.environ | {"RAY_TMPDIR": logs}, capture_output=True, text=True, timeout=600)
+        written = b"".join(path.read_bytes() for path in Path(logs).rglob("*") if path.is_file())
+    assert done.returncode == 0, done.stderr[-1000:]
+    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    assert (summary["already"], summary["encoded"]) == (already, 3 * COUNT - already)
+    assert b"session" in written
+    secrets = s3.CREDENTIALS.values()
+    assert not any(secret in done.stdout + done.stderr or secret.encode() in written for secret in secrets)
+    encoder = load_encoder(model, device="cpu")
+    list(encode_images(find_images(sources), encoder, FeatureCache(tmp_path, encoder)))
+    here, there = load_features(tmp_path), load_features(output)
+    assert sorted(there.keys) == sorted(here.keys)
+    place = {key: row for row, key in enumerate(here.keys)}
+    z = here.z[[place[key] for key in there.keys]]
+    assert torch.linalg.vector_norm(z - there.z, dim=1).max() < 1e-3
+
+
+def test_verdicts_are_written_by_stream_and_day_and_again_without_doubling(endpoint):
+    labels = space(dtype=torch.float32)
+    verdicts, folder = Session(labels).observe(stream(labels, 6)), location(s3.uri(endpoint, "verdicts"))
+    keys, streams, days = [f"{row}.jpg" for row in range(6)], list("ababab"), ["2026-11-17"] * 4 + ["2026-11-18"] * 2
+    for _ in range(2):
+        assert write_partitions(folder, verdicts, keys, streams, days) == 4
+    found = {str(file).partition("verdicts/")[2].rpartition("/")[0]: file for file in folder.files()}
+    assert sorted(found) == [f"stream={stream}/day=2026-11-{day}" for stream in "ab" for day in (17, 18)]
+    with found["stream=a/day=2026-11-17"].open("rb") as source:
+        assert pyarrow.parquet.read_table(source).column("key").to_pylist() == ["0.jpg", "2.jpg"]
+
+
+def test_of_two_writers_with_different_encoders_none_goes_on_unnoticed(endpoint):
+    folder = location(s3.uri(endpoint, "claimed"))
+    claim_folder(folder, "one", "a" * 64)
+    claim_folder(folder, "one", "a" * 64)  # a second writer with the same encoder
+    (folder / "manifest.json").unlink()  # as it is for a writer that looked before the other wrote
+    with pytest.raises(EncoderError, match="claim by another"):
+        claim_folder(folder, "two", "b" * 64)
+
+
+def test_two_writers_that_begin_at_once_leave_every_image_to_be_read_once(endpoint, model, sources):
+    output, encoder = s3.uri(endpoint, "twice"), load_encoder(model, device="cpu")
+    writers = [FeatureCache(output, encoder) for _ in range(2)]  # neither sees what the other will write
+    for cache in writers:
+        list(encode_images(find_images(sources[:1]), encoder, cache))
+    assert sum(len(rows) for _, rows in read_shards(location(output))) == 2 * COUNT
+    keys = load_features(output).keys
+    assert len(keys) == len(set(keys)) == COUNT
+
+
+def test_a_half_written_shard_is_named_and_says_what_to_do(endpoint, model, sources):
+    output = s3.uri(endpoint, "torn")
+    encoder = load_encoder(model, device="cpu")
+    list(encode_images(find_images(sources[:1]), encoder, FeatureCache(output, encoder)))
+    shard = next(one for one in location(output).files() if one.name.endswith(".safetensors"))
+    location(str(shard)).write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(DataError, match=rf"delete {shard.name} and run unseen encode again"):
+        load_features(output)
+
+
+def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypatch):
+    for name, value in s3.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreError, match="check endpoint, region and network"):
+        list(find_images(s3.uri(f"http://127.0.0.1:{s3.free_port()}", "photos")))
+    with s3.server(INITIAL_NO_AUTH_ACTION_COUNT="1") as strict:  # making the bucket was the one
+        for work in (lambda place: place.exists(), lambda place: place.write_bytes(png(3))):
+            with pytest.raises(StoreError, match="check key and rights") as found:
+                work(location(s3.uri(strict, "photos/a.png")))
+            assert s3.CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in str(found.value)
+
+
+def test_a_bucket_that_is_not_there_is_told_from_a_store_that_is_not(endpoint):
+    with pytest.raises(StoreError, match="make the bucket, or check its name"):
+        claim_folder(location(s3.uri(endpoint, "out").replace(s3.BUCKET, "another", 1)), "one", "a" * 64)
+
+
+def test_credentials_in_a_uri_are_refused_and_not_repeated():
+    with pytest.raises(SettingError, match="credentials in the environment") as found:
+        location("s3://key:secret-word@bucket/photos")
+    assert "secret-word" not in str(found.value)

@@ -1,0 +1,81 @@
+"""Make what the docs show of `unseen demo`: pictures of its report, and lines that it prints.
+
+python tools/docs_pictures.py            # needs chromium; writes docs/images and lines of three pages
+python tools/docs_pictures.py --lines    # the lines alone
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from unseen import Session, demo
+from unseen.cli.output import verdict_line
+
+REPO = Path(__file__).parents[1]
+IMAGES = REPO / "docs" / "images"
+PAGES = (REPO / "README.md", REPO / "docs" / "index.md", REPO / "docs" / "quickstart.md")
+LINE = re.compile(r"^    (\w[\w -]*/\d{5}) +(?:known|unknown) .*$", re.M)
+WIDTH, COLOURS = 1160, 128
+
+
+def demo_lines() -> dict[str, str]:
+    """Return what the demo prints of each image, by key."""
+    pack = demo.load()
+    pack = pack[pack.trial.arrival("shuffled", 0)]
+    records = Session(pack.space).observe(pack.trial.z).records(pack.keys)
+    return {record["key"]: verdict_line(record) for record in records}
+
+
+def with_lines(page: str, lines: dict[str, str]) -> str:
+    """Return a page whose lines of the demo are as it prints them now."""
+    return LINE.sub(lambda found: f"    {lines[found[1]]}", page)
+
+
+def screenshot(page: Path, picture: Path, height: int) -> Image.Image:
+    """Return a page as a browser draws it in a window of some height."""
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    subprocess.run(
+        [*browser, f"--window-size={WIDTH},{height}", f"--screenshot={picture}", page.as_uri()],
+        check=True,
+        capture_output=True,
+    )
+    return Image.open(picture).convert("RGB")
+
+
+def save(picture: Image.Image, name: str) -> None:
+    """Write a picture with few colours, which makes it a small file."""
+    picture.quantize(COLOURS).save(IMAGES / name, optimize=True)
+    print(name, f"{(IMAGES / name).stat().st_size / 1024:.0f} kB")
+
+
+def draw() -> None:
+    """Run the demo and save parts of its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "demo.html"
+        subprocess.run([sys.executable, "-m", "unseen", "demo", "--report", report], check=True, capture_output=True)
+        save(screenshot(report, Path(folder) / "demo.png", 1030), "report.png")
+        report.write_text(section(report.read_text(encoding="utf-8"), "<h2>Unknown"), encoding="utf-8")
+        save(screenshot(report, Path(folder) / "unknown.png", 480), "gallery.png")
+
+
+def section(page: str, title: str) -> str:
+    """Return a page with one of its sections alone."""
+    start = page.index(title)
+    return page[: page.index("<body>") + len("<body>")] + page[start : page.index("<h2>", start + 1)]
+
+
+def main() -> None:
+    """Bring the pages, and unless told otherwise the pictures, up to date."""
+    lines = demo_lines()
+    for page in PAGES:
+        page.write_text(with_lines(page.read_text(encoding="utf-8"), lines), encoding="utf-8")
+    if "--lines" not in sys.argv:
+        draw()
+
+
+if __name__ == "__main__":
+    main()
