@@ -297,17 +297,6 @@ def test_adaneg_rewritten_together_as_on_a_gpu_equals_write_by_write(adaptive, s
     torch.testing.assert_close(same, memory)
 
 
-@pytest.mark.gpu
-def test_adaneg_on_a_gpu_reads_as_on_a_cpu() -> None:
-    labels = space(20, 300, 64, dtype=torch.float32)
-    z, readings = stream(labels, 3000), []
-    for place in ("cpu", "cuda"):
-        detector = AdaNeg(labels.to(device=place))
-        readings.append(in_pieces(detector, z.to(place), [2000, 1000])[0].cpu())
-    torch.testing.assert_close(readings[1].score, readings[0].score, rtol=1e-3, atol=1e-2)
-    assert float((readings[1].route == readings[0].route).double().mean()) > 0.999
-
-
 def in_pieces(detector: Detector, z: Tensor, pieces: list[int]) -> tuple[Reading, Any]:
     state, readings = detector.start(), []
     for part in z.split(pieces):
