@@ -65,7 +65,7 @@ def run_parts(parser: ArgumentParser, parts: Parts) -> None:
     """Print the rows of the parts that were asked for."""
     arguments = command.parse(parser)
     if not arguments.untested:
-        command.require_passing_tests(REPOSITORY, "-m", "gpu", "tests/scan/test_cuda.py", "tests/detectors/pooled")
+        command.require_passing_tests(REPOSITORY, "-m", "gpu", "tests/scan/test_cuda.py", "tests/detectors")
     command.show((row for part in arguments.only for row in parts[part](arguments)), arguments)
 
 

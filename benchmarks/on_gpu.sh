@@ -4,17 +4,17 @@
 #   benchmarks/on_gpu.sh OUT [SECONDS] [STEP...]
 #
 # OUT      folder for log.txt, results.jsonl (all measurements), tests.txt, race.txt, memory.txt and errors.txt
-# SECONDS  for all of it (300); each step has a limit of its own, so one that hangs does not eat the rest
-# STEP     some of: build tests speed race encode profile memory precision   (all, in this order)
+# SECONDS  for all of it (480); each step has a limit of its own, so one that hangs does not eat the rest
+# STEP     some of: build tests users speed race encode profile memory precision   (all, in this order)
 #
 # Needs Python with torch for CUDA, nvcc, and for the tests pytest; PYTHON names another interpreter.
 # TOWERS and BATCHES choose what `encode` tries: see python benchmarks/gpu_encode.py --help.
 set -u
 out=$(mkdir -p "${1:?a folder for the results}" && cd "$1" && pwd)
-total=${2:-300}
+total=${2:-480}
 shift
 [ $# -gt 0 ] && shift
-steps=${*:-build tests speed race encode profile memory precision}
+steps=${*:-build tests users speed race encode profile memory precision}
 cd "$(dirname "$0")/.." || exit 1
 export PYTHONPATH="src:benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export python=${PYTHON:-python3}
@@ -54,12 +54,14 @@ print(torch.__version__, build.library(torch.cuda.get_device_capability()))'
 }
 run_tests() {
     if "$python" -c 'import pytest' 2>>"$out/errors.txt"; then
-        step tests 120 tests.txt 60 "$python" -m pytest -q -s -m gpu -p no:cacheprovider --durations=5 tests/scan/test_cuda.py
+        step tests 120 tests.txt 60 "$python" -m pytest -q -s -m gpu -p no:cacheprovider --durations=5 \
+            tests/scan/test_cuda.py tests/detectors/pooled/test_replay.py tests/detectors/test_on_gpu.py
     else
         echo '== tests: not run, pytest is missing'
         return 1
     fi
 }
+run_users() { measure users 120 gpu.py --only pooled others million; }
 run_speed() { measure speed 120 gpu.py --only ceilings streams latency many; }
 run_encode() { measure encode 150 gpu_encode.py --only encode ${TOWERS:+--towers $TOWERS} ${BATCHES:+--batches $BATCHES}; }
 run_profile() { measure profile 40 gpu_profile.py; }

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, pad
 
 from unseen.detectors.base import Detector, Reading, above_zero, in_range, setting
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
@@ -20,6 +20,9 @@ from unseen.errors import check_choice
 from unseen.gate import exact_near_bound
 from unseen.odds import CACHE, energy, logit
 from unseen.text import TextLogits
+
+GPU_CACHE = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
+PAIRS = 1 << 18  # pairs of a changed class and a sample that are read again at once
 
 
 class Memory(NamedTuple):
@@ -103,7 +106,10 @@ class AdaNeg(Detector[Memory]):
         taught = route.nonzero().squeeze(1).tolist()
         writer = _MemoryWriter(state, {label[t] for t in taught})
         writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
-        self._rewrite(adapted, writes, writer, cosine, near)
+        if z.is_cuda:
+            self._rewrite_together(adapted, writes, writer, cosine, near)
+        else:
+            self._rewrite(adapted, writes, writer, cosine, near)
         return self._reading(cosine, trust, adapted, route), writer.finish(z)
 
     def _rewrite(
@@ -115,15 +121,36 @@ class AdaNeg(Detector[Memory]):
         near: Float[Tensor, "M T"],
     ) -> None:
         """Put the cosines to each changed prototype into `adapted`; NumPy's calls on small arrays cost a third."""
-        host, texts, images = (part.cpu().numpy() for part in (adapted, cosine, near))
+        host, texts, images = (part.numpy() for part in (adapted, cosine, near))
         for name, slot, sources, first, last in writes:
             slots = np.vstack([texts[name, first:last], images[sources, first:last]])
             gram = writer.write_gram(name, slot, slots[:, 0])
             weight = np.exp((slots - 1) * self.beta) if self.adaptive == "sample" else np.ones_like(slots)
             length = np.sqrt((weight * (gram @ weight)).sum(axis=0))
             host[name, first:last] = (weight * slots).sum(axis=0) / length
-        if adapted.is_cuda:
-            adapted.copy_(torch.from_numpy(host))
+
+    def _rewrite_together(
+        self,
+        adapted: Float[Tensor, "C T"],
+        writes: Sequence[_Write],
+        writer: _MemoryWriter,
+        cosine: Float[Tensor, "C T"],
+        near: Float[Tensor, "M T"],
+    ) -> None:
+        """Do what `_rewrite` does for all writes at once, where the tensors are: for a GPU."""
+        if not writes:
+            return
+        table = _WriteTable.of(writes, adapted.device)
+        gram = table.gram(writer.memory, cosine, near)
+        writer.keep_gram(writes, gram)
+        count = table.last - table.first
+        write = torch.repeat_interleave(count)  # one entry for each sample that a write changes
+        sample = torch.arange(len(write), device=count.device) + (table.first + count - count.cumsum(0))[write]
+        for one, t in zip(write.split(PAIRS), sample.split(PAIRS), strict=True):
+            name, sources = table.name[one], table.sources[one]
+            slots = torch.cat([cosine[name, t].unsqueeze(1), near[sources.clamp(min=0), t.unsqueeze(1)]], dim=1)
+            is_empty = pad(sources < 0, (1, 0))
+            adapted[name, t] = self._mixture(slots.unsqueeze(2), gram[one], is_empty.unsqueeze(2)).squeeze(1)
 
     def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
         return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
@@ -153,15 +180,21 @@ class AdaNeg(Detector[Memory]):
         """Return the cosine of each sample to the prototype of each class; a class without images is its text."""
         adapted, taken = cosine.clone(), (memory.rows >= 0).sum(dim=1)
         for count in range(1, int(taken.max()) + 1):  # classes with equally many images need no empty slots
-            size = max(1, CACHE // max(1, (count + 1) * cosine.shape[1]))
+            size = max(1, (GPU_CACHE if cosine.is_cuda else CACHE) // max(1, (count + 1) * cosine.shape[1]))
             for names in (taken == count).nonzero().squeeze(1).split(size):
                 slots = torch.cat([cosine[names, None], near[memory.rows[names, :count]]], dim=1)
                 adapted[names] = self._mixture(slots, memory.gram[names, : count + 1, : count + 1])
         return adapted
 
-    def _mixture(self, slots: Float[Tensor, "c S1 n"], gram: Float[Tensor, "c S1 S1"]) -> Float[Tensor, "c n"]:
+    def _mixture(
+        self,
+        slots: Float[Tensor, "c S1 n"],
+        gram: Float[Tensor, "c S1 S1"],
+        is_empty: Bool[Tensor, "c S1 1"] | None = None,
+    ) -> Float[Tensor, "c n"]:
         """Return the cosine to each class's mixture out of those to its slots, text first."""
         weight = ((slots - 1) * self.beta).exp() if self.adaptive == "sample" else torch.ones_like(slots)
+        weight = weight if is_empty is None else weight.masked_fill(is_empty, 0)
         # |sum of weighted slots| from the cosines between the slots, because every slot is a unit vector
         length = (weight * (gram @ weight)).sum(dim=1).sqrt()
         return (weight * slots).sum(dim=1) / length
@@ -194,6 +227,39 @@ class _Write(NamedTuple):
     sources: list[int]  # of the class's images: in the pool as the block found it, followed by the block's own samples
     first: int
     last: int
+
+
+class _WriteTable(NamedTuple):
+    """Writes as columns."""
+
+    name: Int[Tensor, " W"]
+    sources: Int[Tensor, "W S"]  # -1 where a slot is empty
+    first: Int[Tensor, " W"]
+    last: Int[Tensor, " W"]
+
+    @classmethod
+    def of(cls, writes: Sequence[_Write], device: torch.device) -> _WriteTable:
+        """Return the columns on a device."""
+        most = max(len(write.sources) for write in writes)
+        rows = [[one.name, one.first, one.last, *one.sources, *[-1] * (most - len(one.sources))] for one in writes]
+        columns = torch.tensor(rows, device=device)
+        return cls(columns[:, 0], columns[:, 3:], columns[:, 1], columns[:, 2])
+
+    def gram(
+        self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
+    ) -> Float[Tensor, "W S1 S1"]:
+        """Return the cosines between text and slots of the class of each write, after it; 0 for an empty slot."""
+        size = self.sources.shape[1]
+        before, is_taken = memory.gram[self.name, : size + 1, : size + 1], self.sources >= 0
+        sample = self.sources - (len(near) - near.shape[1])  # that lies in a slot; below 0 where an earlier image does
+        is_new, t = sample >= 0, sample.clamp(min=0)
+        with_sample = near[self.sources.clamp(min=0).unsqueeze(2), t.unsqueeze(1)]
+        found = torch.where(is_new.unsqueeze(2), with_sample.mT, before[:, 1:, 1:])
+        gram = before.clone()
+        gram[:, 1:, 1:] = torch.where(is_new.unsqueeze(1), with_sample, found)
+        gram[:, 0, 1:] = gram[:, 1:, 0] = torch.where(is_new, cosine[self.name.unsqueeze(1), t], before[:, 0, 1:])
+        filled = pad(is_taken, (1, 0), value=True)
+        return gram * (filled.unsqueeze(1) & filled.unsqueeze(2))
 
 
 class _MemoryWriter:
@@ -248,6 +314,13 @@ class _MemoryWriter:
         gram[slot + 1] = cosine
         gram[:, slot + 1] = cosine
         return gram
+
+    def keep_gram(self, writes: Sequence[_Write], gram: Float[Tensor, "W S1 S1"]) -> None:
+        """Keep the cosines after the last write of each class, given those after each write."""
+        final = {write.name: row for row, write in enumerate(writes)}
+        place = [i for i, name in enumerate(self.names) if name in final]
+        rows = gram[[final[self.names[i]] for i in place]].cpu().numpy()
+        self.written_gram[place, : rows.shape[1], : rows.shape[1]] = rows
 
     def finish(self, z: Float[Tensor, "T d"]) -> Memory:
         """Return the memory with the images, entropies and slots of this block written into it."""

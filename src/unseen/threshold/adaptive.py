@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -60,10 +61,10 @@ class MarginHistory(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Margins between two updates, and the history after them."""
+    """Margins of one call between two updates."""
 
-    margin: Float[Tensor, " n"]
-    history: MarginHistory
+    rows: slice
+    seen: int  # samples of the stream up to the last of them
     is_due: bool  # whether an update follows
 
 
@@ -139,14 +140,22 @@ class Adaptive(ThresholdRule[MarginHistory]):
         clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity
         if self._wait(state, len(margin)) and not margin.is_cuda:
             return self._learn_waiting(state, margin, clarity)
-        steps = list(self._steps(state, margin, clarity))
-        updates = iter(self._updates([step.history for step in steps if step.is_due], margin.device))
-        parts = []
-        for step in steps:
-            parts.append(self.read(state, step.margin))
-            history = step.history._replace(units=state.units, threshold=state.threshold, probability=state.probability)
-            state = next(updates) if step.is_due else history
-        return Decisions.joined(parts), state
+        steps = list(self._steps(int(state.seen), len(margin)))
+        columns = torch.stack([column.detach().double() for column in (margin, clarity)], dim=1).cpu()
+        remembered = self._counted if self.derives_baseline else self._in_ring
+        histories = remembered(state, columns, steps)
+        updates = iter(
+            self._updates([one for one, step in zip(histories, steps, strict=True) if step.is_due], margin.device)
+        )
+        states = [state]
+        for step, history in zip(steps, histories, strict=True):
+            state = (
+                next(updates)
+                if step.is_due
+                else history._replace(units=state.units, threshold=state.threshold, probability=state.probability)
+            )
+            states.append(state)
+        return self._decisions(states, steps, margin.detach().cpu()), state
 
     def _wait(self, state: MarginHistory, count: int) -> bool:
         """Return whether the next `count` margins wait for an update."""
@@ -175,46 +184,79 @@ class Adaptive(ThresholdRule[MarginHistory]):
         history = state._replace(seen=seen_after, waiting=waiting_after, pending=pending_after)
         return Decisions(*map(torch.from_numpy, columns)), history
 
-    def _steps(self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]) -> Iterator[Step]:
-        """Yield the margins between updates: what is remembered of them does not depend on any threshold."""
-        start, seen = 0, int(state.seen)
-        columns = torch.stack([column.detach().double() for column in (margin, clarity)], dim=1).cpu()
-        margin = margin.detach().cpu()
-        while start < len(columns):
+    def _steps(self, seen: int, count: int) -> Iterator[Step]:
+        """Yield the next `count` margins as they lie between updates."""
+        start = 0
+        while start < count:
             interval = self._interval(seen)
-            rows = slice(start, start + interval - seen % interval)
-            start, seen = rows.stop, seen + len(columns[rows])
-            is_due = seen % interval == 0
-            state = self._remembered(state, columns[rows], seen, is_due=is_due)
-            yield Step(margin[rows], state, is_due)
+            rows = slice(start, min(count, start + interval - seen % interval))
+            start, seen = rows.stop, seen + rows.stop - rows.start
+            yield Step(rows, seen, seen % interval == 0)
 
-    def _remembered(
-        self, state: MarginHistory, columns: Float[Tensor, "n 2"], seen: int, *, is_due: bool
-    ) -> MarginHistory:
-        """Return the state after margins and clarities, with which `seen` samples have been seen."""
-        count = torch.full_like(state.seen, seen)
-        if not self.derives_baseline:
-            slots = torch.arange(seen - len(columns), seen) % self.window
-            return state._replace(seen=count, ring=state.ring.index_copy(0, slots, columns[:, 0]))
+    def _decisions(
+        self, states: Sequence[MarginHistory], steps: Sequence[Step], margin: Float[Tensor, " T"]
+    ) -> Decisions:
+        """Return the decisions about the margins of each step, under the state before it."""
+        sizes = [step.rows.stop - step.rows.start for step in steps]
+        before = states[: len(steps)]
+        threshold = np.repeat([self.threshold_of(state) for state in before], sizes)
+        warming = np.repeat([self.is_warming(state) for state in before], sizes)
+        sure = [self.confidence(state, margin[step.rows]) for state, step in zip(before, steps, strict=True)]
+        return Decisions(torch.from_numpy(threshold).to(margin), torch.cat(sure), torch.from_numpy(warming))
+
+    def _in_ring(
+        self, state: MarginHistory, columns: Float[Tensor, "n 2"], steps: Sequence[Step]
+    ) -> list[MarginHistory]:
+        """Return the state after each step, with its margins among the latest."""
+        histories = []
+        for rows, seen, _ in steps:
+            slots = torch.arange(seen - (rows.stop - rows.start), seen) % self.window
+            ring = state.ring.index_copy(0, slots, columns[rows, 0])
+            state = state._replace(seen=torch.full_like(state.seen, seen), ring=ring)
+            histories.append(state)
+        return histories
+
+    def _counted(
+        self, state: MarginHistory, columns: Float[Tensor, "n 2"], steps: Sequence[Step]
+    ) -> list[MarginHistory]:
+        """Return the state after each step: what came since the last update is counted at the next, all at once.
+
+        So the sums do not depend on the division into calls.
+        """
         waiting = int(state.waiting)
-        if is_due:
-            return self._counted(state._replace(seen=count), torch.cat([state.pending[:waiting], columns]))
-        pending = state.pending.clone()
-        pending[waiting : waiting + len(columns)] = columns
-        return state._replace(seen=count, waiting=state.waiting + len(columns), pending=pending)
+        columns = torch.cat([state.pending[:waiting], columns])
+        first = int(state.seen) - waiting
+        ends = [step.seen for step in steps if step.is_due]
+        histories = self._counted_groups(state, columns[: ends[-1] - first], first, ends) if ends else []
+        if not steps[-1].is_due:
+            last = histories[-1] if histories else state
+            columns = columns[ends[-1] - first :] if ends else columns
+            pending = torch.zeros_like(state.pending)
+            pending[: len(columns)] = columns
+            seen = torch.full_like(state.seen, steps[-1].seen)
+            histories.append(last._replace(seen=seen, waiting=torch.full_like(seen, len(columns)), pending=pending))
+        return histories
 
-    def _counted(self, state: MarginHistory, columns: Float[Tensor, "n 2"]) -> MarginHistory:
-        """Return the state with everything since the last update in its sums: so they depend on no division."""
-        (margin, clarity), seen = columns.T.contiguous(), int(state.seen)
-        number = torch.arange(seen - len(margin) + 1, seen + 1, dtype=torch.float64)
-        gained = counts(margin, torch.stack([number, ((number - seen) / RECENT).exp()]))
-        return state._replace(
-            counts=state.counts + gained[0],
-            recent=state.recent * math.exp(-len(margin) / RECENT) + gained[1],
-            clear=state.clear.after(margin, clarity, number),
-            waiting=torch.zeros_like(state.waiting),
-            pending=torch.zeros_like(state.pending),
-        )
+    def _counted_groups(
+        self, state: MarginHistory, columns: Float[Tensor, "n 2"], first: int, ends: Sequence[int]
+    ) -> list[MarginHistory]:
+        """Return the state at each update, with all before it in its sums; `first` samples came before `columns`."""
+        sizes = np.diff([first, *ends])
+        (margin, clarity), number = columns.T.contiguous(), np.arange(first + 1.0, ends[-1] + 1)
+        weight = torch.from_numpy(np.stack([number, np.exp((number - np.repeat(ends, sizes)) / RECENT)]))
+        gained = counts(margin, weight, np.repeat(np.arange(len(ends)), sizes))
+        nothing, histories = torch.zeros_like(state.waiting), []
+        for row, (start, stop) in enumerate(itertools.pairwise(np.cumsum([0, *sizes]).tolist())):
+            state = state._replace(
+                seen=torch.full_like(state.seen, ends[row]),
+                counts=state.counts + gained[0, row],
+                recent=state.recent * math.exp(-(stop - start) / RECENT) + gained[1, row],
+                clear=state.clear.after(margin[start:stop], clarity[start:stop], weight[0, start:stop]),
+                waiting=nothing,
+                pending=torch.zeros_like(state.pending),
+            )
+            histories.append(state)
+        return histories
 
     def _updates(self, histories: list[MarginHistory], device: torch.device) -> Iterator[MarginHistory]:
         """Yield each history with the threshold and the probabilities that follow from it."""

@@ -190,15 +190,23 @@ def place(margins: Float[Tensor, " n"]) -> tuple[Array, Array]:
     return left, position - left
 
 
-def counts(margins: Float[Tensor, " n"], weight: Float[Tensor, "*w n"] | None = None) -> Float[Tensor, "*w N"]:
+def counts(
+    margins: Float[Tensor, " n"],
+    weight: Float[Tensor, "*w n"] | None = None,
+    group: Array | None = None,
+) -> Float[Tensor, "*w N"]:
     """Return the weight of the margins at each node, each divided linearly between its two neighbours.
 
-    Divided, not rounded to one of them, so that a rounding error moves the threshold by as little.
+    Divided, not rounded to one of them, so that a rounding error moves the threshold by as little. With `group`, the
+    number of a group from 0 on for each margin, the result is [*w, groups, N].
     """
     left, part = place(margins)
+    groups = 1 if group is None else int(group[-1]) + 1
+    left, size = left if group is None else left + NODES * group, NODES * groups
     weights = np.ones((1, len(part))) if weight is None else weight.numpy().reshape(-1, len(part))
-    nodes = [np.bincount(left, one * (1 - part), NODES) + np.bincount(left + 1, one * part, NODES) for one in weights]
-    return torch.from_numpy(np.stack(nodes).reshape(*(() if weight is None else weight.shape[:-1]), NODES))
+    nodes = [np.bincount(left, one * (1 - part), size) + np.bincount(left + 1, one * part, size) for one in weights]
+    shape = *(() if weight is None else weight.shape[:-1]), *(() if group is None else (groups,)), NODES
+    return torch.from_numpy(np.stack(nodes).reshape(shape))
 
 
 def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

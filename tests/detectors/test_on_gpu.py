@@ -1,0 +1,24 @@
+"""Detectors that take another way on a GPU read there as on a CPU."""
+
+import pytest
+import torch
+
+from helpers.streams import space, stream
+from unseen.detectors import AdaNeg, Reading
+
+
+@pytest.mark.gpu
+def test_adaneg_on_a_gpu_reads_as_on_a_cpu():
+    labels = space(20, 300, 64, dtype=torch.float32)
+    z, results = stream(labels, 3000), []
+    for place in ("cpu", "cuda"):
+        detector = AdaNeg(labels.to(device=place))
+        state, readings = detector.start(), []
+        for part in z.to(place).split([2000, 1000]):
+            reading, state = detector.observe(state, part)
+            readings.append(reading.cpu())
+        results.append((Reading.joined(readings), (state.rows >= 0).sum(1).cpu()))
+    (one, slots), (two, same) = results
+    torch.testing.assert_close(two.score, one.score, rtol=1e-3, atol=1e-2)
+    assert float((two.route == one.route).double().mean()) > 0.999
+    assert float((slots == same).double().mean()) > 0.99
