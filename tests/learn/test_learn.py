@@ -150,7 +150,9 @@ def test_training_stops_when_held_out_examples_no_longer_gain(encoder: HubEncode
     assert float(name_loss(images.z, run.rows().known, images.label)) == pytest.approx(lowest, rel=1e-4)
 
 
-def test_the_second_phase_of_negprompt_begins_with_the_best_names_and_moves_negatives_alone(encoder: HubEncoder) -> None:
+def test_the_second_phase_of_negprompt_begins_with_the_best_names_and_moves_negatives(
+    encoder: HubEncoder,
+) -> None:
     tower, images = PromptTower(encoder), batch(encoder)
     learner = LearnOptions("negprompt", epochs=40, rate=50.0, batch=6, context=CONTEXT).learner()
     run = Training(learner, tower, tower.tokens(NAMES, CONTEXT), images, held_out=images, patience=2)

@@ -81,9 +81,9 @@ def test_id_like_gives_crops_near_a_name_to_it_and_far_ones_to_the_outliers() ->
     near, far = (unit(B * 2, WIDTH, seed=seed).reshape(B, 2, WIDTH) for seed in (8, 9))
     every = torch.cat([KNOWN, outliers])
     inside = mean_nll(near.flatten(0, 1), every, LABEL.repeat_interleave(2))
-    outside = -sum(
-        float((100 * every @ crop).softmax(0)[K:].sum().log()) for crop in far.flatten(0, 1)
-    ) / len(far.flatten(0, 1))
+    outside = -sum(float((100 * every @ crop).softmax(0)[K:].sum().log()) for crop in far.flatten(0, 1)) / len(
+        far.flatten(0, 1)
+    )
     expected = inside + 0.3 * outside + 0.2 * pairwise(outliers.unsqueeze(1))
     assert loss_of("id-like", outliers, near=near, far=far) == pytest.approx(expected)
 
