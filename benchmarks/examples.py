@@ -2,6 +2,7 @@
 
     python benchmarks/examples.py FOLDER                                   # tin-near-0, imagenet200; minutes
     python benchmarks/examples.py FOLDER --suites tin-near-0 tin-near-2 --shots 5 --methods pooled neglabel --seeds 3
+    python benchmarks/examples.py FOLDER --shots 5 --methods zero-shot pooled --wrong 0.1    # a tenth is mislabelled
 
 Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
 from names alone, on the same streams; `pooled` has the examples. `+` after a frozen method: its label space is moved by
@@ -14,7 +15,7 @@ import functools
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,8 +51,23 @@ def arguments_parser() -> ArgumentParser:
     parser.add_argument("--shots", nargs="+", type=int, default=list(SHOTS), help="examples of each class")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--share", type=float, default=1.0, help="share of the classes that have examples (1)")
+    parser.add_argument("--wrong", type=float, default=0.0, help="share of the examples that carry another name (0)")
+    parser.add_argument("--uneven", action="store_true", help="a class has from 1 to SHOTS examples, drawn at random")
     parser.add_argument("--most", type=int, default=3000, help="images of each set, drawn at random (3000)")
     return parser
+
+
+class Source(NamedTuple):
+    """Where examples are drawn from, and how."""
+
+    suite: str
+    folder: Path
+    shots: int
+    seed: int
+    most: int
+    share: float
+    wrong: float
+    uneven: bool
 
 
 class Drawn(NamedTuple):
@@ -70,20 +86,21 @@ def cases(arguments: Arguments) -> Iterator[Case]:
                         continue
                     for method in arguments.methods:
                         key = {"suite": suite, "set": name, "shots": shots, "seed": seed, "method": method}
-                        options = {"most": arguments.most, "share": arguments.share}
+                        options = {name: getattr(arguments, name) for name in ("most", "share", "wrong", "uneven")}
                         yield Case(key | options, functools.partial(judge, arguments.folder, **key, **options))
 
 
-def judge(folder: Path, *, suite: str, set: str, shots: int, seed: int, method: str, most: int, share: float) -> Row:
+def judge(folder: Path, *, suite: str, set: str, method: str, most: int, **options: Any) -> Row:
     """Return the figures of one method on one stream; none where a class has too few images."""
-    drawn = draw(suite, folder, shots, seed, most, share)
+    source = Source(suite, folder, most=most, **options)
+    drawn = draw(source)
     if drawn is None:
         return {}
     wanted = torch.tensor([0, drawn.rest.sources.index(set)])
-    trial = drawn.rest[torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)].ordered("shuffled", seed)
+    trial = drawn.rest[torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)].ordered("shuffled", source.seed)
     if method == "calibrated":
         return judge_calibrated(load_suite(suite, folder, most).labels, drawn.examples, trial)
-    found = evaluate(build(method, suite, folder, shots, seed, most, share), trial).metrics
+    found = evaluate(build(method, source), trial).metrics
     return {name: 100 * found[name] for name in (*FIGURES, "kept", "rejected")}
 
 
@@ -111,50 +128,61 @@ def judge_calibrated(space: LabelSpace, examples: Examples, trial: Trial) -> Row
 
 
 @functools.cache
-def draw(suite: str, folder: Path, shots: int, seed: int, most: int, share: float) -> Drawn | None:
-    """Return `shots` examples of each known class, or of a share of them, and everything else."""
-    pool = load_suite(suite, folder, most).pool
-    generator = torch.Generator().manual_seed(seed)
+def draw(source: Source) -> Drawn | None:
+    """Return the examples of each known class, or of a share of them, and everything else."""
+    pool = load_suite(source.suite, source.folder, source.most).pool
+    generator = torch.Generator().manual_seed(source.seed)
     names = torch.randperm(len(pool.label[pool.is_id].unique()), generator=generator)
     chosen = []
-    for name in names[: round(share * len(names))].tolist():
+    for name in names[: round(source.share * len(names))].tolist():
         members = (pool.label == name).nonzero().squeeze(1)
-        if len(members) < shots + FEWEST_LEFT:
+        if len(members) < source.shots + FEWEST_LEFT:
             return None
-        chosen.append(members[torch.randperm(len(members), generator=generator)[:shots]])
+        count = int(torch.randint(source.shots, (), generator=generator)) + 1 if source.uneven else source.shots
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
     rows = torch.cat(chosen)
     left = torch.ones(len(pool.z), dtype=torch.bool)
     left[rows] = False
-    return Drawn(Examples(pool.z[rows], pool.label[rows]), pool[left.nonzero().squeeze(1)])
+    label = mislabelled(pool.label[rows], len(names), source.wrong, generator)
+    return Drawn(Examples(pool.z[rows], label), pool[left.nonzero().squeeze(1)])
+
+
+def mislabelled(label: torch.Tensor, names: int, share: float, generator: torch.Generator) -> torch.Tensor:
+    """Return labels of which a share, drawn at random, is that of another name."""
+    wrong = torch.randperm(len(label), generator=generator)[: round(share * len(label))]
+    found = label.clone()
+    found[wrong] = (label[wrong] + torch.randint(1, names, (len(wrong),), generator=generator)) % names
+    return found
 
 
 @functools.cache
-def moved(suite: str, folder: Path, shots: int, seed: int, most: int, share: float) -> LabelSpace:
-    drawn = draw(suite, folder, shots, seed, most, share)
+def moved(source: Source) -> LabelSpace:
+    drawn = draw(source)
     assert drawn is not None
-    return with_examples(load_suite(suite, folder, most).labels, drawn.examples)
+    return with_examples(load_suite(source.suite, source.folder, source.most).labels, drawn.examples)
 
 
 @functools.cache
-def build(method: str, suite: str, folder: Path, shots: int, seed: int, most: int, share: float) -> Detector:
-    space = load_suite(suite, folder, most).labels
+def build(method: str, source: Source) -> Detector:
+    space = load_suite(source.suite, source.folder, source.most).labels
     if method in fewshot.REGISTRY:
-        drawn = draw(suite, folder, shots, seed, most, share)
+        drawn = draw(source)
         assert drawn is not None
-        return fewshot.make(method, space, drawn.examples, seed=seed)
+        return fewshot.make(method, space, drawn.examples, seed=source.seed)
     if method == "zero-shot":
         return detectors.make(detectors.DEFAULT, space)
     has_examples = method == detectors.DEFAULT or method.endswith("+")
-    used = moved(suite, folder, shots, seed, most, share) if has_examples else space
-    return detectors.make(method.removesuffix("+"), used)
+    return detectors.make(method.removesuffix("+"), moved(source) if has_examples else space)
 
 
 def tables(rows: list[Row]) -> Iterator[str]:
     """Yield tables per suite and share of classes, means over sets and draws: methods, verdicts, and what is gained."""
     measured = [row for row in rows if "margin_auroc" in row]
-    for (suite, share), streams in grouped(measured, "suite", "share").items():
+    for (suite, share, wrong, uneven), streams in grouped(measured, "suite", "share", "wrong", "uneven").items():
         sets = ", ".join(dict.fromkeys(row["set"] for row in streams))
-        yield f"\n{suite} ({sets}), {share:.0%} of the classes have examples: {' / '.join(FIGURES.values())}\n"
+        about = f"{share:.0%} of the classes have examples{', unevenly' if uneven else ''}"
+        about += f", {wrong:.0%} of them with a wrong name" if wrong else ""
+        yield f"\n{suite} ({sets}), {about}: {' / '.join(FIGURES.values())}\n"
         yield from by_shots("needs examples", streams, FIGURES)
         own = [row for row in streams if row["method"] in OWN]
         yield "\nknown kept / unknown rejected at a recall of 95 %\n"

@@ -102,6 +102,39 @@ def test_bad_examples_are_refused_before_anything_is_encoded(
     assert encoder.calls == 0
 
 
+def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos: Path, known: Path) -> None:
+    (known / "blue").mkdir()
+    (known / ".thumbnails").mkdir()
+    Pillow.new("RGB", (20, 16), (9, 9, 9)).save(known / ".thumbnails" / "a.png")
+    result = run("photos", "--examples", "known", "--json")
+    assert "8 examples of 2 of 3 names" in result.stderr
+    assert "1 name has no examples (blue), which gains less" in result.stderr
+    assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
+
+
+def test_two_folders_of_one_name_are_refused(photos: Path, known: Path) -> None:
+    (known / "Red").mkdir()
+    with pytest.raises(DataError, match="expected one folder per class in known, got 'Red' and 'red'; join them"):
+        run("photos", "--examples", "known")
+
+
+def test_copies_among_the_examples_are_warned_about(photos: Path, known: Path) -> None:
+    for name in ("red/copy.png", "green/stray.png"):
+        (known / name).write_bytes((known / "red" / "0.png").read_bytes())
+    result = run("photos", "--examples", "known")
+    assert "3 of the examples are copies, which count once, or stand under several names" in result.stderr
+    assert "7 examples of 2 of 2 names" in result.stderr
+
+
+def test_examples_under_wrong_names_are_not_used_and_the_command_says_so(photos: Path, known: Path) -> None:
+    for i in range(4):  # half of each folder shows the other name
+        Pillow.new("RGB", (20, 16), (9, 200, 60 + 20 * i)).save(known / "red" / f"wrong{i}.png")
+        Pillow.new("RGB", (20, 16), (200, 9, 60 + 20 * i)).save(known / "green" / f"wrong{i}.png")
+    result = run("photos", "--examples", "known", "--state", "s.safetensors")
+    assert "16 examples are not used: they agree neither with their names nor with each other" in result.stderr
+    assert LabelSpace.load("s.space.safetensors").examples is None
+
+
 def test_an_unreadable_example_is_skipped_with_its_reason(photos: Path, known: Path) -> None:
     (known / "red" / "9.png").write_bytes(b"not a picture")
     result = run("photos", "--examples", "known", code=1)

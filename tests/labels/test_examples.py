@@ -21,7 +21,9 @@ from unseen.labels.moving import (
     choose,
     fit_rows,
     fold_weights,
+    is_contradicted,
     losses,
+    named_by_others,
     nearest_negatives,
     shift_names,
     surely_better,
@@ -77,12 +79,45 @@ def test_names_with_examples_may_not_gain_what_names_without_lose() -> None:
 
 def test_examples_with_wrong_names_move_nothing() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
+    wrong = Examples(unit(32, 24, seed=5), torch.arange(8).repeat(4))
+    assert choose(Rows(labels.id_anchors, labels.ood_anchors), wrong).penalty == math.inf
+
+
+def test_examples_of_shuffled_names_are_not_used_at_all() -> None:
+    labels = space(8, 40, 24, dtype=torch.float32)
     examples = drawn(labels, 4)
     shuffled = examples.label[torch.randperm(32, generator=torch.Generator().manual_seed(1))]
-    moved = with_examples(labels, Examples(unit(32, 24, seed=5), shuffled))
-    assert moved.manifest["examples_penalty"] == "inf"
-    assert torch.equal(moved.id_anchors, labels.id_anchors)
-    assert torch.equal(moved.ood_anchors, labels.ood_anchors)
+    refused = with_examples(labels, Examples(examples.z, shuffled))
+    assert refused.examples is None
+    assert refused.manifest["examples_refused"] == "32"
+    assert torch.equal(refused.id_anchors, labels.id_anchors)
+    tenth = examples.label.clone()
+    tenth[::10] = (tenth[::10] + 1) % 8
+    assert with_examples(labels, Examples(examples.z, tenth)).examples is not None
+
+
+def test_examples_that_agree_with_each_other_are_used_whatever_their_names_say() -> None:
+    labels = space(8, 40, 24, dtype=torch.float32)
+    examples = drawn(labels, 4)
+    assert with_examples(labels, Examples(examples.z, (examples.label + 3) % 8)).examples is not None
+
+
+def test_too_few_examples_contradict_nothing() -> None:
+    two = space(2, 10, 16, dtype=torch.float32)
+    assert not is_contradicted(two.id_anchors, Examples(unit(4, 16).float(), torch.tensor([0, 0, 1, 1])))
+    many = space(8, 10, 16, dtype=torch.float32)
+    assert not is_contradicted(many.id_anchors, Examples(unit(8, 16).float(), torch.arange(8)))
+
+
+def test_an_example_is_named_by_the_others_of_its_name() -> None:
+    z = normalize(torch.tensor([[1.0, 0, 0], [0.9, 0.1, 0], [0, 1.0, 0], [0, 0.1, 0.9]]), dim=1)
+    # the last two are alone in what they show: each lies nearer to the first name than to the other one's image
+    expected = []
+    for i, label in enumerate([0, 0, 1, 1]):
+        others = [[j for j in range(4) if j != i and j // 2 == name] for name in (0, 1)]
+        distance = [float((z[i] - z[rows].mean(0)).norm()) for rows in others]
+        expected.append(min(range(2), key=distance.__getitem__) == label)
+    assert named_by_others(Examples(z, torch.tensor([0, 0, 1, 1])), 3).tolist() == expected
 
 
 def test_one_example_cannot_be_judged_and_moves_nothing() -> None:
@@ -158,6 +193,24 @@ def test_names_with_and_without_examples_count_by_their_share_of_all_names() -> 
     assert float(weight[~seen].sum()) == pytest.approx(0.75)
     single = Examples(unit(2, 4), torch.tensor([0, 1]))
     assert fold_weights(single.folds(4, names=3), coverage=2 / 3) is None
+
+
+def test_copies_count_once_and_an_image_under_two_names_for_none() -> None:
+    z = unit(4, 16).float()
+    copied = torch.cat([z, z[:1], z[3:]])
+    examples = Examples(copied, torch.tensor([0, 0, 1, 1, 0, 0]), tuple("abcdef"))
+    assert examples.without_copies().keys == ("a", "b", "c")  # e is a again; d and f are one image of two names
+    labels = space(2, 10, 16, dtype=torch.float32)
+    assert with_examples(labels, examples).examples.keys == ("a", "b", "c")
+    with pytest.raises(DataError, match="expected examples that show one name each, got 2 copies under several names"):
+        with_examples(labels, Examples(copied[[0, 0]], torch.tensor([0, 1])))
+
+
+def test_copies_of_one_image_do_not_judge_each_other() -> None:
+    labels = space(8, 40, 24, dtype=torch.float32)
+    one = Examples(unit(8, 24, seed=5).float(), torch.arange(8))
+    many = Examples(one.z.repeat(5, 1), one.label.repeat(5))
+    assert with_examples(labels, many).fingerprint == with_examples(labels, one).fingerprint
 
 
 def test_as_few_examples_are_spared_for_the_threshold_as_is_enough() -> None:

@@ -121,18 +121,19 @@ def test_entropy_counts_only_patches_whose_best_names_lack_the_label() -> None:
     assert float(patch_entropy(patches[:, 1:], rows, torch.tensor([2]), top=1)) == 0
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(encoder: HubEncoder, tmp_path: Path) -> None:
-    whole = training(encoder)
+@pytest.mark.parametrize("method", ["coop", "negprompt"])
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(method: str, encoder: HubEncoder, tmp_path: Path) -> None:
+    whole = training(encoder, method)
     expected = [epoch.loss for epoch in whole]
     path = tmp_path / "progress.safetensors"
-    first = iter(training(encoder, progress=path))
-    assert [next(first).loss, next(first).loss] == pytest.approx(expected[:2])
-    resumed = training(encoder, progress=path)
-    assert resumed.epoch == 2
-    assert [epoch.loss for epoch in resumed] == pytest.approx(expected[2:])
-    torch.testing.assert_close(resumed.best["shared"], whole.best["shared"])
+    first = iter(training(encoder, method, progress=path))
+    assert [next(first).loss for _ in range(3)] == expected[:3]
+    resumed = training(encoder, method, progress=path)
+    assert resumed.epoch == 3
+    assert [epoch.loss for epoch in resumed] == expected[3:]
+    assert all(torch.equal(resumed.best[name], whole.best[name]) for name in whole.best)
     with pytest.raises(StateError, match="expected the unfinished run of the same method, settings, seed"):
-        training(encoder, progress=path, seed=5)
+        training(encoder, method, progress=path, seed=5)
 
 
 def test_training_stops_when_held_out_examples_no_longer_gain(encoder: HubEncoder) -> None:
@@ -147,6 +148,26 @@ def test_training_stops_when_held_out_examples_no_longer_gain(encoder: HubEncode
     lowest = min(epoch.held_out for epoch in epochs)
     assert lowest == pytest.approx(run.lowest)
     assert float(name_loss(images.z, run.rows().known, images.label)) == pytest.approx(lowest, rel=1e-4)
+
+
+def test_the_second_phase_of_negprompt_begins_with_the_best_names_and_moves_negatives(
+    encoder: HubEncoder,
+) -> None:
+    tower, images = PromptTower(encoder), batch(encoder)
+    learner = LearnOptions("negprompt", epochs=40, rate=50.0, batch=6, context=CONTEXT).learner()
+    run = Training(learner, tower, tower.tokens(NAMES, CONTEXT), images, held_out=images, patience=2)
+    start = run.best["negative"]
+    first = []
+    for epoch in run:
+        first.append(epoch)
+        if run.epoch == 20:  # an early stop of the first phase leads to the second
+            break
+    best = {name: one.clone() for name, one in run.best.items()}
+    assert len(first) < 20
+    assert torch.equal(best["negative"], start)
+    assert len(list(run)) == 20
+    assert torch.equal(run.best["shared"], best["shared"])
+    assert not torch.equal(run.best["negative"], start)
 
 
 def test_the_label_space_is_saved_and_every_detector_reads_it(

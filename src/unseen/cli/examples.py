@@ -20,6 +20,7 @@ from unseen.labels.examples import comparable_name, unknown_classes_message
 from unseen.threshold.calibrated import fewest_images
 
 FEW = 2  # examples: one alone cannot be judged by another
+SHOWN = 3  # names that a warning lists
 
 
 @dataclass
@@ -60,11 +61,19 @@ class ExampleImages:
 
         `recall` is None where something else sets the threshold.
         """
-        examples = self.encoded(space, model)
+        found = self.encoded(space, model)
+        examples = found.without_copies()
+        if len(examples) < len(found):
+            warn(
+                f"{len(found) - len(examples):,} of the examples are copies, which count once, or stand under several "
+                "names, which counts for none"
+            )
         if recall is not None:
             examples, left_out = examples.for_threshold(fewest_images(recall))
             self.for_threshold = KnownImages(left_out.z, left_out.keys, recall) if len(left_out) else None
         moved = with_examples(space, examples)
+        if moved.examples is None:
+            self.for_threshold = None
         self.print_result(moved)
         return moved
 
@@ -94,13 +103,20 @@ class ExampleImages:
         for key, reason in self.skipped:
             terminal.err.print(f"{key}  skipped: {reason}", markup=False)
         examples = space.examples
-        assert examples is not None
-        with_some = int((examples.counts(len(space.names)) > 0).sum())
+        if examples is None:
+            warn(
+                f"{space.manifest['examples_refused']} examples are not used: they agree neither with their names nor "
+                "with each other more than by chance; check that each folder shows what it is called"
+            )
+            return
+        counts = examples.counts(len(space.names))
         spared = f" + {len(self.for_threshold.keys)} for the threshold" if self.for_threshold else ""
-        names = f"{with_some:,} of {len(space.names):,} names"
+        names = f"{int((counts > 0).sum()):,} of {len(space.names):,} names"
         terminal.err.print(f"{len(examples):,} examples of {names}{spared} · {left_out_text(space)}", markup=False)
-        if with_some < len(space.names):
-            warn(f"{len(space.names) - with_some:,} names have no examples: they gain less; add some")
+        if without := [name for name, count in zip(space.names, counts.tolist(), strict=True) if not count]:
+            shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
+            have = "name has" if len(without) == 1 else "names have"
+            warn(f"{len(without):,} {have} no examples ({shown}), which gains less; add some")
         if len(examples) < FEW:
             warn("one example cannot be judged by another: it moves no name; two or more per class are better")
 
@@ -129,14 +145,25 @@ def left_out_text(space: LabelSpace) -> str:
 
 
 def class_folders(source: str) -> dict[str, list[Entry]]:
-    """Return the images of each folder in `source`, by the name of the folder."""
+    """Return the images of each folder in `source`, by the name of the folder; a folder may have none."""
     root = Path(source)
     if not root.is_dir():
         raise DataError(f"expected a folder with one folder of examples per class, got none at {source}; make one")
-    folders: dict[str, list[Entry]] = {}
+    names = sorted(one.name for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
+    folders: dict[str, list[Entry]] = {name: [] for name in names}
     for entry in find_images(source):
         first, *rest = Path(entry.path).relative_to(root).parts
         if not rest:
             raise DataError(f"expected examples in a folder per class, got {entry.path} beside them; move it into one")
-        folders.setdefault(first.replace("_", " "), []).append(replace(entry, label=first))
-    return folders
+        if first in folders:  # else it is hidden
+            folders[first].append(replace(entry, label=first))
+    check_distinct(names, source)
+    return {name.replace("_", " "): entries for name, entries in folders.items()}
+
+
+def check_distinct(folders: Sequence[str], source: str) -> None:
+    """Refuse folders that mean the same name."""
+    first: dict[str, str] = {}
+    for name in folders:
+        if (other := first.setdefault(comparable_name(name), name)) != name:
+            raise DataError(f"expected one folder per class in {source}, got {other!r} and {name!r}; join them")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 SAME_IMAGE = 0.9999  # cosine from which two images count as one
+BLOCK = 1024  # examples compared with all at a time
 TEACHING = 3  # examples of a name that teach before any is spared for the threshold
 
 
@@ -100,6 +101,19 @@ class Examples:
 
     def _without(self, left_out: list[Bool[Tensor, " n"]]) -> list[Division]:
         return [Division(self[~rows], self[rows]) for rows in left_out]
+
+    def without_copies(self) -> Examples:
+        """Return the examples with every image once; one that stands under several names shows none of them for sure.
+
+        A copy would judge itself where examples are left out.
+        """
+        is_kept = []
+        for rows in torch.arange(len(self), device=self.z.device).split(BLOCK):
+            is_same = self.z[rows] @ self.z.T >= SAME_IMAGE
+            has_name = self.label[rows].unsqueeze(1) == self.label
+            is_earlier = torch.arange(len(self), device=rows.device) < rows.unsqueeze(1)
+            is_kept.append(~(is_same & (is_earlier | ~has_name)).any(1))
+        return self[torch.cat(is_kept)] if is_kept else self
 
     def for_threshold(self, fewest: int) -> Division:
         """Return the examples that teach, and at least `fewest` for the threshold, the last of each name.

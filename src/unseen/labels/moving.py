@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, softplus
 
+from unseen.errors import DataError
 from unseen.labels.examples import Division, Examples
 from unseen.labels.space import LabelSpace
 
@@ -38,6 +39,7 @@ FOLDS = 4  # at most; every example is left out once
 STEPS = 15  # of L-BFGS
 NEGATIVES = 1024  # nearest negatives that may move: the others have no mass at any example
 ROUNDING = 1e-6  # of a sum of weights
+ALL = 0.9  # share of the examples that counts as nearly all of them
 FEWEST = 2  # examples: one cannot be judged by another
 
 
@@ -93,10 +95,18 @@ class Choice(NamedTuple):
 def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     """Return a label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
 
-    Negatives make way for the examples. With no gain in the folds every anchor stays where it is.
+    Negatives make way for the examples. With no gain in the folds every anchor stays where it is. Copies of an image
+    count once. Examples that agree neither with their names nor with each other are not used at all.
     """
     examples.check(space)
-    device = space.id_anchors.device
+    if not len(distinct := examples.without_copies()):
+        raise DataError(
+            f"expected examples that show one name each, got {len(examples)} copies under several names; "
+            "leave each image in the folder of its name alone"
+        )
+    examples, device = distinct, space.id_anchors.device
+    if is_contradicted(space.id_anchors.float(), examples.to(device=device)):
+        return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(examples))})
     places = nearest_negatives(space, examples.to(device=device))
     rows = Rows(space.id_anchors.float(), space.ood_anchors[places].float())
     moved, choice = move(rows, examples.to(device=device))
@@ -111,6 +121,36 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     return replace(
         space, id_anchors=moved.known.to(negatives), ood_anchors=negatives, manifest=manifest, examples=examples
     )
+
+
+def is_contradicted(names: Float[Tensor, "K d"], examples: Examples) -> bool:
+    """Return whether text and other examples both name the examples no better than by chance.
+
+    Where chance could name nearly all of them, or no name has two examples, nothing can be said.
+    """
+    by_text = (examples.z @ names.T).argmax(1) == examples.label
+    by_others = named_by_others(examples, len(names))
+    judged = examples.counts(len(names))[examples.label] > 1
+    return all(is_by_chance(right[judged], len(names)) for right in (by_text, by_others))
+
+
+def is_by_chance(right: Bool[Tensor, " n"], names: int) -> bool:
+    """Return whether no more are right than chance would name, within two deviations."""
+    count, chance = len(right), 1 / names
+    limit = count * chance + 2 * math.sqrt(count * chance * (1 - chance))
+    return int(right.sum()) <= limit < ALL * count
+
+
+def named_by_others(examples: Examples, names: int) -> Bool[Tensor, " n"]:
+    """Return which examples lie nearest to the mean of their name, each left out of it."""
+    z, label = examples.z, examples.label
+    counts = examples.counts(names)
+    mean = z.new_zeros(names, z.shape[1]).index_add(0, label, z) / counts.clamp(min=1).unsqueeze(1)
+    distance = torch.cdist(z, mean).masked_fill(counts == 0, math.inf)
+    own = counts[label]
+    # without x, the mean m of n lies n / (n - 1) times as far from x
+    left_out = distance.gather(1, label.unsqueeze(1)) * (own / (own - 1).clamp(min=1)).unsqueeze(1)
+    return distance.scatter(1, label.unsqueeze(1), left_out).argmin(1) == label
 
 
 def move(rows: Rows, examples: Examples) -> tuple[Rows, Choice]:

@@ -50,6 +50,7 @@ class PromptLearner(ABC):
     name: ClassVar[str]
     needs: ClassVar[str] = ""  # "patches" or "crops" of the examples
     moves_negatives: ClassVar[bool] = False  # negatives of the label space are worded by the learned context too
+    has_second_phase: ClassVar[bool] = False  # the second half of the epochs trains other contexts than the first
 
     def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
         """Return the contexts before the first step."""
@@ -130,18 +131,19 @@ class NegPrompt(_WithNegatives):
     """CoOp in the first half of the epochs, then two negative contexts per name, positives fixed (CVPR 2024)."""
 
     name: ClassVar[str] = "negprompt"
+    has_second_phase: ClassVar[bool] = True
     per_name: ClassVar[int] = 2
     from_positives: ClassVar[float] = 1e-4
     from_each_other: ClassVar[float] = 1e-5
 
     def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
         if done < 0.5:
-            return name_loss(batch.z, rows.known, batch.label) + 0 * rows.negative.sum()
-        known = rows.known.detach()
+            return name_loss(batch.z, rows.known, batch.label)
+        known = rows.known.detach()  # a context without a gradient is not stepped at all, by momentum or decay
         loss = name_loss(batch.z, torch.cat([known, rows.negative.flatten(0, 1)]), batch.label)
         near = (rows.negative * known).sum(-1).mean()
         apart = mean_pairwise_cosine(rows.negative)
-        return loss + self.from_positives * near + self.from_each_other * apart + 0 * rows.known.sum()
+        return loss + self.from_positives * near + self.from_each_other * apart
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,18 @@ class Training:
     def __iter__(self) -> Iterator[Epoch]:
         """Train epoch by epoch; every one is saved before it is reported."""
         while self.epoch < self.method.epochs and self.stale < self.patience:
+            if self.method.has_second_phase and self.epoch == self._second_phase:
+                self._set_contexts(self.best)
             loss = self._train_epoch()
             self.epoch += 1
             found = self._held_out_loss()
             self._keep(found)
+            done = Epoch(self.epoch, loss, found)
+            if self.method.has_second_phase and self.stale >= self.patience:
+                self.epoch, self.stale = self._second_phase, 0  # an early stop ends the first phase alone
             if self.progress:
                 self._save(self.progress)
-            yield Epoch(self.epoch, loss, found)
+            yield done
 
     def rows(self, contexts: Mapping[str, Tensor] | None = None) -> LearnedRows:
         """Return the text features of the best contexts, or of others."""
@@ -80,9 +85,8 @@ class Training:
         return self.method.rows(self.tower, self.known, self.negative, contexts)
 
     def _train_epoch(self) -> float:
-        rate = WARM_UP if self.epoch == 0 else self._cosine(self.epoch)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate_of(self.epoch)
         # the order of an epoch depends on its number alone, so that a resumed run is the same run
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
         losses = [
@@ -98,7 +102,10 @@ class Training:
         self.optimiser.step()
         return loss.detach()
 
-    def _cosine(self, epoch: int) -> float:
+    def rate_of(self, epoch: int) -> float:
+        """Return the rate of an epoch, counted from 0: one to warm up, then down a cosine."""
+        if epoch == 0:
+            return WARM_UP
         return self.method.rate * (1 + math.cos(math.pi * epoch / self.method.epochs)) / 2
 
     def _held_out_loss(self) -> float:
@@ -108,15 +115,25 @@ class Training:
         return float(name_loss(self.held_out.z, rows.known, self.held_out.label))
 
     def _keep(self, found: float) -> None:
-        is_better = math.isnan(found) or found < self.lowest or self._is_second_half_of_negatives()
+        # in the second phase known names are fixed, so that their loss cannot tell
+        is_better = math.isnan(found) or found < self.lowest or self._is_in_second_phase
         self.stale = 0 if is_better else self.stale + 1
         if is_better:
             self.lowest = found if not math.isnan(found) else self.lowest
             self.best = {name: one.detach().clone() for name, one in self.contexts.items()}
 
-    def _is_second_half_of_negatives(self) -> bool:
-        """Return whether positives are fixed, so that the loss of names cannot tell: NegPrompt's second half."""
-        return self.method.name == "negprompt" and self.epoch > self.method.epochs / 2
+    @property
+    def _second_phase(self) -> int:
+        """Return how many epochs the first phase has."""
+        return -(-self.method.epochs // 2)
+
+    @property
+    def _is_in_second_phase(self) -> bool:
+        return self.method.has_second_phase and self.epoch > self._second_phase
+
+    def _set_contexts(self, contexts: Mapping[str, Tensor]) -> None:
+        for name, one in self.contexts.items():
+            one.data.copy_(contexts[name])
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -125,7 +142,7 @@ class Training:
             "settings": asdict(self.method),
             "seed": self.seed,
             "tower": self.tower.encoder.fingerprint,
-            "prompts": int(self.known.ids.sum()) + len(self.known.ids),
+            "prompts": [int(one.ids.sum()) + len(one.ids) for one in (self.known, self.negative) if one],
             "examples": [len(self.images.z), float(self.images.z.double().sum())],
         }
 
@@ -147,8 +164,8 @@ class Training:
                 "delete it to begin again"
             )
         self.epoch, self.lowest, self.stale = header["epoch"], header["lowest"], header["stale"]
+        self._set_contexts({name: tensors[f"contexts.{name}"] for name in self.contexts})
         for name, one in self.contexts.items():
-            one.data.copy_(tensors[f"contexts.{name}"])
             self.best[name] = tensors[f"best.{name}"].to(one.device)
             if f"momentum.{name}" in tensors:
                 self.optimiser.state[one]["momentum_buffer"] = tensors[f"momentum.{name}"].to(one.device)
