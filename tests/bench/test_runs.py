@@ -89,6 +89,10 @@ class Counting(Detector[Count]):
     def learn(self, state, z):
         return self.counted(state.seen + torch.arange(len(z)), self.read(state, z)), Count(state.seen + len(z))
 
+    def counted(self, places, reading):
+        """Return a reading that knows the places of its samples."""
+        return reading
+
 
 class LateLookahead(Counting):
     """Look one sample ahead from sample 300 on, behind all that the short streams of the checks can show."""
