@@ -123,6 +123,25 @@ class WhitensByBatch(Compliant):
         return super().learn(state, normalize(z @ torch.linalg.inv(moment), dim=1))
 
 
+class BaselineOfBatch(Compliant):
+    """Keep the score and put what the whole call says into the baseline: the margin knows the future."""
+
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(baseline=reading.score.mean().nan_to_num().expand(len(z))), state
+
+
+class ClarityOfBatch(Compliant):
+    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+        reading, state = super().learn(state, z)
+        return reading._replace(clarity=reading.score.mean().nan_to_num().expand(len(z))), state
+
+
+class NoBaseline(Compliant):
+    def read(self, state: Count, z: Tensor) -> Reading:
+        return (reading := super().read(state, z))._replace(baseline=reading.score / 0)
+
+
 class ScalesByLength(Compliant):
     """Blend by the share of the stream that has passed, which takes its length."""
 
@@ -233,6 +252,9 @@ BROKEN: list[tuple[type[Detector[Any]], Callable[..., None], str]] = [
     (ScoreByPlace, checks.check_score_order_free, "in reverse order to agree"),
     (ScoresBatchByItsMean, checks.check_causal, "earlier readings of streams that differ later to agree"),
     (WhitensByBatch, checks.check_causal, "earlier readings of streams that differ later to agree"),
+    (BaselineOfBatch, checks.check_causal, r"differ later to agree within .*, got baseline .* apart"),
+    (ClarityOfBatch, checks.check_causal, r"differ later to agree within .*, got clarity .* apart"),
+    (NoBaseline, checks.check_finite_scores, "expected finite baselines, got NaN or infinity"),
     (ScalesByLength, checks.check_length_free, "earlier readings of streams of 60 and 30 samples to agree"),
     (ScoresBatchByItsMean, checks.check_blocking, r"in calls of \[1\] samples to agree"),
     (CountsCalls, checks.check_blocking, r"calls of \[1\]"),

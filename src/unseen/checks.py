@@ -69,7 +69,9 @@ def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
             shapes == [(len(z),)] * len(reading), f"{len(z)} scores, labels, routes and baselines", f"shapes {shapes}"
         )
         _require(reading.score.is_floating_point(), "floating-point scores", str(reading.score.dtype))
-        _require(bool(reading.score.isfinite().all()), "finite scores", "NaN or infinity")
+        for name in ("score", "baseline"):
+            _require(bool(getattr(reading, name).isfinite().all()), f"finite {name}s", "NaN or infinity")
+        _require(not bool(reading.clarity.isnan().any()), "clarity that is a number or -inf", "NaN")
         known = (reading.label >= 0) & (reading.label < len(detector.labels.names))
         _require(bool(known.all()), f"labels from 0 to {len(detector.labels.names) - 1}", str(reading.label.tolist()))
         _require(reading.route.dtype == torch.int8, "routes as int8", str(reading.route.dtype))
@@ -98,7 +100,7 @@ def check_blocking(detector: Detector[Any], z: Tensor) -> None:
     """Any division of a stream into calls of observe() gives the readings of one call, and an equal state."""
     whole, end = detector.observe(detector.start(), z)
     for sizes in ([1] * len(z), [0, 1, len(z) // 3, 0, len(z) - 1 - len(z) // 3, 0]):
-        divided, state = _observe_in_parts(detector, z, sizes)
+        divided, state = observe_in_parts(detector, z, sizes)
         require_same(whole, divided, f"observe() in calls of {sorted(set(sizes))} samples")
         require_same(detector.score(end, z), detector.score(state, z), f"the state after calls of {sorted(set(sizes))}")
 
@@ -216,11 +218,17 @@ def require_same(expected: Reading, got: Reading, what: str, *, exact: bool = Fa
     tolerance = 0.0 if exact else tolerance_of(expected.score)
     shapes = expected.score.shape == got.score.shape
     _require(shapes, f"{what} to be as long", f"{list(got.score.shape)} for {list(expected.score.shape)}")
-    worst = float((expected.score - got.score).abs().nan_to_num(torch.inf).max()) if len(expected.score) else 0.0
-    _require(worst <= tolerance, f"{what} to agree within {tolerance:.2g}", f"scores {worst:.2g} apart")
+    for name in ("score", "baseline", "clarity"):  # a margin is score less baseline, and verdicts follow clarity too
+        apart = _largest_difference(getattr(expected, name), getattr(got, name))
+        _require(apart <= tolerance, f"{what} to agree within {tolerance:.2g}", f"{name} {apart:.2g} apart")
     _require(torch.equal(expected.route, got.route), f"{what} to agree", "other routes")
     ties = 0 if exact else 1  # rounding may turn a tie between two names
     _require(int((expected.label != got.label).sum()) <= ties, f"{what} to agree", "other labels")
+
+
+def _largest_difference(one: Tensor, other: Tensor) -> float:
+    apart = torch.where(one == other, 0.0, (one - other).abs()).nan_to_num(torch.inf)  # equal infinities are equal
+    return float(apart.max()) if len(apart) else 0.0
 
 
 def tolerance_of(score: Tensor) -> float:
@@ -238,7 +246,8 @@ def _first(count: int, detector: Detector[Any], z: Tensor) -> Reading:
     return Reading(*(part[:count] for part in detector.observe(detector.start(), z)[0]))
 
 
-def _observe_in_parts(detector: Detector[Any], z: Tensor, sizes: list[int]) -> tuple[Reading, Any]:
+def observe_in_parts(detector: Detector[Any], z: Tensor, sizes: list[int]) -> tuple[Reading, Any]:
+    """Return the readings of a stream that comes in calls of these sizes, and the state after the last one."""
     state, readings = detector.start(), []
     for part in z.split(sizes):
         reading, state = detector.observe(state, part)

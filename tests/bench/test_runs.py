@@ -2,7 +2,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from helpers import suite_files
 from unseen import bench, suites
 from unseen.bench import ResultFolder, Run, executors, list_runs, run_all, with_sweeps
-from unseen.detectors import Online, Reading
+from unseen.bench.execute import random_sizes
+from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.frozen import Frozen
 from unseen.errors import DataError, SettingError
 from unseen.metrics import auroc
@@ -62,14 +63,49 @@ class Lookahead(LearningOnline):
         return reading._replace(score=reading.score + (len(z) in (70, 80))), after
 
 
-class LateLookahead(LearningOnline):
-    """Use the length of a call from sample 100 on, behind the start that every seed is checked on."""
+class FutureBaseline(LearningOnline):
+    """Leave the score as it is and let the margin know the whole call."""
 
     def observe(self, state, z):
         reading, after = super().observe(state, z)
-        score = reading.score.clone()
-        score[100:] += len(z)
-        return reading._replace(score=score), after
+        return reading._replace(baseline=reading.score - reading.score[(z @ z.T).argmin(0)]), after
+
+
+class Count(NamedTuple):
+    seen: torch.Tensor
+
+
+class Counting(Detector[Count]):
+    """Count the samples; the cheats below use the count."""
+
+    name: ClassVar[str] = "counting"
+
+    def start(self):
+        return Count(torch.zeros(()))
+
+    def read(self, state, z):
+        return Reading.frozen(*(z @ self.labels.id_anchors.T).max(1))
+
+    def learn(self, state, z):
+        return self.counted(state.seen + torch.arange(len(z)), self.read(state, z)), Count(state.seen + len(z))
+
+    def counted(self, places, reading):
+        """Return a reading that knows the places of its samples."""
+        return reading
+
+
+class LateLookahead(Counting):
+    """Look one sample ahead from sample 300 on, behind all that the short streams of the checks can show."""
+
+    def counted(self, places, reading):
+        return reading._replace(score=torch.where(places < 300, reading.score, reading.score.roll(-1)))
+
+
+class TellsByPlace(Counting, Frozen):
+    """Claim to learn nothing: where the known ones come first, the place of a sample is the truth."""
+
+    def counted(self, places, reading):
+        return reading._replace(score=-places.to(reading.score))
 
 
 @pytest.fixture
@@ -195,7 +231,14 @@ def test_a_detector_whose_scores_depend_on_later_samples_is_refused(suite):
 
 
 @pytest.mark.parametrize(
-    ("cheat", "rule"), [("Whitening", "causal"), ("LengthBlending", "length-free"), ("Lookahead", "length-free")]
+    ("cheat", "rule"),
+    [
+        ("Whitening", "causal"),
+        ("LengthBlending", "length-free"),
+        ("Lookahead", "length-free"),
+        ("FutureBaseline", "causal"),
+        ("TellsByPlace", "order-free"),
+    ],
 )
 @pytest.mark.parametrize("execute", [bench.run_all, executors.on_device("cpu")])
 def test_a_cheating_detector_is_refused_by_the_name_of_the_rule_it_breaks(suite, cheat, rule, execute):
@@ -204,11 +247,19 @@ def test_a_cheating_detector_is_refused_by_the_name_of_the_rule_it_breaks(suite,
         list(execute(suite, runs) if execute is not bench.run_all else bench.run_all(suite, runs, workers=1))
 
 
-def test_half_of_the_first_stream_is_read_again_without_the_rest(tmp_path):
-    table = suite_files.write(tmp_path, known_images=240)
+def test_the_whole_of_the_first_stream_is_read_again_in_other_calls(tmp_path):
+    table = suite_files.write(tmp_path, known_images=400)
     long = suites.load(str(table), table.parent)
-    with pytest.raises(SettingError, match=r"keeps the rule 'length-free' .*:LateLookahead: "):
+    with pytest.raises(SettingError, match=r"keeps the rule 'blocking' .*:LateLookahead: "):
         rows_of(long, names=(f"{__name__}:LateLookahead",), seeds=1)
+
+
+@pytest.mark.parametrize(("samples", "calls"), [(0, 4), (1, 4), (3, 8), (100, 8)])
+def test_a_stream_is_cut_into_calls_that_cover_it(samples, calls):
+    sizes = random_sizes(samples, calls)
+    assert sum(sizes) == samples
+    assert len(sizes) == max(1, min(samples, calls))
+    assert samples == 0 or min(sizes) > 0
 
 
 def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):

@@ -4,17 +4,27 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from unseen.bench.experiment import finite
 from unseen.bench.jsonl import Row
 from unseen.bench.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
 from unseen.bench.version import code_version
-from unseen.checks import check_blocking, check_causal, check_length_free, require_same
+from unseen.checks import (
+    check_blocking,
+    check_causal,
+    check_length_free,
+    observe_in_parts,
+    random_vectors,
+    require_same,
+    tolerance_of,
+)
 from unseen.detectors import Detector, Online, OnlineID, Reading
 from unseen.detectors.posthoc import PostHoc, fit
 from unseen.errors import SettingError
@@ -25,6 +35,8 @@ from unseen.trial import Trial
 CPU = "cpu"
 CHECKED = 96  # samples at the start of every stream on which the rules are tried
 DIVIDED = 8  # of them are also observed one by one
+CALLS = 32  # into which the whole stream of the first seed is cut
+ROUNDING = 1e-13  # above what another shape of a matrix product changes in float64
 OF_VERDICTS = ("kept", "rejected", "balanced", "ece", "kept_first_200", "rejected_first_200")  # follow the threshold
 POINTS = 20  # of the curves over a stream
 
@@ -46,7 +58,7 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
         evaluation = oracle(detector, trial)
     else:
         evaluation = evaluate(detector, trial)
-        assert_own_start(detector, evaluation, run)
+        assert_own_stream(detector, evaluation, run)
     return to_result(suite, run, pool, order, evaluation, device=device)
 
 
@@ -58,7 +70,7 @@ def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunR
         assert_rules(detector, pool.z[order[:CHECKED]], run)
     evaluations = evaluate_many(detector, pool, orders)
     for run, evaluation in zip(runs, evaluations, strict=True):
-        assert_own_start(detector, evaluation, run)
+        assert_own_stream(detector, evaluation, run)
     return [
         to_result(suite, run, pool, order, evaluation, device=device)
         for run, order, evaluation in zip(runs, orders, evaluations, strict=True)
@@ -121,8 +133,8 @@ def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[
 
 def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
     """Return the indices of the samples in the order in which they arrive."""
-    if run.order == ANY_ORDER:
-        return torch.arange(len(pool.z))
+    if run.order == ANY_ORDER:  # not as the pool has them, known ones first: places would tell the truth
+        return pool.arrival("shuffled", run.seed)
     options: Mapping[str, object] = {}
     if run.order in SHIFTS:
         options = {"sets": [pool.sources.index(name) for name in run.sets]}
@@ -137,33 +149,57 @@ def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> 
     if run.seed:
         return
     exact, z = in_float64(detector, z[:CHECKED])
-    rules = (
+    rules = [
         ("causal", check_causal, z),
         ("length-free", check_length_free, z),
         ("blocking", check_blocking, z[:DIVIDED]),
-    )
+    ]
+    if run.order == ANY_ORDER:
+        rules.append(("order-free", _require_order_free, z))
     for rule, check, samples in rules:
         with _named_rule(run, rule):
             check(exact, samples)
 
 
-def assert_own_start(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
-    """Refuse a detector that reads the start of the stream otherwise when the rest of it does not follow.
+def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
+    """Refuse a detector that reads its stream otherwise when it comes in other calls, which end where none can look on.
 
-    The start is half of the stream for the first seed and CHECKED samples for the others. Learning may amplify
-    rounding, so that readings which differ are computed again in float64 before they count.
+    The first seed observes the whole stream again in CALLS calls of random lengths, the others the first CHECKED
+    samples without the rest. Learning may amplify rounding, so that readings which differ are computed again in
+    float64, and count up to the sample from which rounding alone changes them.
     """
     z = evaluation.trial.z
-    length = CHECKED if run.seed else max(CHECKED, len(z) // 2)
-    start = z[:length].to(detector.labels.id_anchors.device)
+    rule, sizes = ("length-free", [min(CHECKED, len(z))]) if run.seed else ("blocking", random_sizes(len(z), CALLS))
+    length, what = sum(sizes), f"{sum(sizes)} samples in {len(sizes)} of the stream's calls"
     with suppress(AssertionError):
-        alone = detector.observe(detector.start(), start)[0].cpu()
-        require_same(_first(length, evaluation.reading), alone, "the start alone")
+        again, _ = observe_in_parts(detector, z[:length].to(detector.labels.id_anchors.device), sizes)
+        require_same(_first(length, evaluation.reading), again.cpu(), what)
         return
     exact, z = in_float64(detector, z)
-    whole, alone = (exact.observe(exact.start(), part)[0] for part in (z, z[:length]))
-    with _named_rule(run, "length-free"):
-        require_same(_first(length, whole), alone, "the start of the stream alone")
+    whole, again = (observe_in_parts(exact, z[: sum(parts)], parts)[0] for parts in ([len(z)], sizes))
+    length = min(length, max(CHECKED, stable_length(exact, z, whole)))
+    with _named_rule(run, rule):
+        require_same(_first(length, whole), _first(length, again), what)
+
+
+def stable_length(detector: Detector[Any], z: Float[Tensor, "T d"], reading: Reading) -> int:
+    """Return how many samples are read before features moved by about their rounding give another reading."""
+    moved = normalize(z + ROUNDING * random_vectors(z), dim=-1)
+    apart = (detector.observe(detector.start(), moved)[0].score - reading.score).abs()
+    changed = (apart > tolerance_of(reading.score)).nonzero()
+    return int(changed[0]) if len(changed) else len(z)
+
+
+def random_sizes(samples: int, calls: int) -> list[int]:
+    """Return the lengths of calls into which a stream is cut at random places, the same ones every time."""
+    places = torch.randperm(max(samples - 1, 0), generator=torch.Generator().manual_seed(samples))[: calls - 1] + 1
+    ends = [0, *places.sort().values.tolist(), samples]
+    return [end - start for start, end in pairwise(ends)]
+
+
+def _require_order_free(detector: Detector[Any], z: Tensor) -> None:
+    straight, turned = (detector.observe(detector.start(), part)[0] for part in (z, z.flip(0)))
+    require_same(straight, Reading(*(part.flip(0) for part in turned)), "readings of samples in reverse order")
 
 
 def in_float64(detector: Detector[Any], z: Tensor) -> tuple[Detector[Any], Tensor]:
@@ -180,7 +216,8 @@ def _first(length: int, reading: Reading) -> Reading:
 RULES = {  # each is what the protocol says of a label-free line
     "causal": "no score depends on a later sample",
     "length-free": "no score depends on how long the stream is",
-    "blocking": "no score depends on how the stream is divided into calls",
+    "blocking": "no score depends on how the stream is divided into calls, or on what comes later in its call",
+    "order-free": "a method that never learns reads every sample by itself",
 }
 
 

@@ -25,7 +25,8 @@ RULE = (
     "A method may enter if it gets unit features in arrival order and nothing else, scores each sample before the next "
     "one arrives, reads the names that every line reads, and has one setting for all sets. "
     "`unseen bench --submit my_detector.py:Mine --features DIR` runs every check of `unseen.checks`, then the suites, "
-    "each of which tries the rules again on its own streams, and prints the line."
+    "each of which tries the rules again on its own streams, and prints the line. The checks see what a detector does "
+    "with what it is given; that its code looks for the truth nowhere else, a person reads."
 )
 
 
