@@ -19,7 +19,9 @@ from unseen.threshold.nodes import AT_NODES, NODES, counts
 CLEAR = 0.12  # clarity from which an image is almost surely known
 MARGIN_PER_CLARITY = 17.0  # nats by which the margins of known images grow with their clarity
 MARGIN_DEVIATION = 4.0  # of one margin around what its clarity lets expect
-UNKNOWN_ABOVE = 4.5  # nats by which margins of clear unknown images, at a clarity of 0, exceed those of all unknown ones
+UNKNOWN_ABOVE = (
+    4.5  # nats by which margins of clear unknown images, at a clarity of 0, exceed those of all unknown ones
+)
 MEAN_DEVIATION = 1.2  # of the mean margin of known images that clear ones tell, however many: label spaces differ
 ODD_SHARE, ODD_DEVIATION = 0.2, 6.0  # label spaces whose clarity is off, and how far that mean then is
 PURITY = {0.1: 0.05, 0.3: 0.1, 0.6: 0.15, 0.9: 0.2, 0.99: 0.5}  # share of known images among the clear ones, and prior
@@ -56,18 +58,14 @@ class ClearImages(NamedTuple):
         at_nodes = counts((margin - MARGIN_PER_CLARITY * clarity)[clear], weight[clear])
         return ClearImages(self.number + clear.sum(), self.at_nodes + at_nodes)
 
-    def log_likelihood(
-        self, unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]
-    ) -> Float[Tensor, "*U B A"]:
+    def log_likelihood(self, log_density: Float[Tensor, "N P B A"]) -> Float[Tensor, "*U B A"]:
         """Return the log-likelihood of each pair of mean margins, of unknown and known images; 0 without clear images.
 
         Some clear images may be unknown: then their margins have two modes. In some label spaces clarity is off: where
         all margins contradict it clearly, they count for more.
         """
         share = self.at_nodes / self.at_nodes.sum(-1, keepdim=True).clamp(min=1)
-        fit = (share @ log_density(unknown_mean, known_mean).flatten(1)).unflatten(
-            -1, (len(PURITY), len(unknown_mean), len(known_mean))
-        )
+        fit = (share @ log_density.flatten(1)).unflatten(-1, log_density.shape[1:])
         usual, odd = (self._log_posterior(fit, deviation) for deviation in (MEAN_DEVIATION, ODD_DEVIATION))
         either = torch.logaddexp(usual + math.log1p(-ODD_SHARE), odd + math.log(ODD_SHARE))
         return torch.where(self.number[..., None, None] > 0, either, 0.0)
@@ -80,9 +78,7 @@ class ClearImages(NamedTuple):
         return pairs - pairs.amax((-2, -1), keepdim=True) - variance.log() / 2
 
 
-def log_density(
-    unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]
-) -> Float[Tensor, "N P B A"]:
+def log_density(unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]) -> Float[Tensor, "N P B A"]:
     """Return the log density of the margins of clear images at a clarity of 0, at each node, for each purity."""
     node = torch.from_numpy(AT_NODES).to(known_mean)[:, None]
     known = _normal(node - known_mean, MARGIN_DEVIATION)[:, None, None, :]

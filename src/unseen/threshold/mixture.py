@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
+from unseen.threshold.clear import log_density as log_density_of_clear
 from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, used_nodes
 
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
@@ -183,18 +184,25 @@ def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tens
     weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
     used, density = used_nodes(at_nodes), on_device(at_nodes.device, log_density)
     fit = (weighted[..., used].float() @ density[used]).unflatten(-1, (len(KNOWN_SHARES), -1))
-    means = clear_fit(clear, on_device(at_nodes.device, sides).known_mean)
-    prior = on_device(at_nodes.device, hypotheses).log_prior.unflatten(0, (UNKNOWN, -1)) + means
+    prior = on_device(at_nodes.device, hypotheses).log_prior.unflatten(0, (UNKNOWN, -1)) + clear_fit(clear)
     fit += prior.flatten(-2).float().unsqueeze(-2)
     return fit.flatten(-2).softmax(-1).view_as(fit)
 
 
-def clear_fit(clear: ClearImages, known_mean: Float[Tensor, " A"]) -> Float[Tensor, "*U B A"]:
-    """Return how well each pair of distributions of unknown and known images fits the clear images."""
-    unknown = torch.tensor(UNKNOWN_MEAN.values).to(known_mean)
-    known = torch.tensor(KNOWN_MEAN.values).to(known_mean)
-    fit = clear.log_likelihood(unknown, known)
-    return fit.repeat_interleave(len(UNKNOWN_DEVIATION.values), -2)[..., torch.searchsorted(known, known_mean)]
+@cache
+def clear_log_density() -> Float[Tensor, "N P B A"]:
+    """Return the log density of clear images at each node, for each purity and each two means that are tried."""
+    tried = (torch.tensor(prior.values, dtype=torch.float64) for prior in (UNKNOWN_MEAN, KNOWN_MEAN))
+    return log_density_of_clear(*tried)
+
+
+def clear_fit(clear: ClearImages) -> Float[Tensor, "*U B A"]:
+    """Return how well each distribution of unknown images with each of known ones fits the clear images."""
+    device = clear.number.device
+    fit = clear.log_likelihood(on_device(device, clear_log_density))
+    known = torch.tensor(KNOWN_MEAN.values, dtype=torch.float64, device=device)
+    place = torch.searchsorted(known, on_device(device, sides).known_mean)
+    return fit.repeat_interleave(len(UNKNOWN_DEVIATION.values), -2)[..., place]
 
 
 def known_share(recent: Float[Tensor, "*U N"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U 1"]:
@@ -251,7 +259,7 @@ def fit_mixture(
     fitted in one pass over the hypotheses, which costs little more than one of them. That pass runs where `at_nodes`
     is; `recent` and the result are in host memory.
     """
-    clear = clear or ClearImages.none()
+    clear = (clear or ClearImages.none()).to(at_nodes.device)
     known, unknown = expected(at_nodes, clear)
     reached, highest = (margin_reached(known, share) for share in (recall, max(2 * recall - 1, 0.0)))
     ratio = likelihood_ratio(known, unknown)
