@@ -52,6 +52,19 @@ def test_a_state_of_the_detector_default_of_version_0_1_is_refused(old_space):
         Session.load(FOLDER / "default.safetensors", old_space)
 
 
+def test_sums_of_clear_images_as_older_files_have_them_are_left_out(tmp_path, labels):
+    session, path = Session(labels), tmp_path / "state.safetensors"
+    session.observe(stream(labels, 30))
+    session.save(path)
+    tensors, header = load_tensors(path, kind="state")
+    older = {name: part for name, part in tensors.items() if not name.startswith("threshold.clear.")}
+    older |= {f"threshold.clear.{part}": torch.ones(()).double() for part in ("clear", "weight", "at_zero")}
+    save_tensors(path, older, kind="state", header=header)
+    back = Session.load(path, labels)
+    assert back.threshold == session.threshold
+    assert int(back.snapshot.threshold.clear.number) == 0
+
+
 def test_a_state_of_a_later_version_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     save_tensors(path, {}, kind="state", header=json.dumps({"version": 99}))

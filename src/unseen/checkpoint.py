@@ -17,6 +17,7 @@ KIND = "state"
 VERSION = 3  # of the file; unseen 0.1 wrote no version, 2 had no reservoir
 OLD_WORDS = 1  # the last version whose states and settings have other names
 RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
+UNUSED = {("threshold", f"clear.{part}") for part in ("clear", "weight", "at_zero")}  # parts that older files have
 DEFAULT_EVERY = {64: 128}  # samples between two updates of a threshold: the default of 0.1, and today's
 
 
@@ -76,7 +77,8 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
 def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Return the states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
     return {
-        name: {field: part for field, part in flat(fresh.get(name)).items() if _is_new(name, field)} | tensors
+        name: {field: part for field, part in flat(fresh.get(name)).items() if _is_new(name, field)}
+        | {field: part for field, part in tensors.items() if (name, field) not in UNUSED}
         for name, tensors in found.states.items()
     }
 

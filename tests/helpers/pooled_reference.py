@@ -111,7 +111,7 @@ class Reference:
 
     def naming(self, logit: float, name: int, added: tuple[float, float, float]) -> float:
         start, learned, images = added
-        return logit + start + images / (images + 32) * (learned - start) - 0.25 * math.log1p(self.votes[name] / 5)
+        return logit + start + images / (images + 32) * (learned - start) - 0.5 * math.log1p(self.votes[name] / 5)
 
     def frozen(self, z: Tensor) -> Frozen:
         known, negative = (a @ z / 0.01 for a in self.anchors)

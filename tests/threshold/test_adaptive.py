@@ -9,7 +9,8 @@ from unseen import Session, suites
 from unseen.detectors import NegLabel, PooledEvidence
 from unseen.errors import SettingError
 from unseen.threshold import Adaptive, Fixed
-from unseen.threshold.mixture import NODES, fit_mixture
+from unseen.threshold.mixture import fit_mixture
+from unseen.threshold.nodes import NODES
 
 
 @pytest.mark.parametrize("recall", [0.0, 1.0, 1.5])

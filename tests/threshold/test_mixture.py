@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.margins import gumbel, normal
-from unseen.threshold import mixture
+from unseen.threshold import mixture, nodes
 from unseen.threshold.clear import ClearImages
-from unseen.threshold.mixture import HIGHEST, LOWEST, NODES, STEP, MixtureFit
+from unseen.threshold.mixture import MixtureFit
+from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP
 
 
 def fit(margins: Tensor, recall: float = 0.95) -> MixtureFit:
-    nodes = mixture.counts(margins)
-    return mixture.fit_mixture(nodes, nodes, recall)
+    at_nodes = nodes.counts(margins)
+    return mixture.fit_mixture(at_nodes, at_nodes, recall)
 
 
 def accepted(margins: Tensor, threshold: Tensor) -> float:
@@ -25,27 +26,27 @@ def accepted(margins: Tensor, threshold: Tensor) -> float:
 
 
 def test_counts_divide_a_margin_between_its_neighbours():
-    nodes = mixture.counts(torch.tensor([LOWEST, 0.1, HIGHEST - 0.1, HIGHEST, 1e9, -1e9], dtype=torch.float64))
-    assert len(nodes) == NODES
-    assert float(nodes.sum()) == pytest.approx(6)
+    at_nodes = nodes.counts(torch.tensor([LOWEST, 0.1, HIGHEST - 0.1, HIGHEST, 1e9, -1e9], dtype=torch.float64))
+    assert len(at_nodes) == NODES
+    assert float(at_nodes.sum()) == pytest.approx(6)
     at_zero = round(-LOWEST / STEP)
-    assert nodes[at_zero : at_zero + 2].tolist() == pytest.approx([0.8, 0.2])
-    assert float(nodes[0]) == pytest.approx(2)
-    assert float(nodes[-1]) == pytest.approx(2.8)
+    assert at_nodes[at_zero : at_zero + 2].tolist() == pytest.approx([0.8, 0.2])
+    assert float(at_nodes[0]) == pytest.approx(2)
+    assert float(at_nodes[-1]) == pytest.approx(2.8)
 
 
 def test_counts_sum_the_weights_of_margins():
     margins, weight = normal(50, 3, 7), torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    nodes = mixture.counts(margins, weight)
-    assert float(nodes.sum()) == pytest.approx(float(weight.sum()))
-    expected = sum(w * mixture.counts(m[None]) for m, w in zip(margins, weight, strict=True))
-    torch.testing.assert_close(nodes, expected)
+    at_nodes = nodes.counts(margins, weight)
+    assert float(at_nodes.sum()) == pytest.approx(float(weight.sum()))
+    expected = sum(w * nodes.counts(m[None]) for m, w in zip(margins, weight, strict=True))
+    torch.testing.assert_close(at_nodes, expected)
 
 
 @given(margin=st.floats(-1e9, 1e9))
 def test_interpolate_gives_back_a_linear_table_and_clamps_beyond_its_ends(margin):
     table = torch.linspace(LOWEST, HIGHEST, NODES, dtype=torch.float64)
-    found = mixture.interpolate(table, torch.tensor([margin], dtype=torch.float64))
+    found = nodes.interpolate(table, torch.tensor([margin], dtype=torch.float64))
     assert float(found) == pytest.approx(min(HIGHEST, max(LOWEST, margin)), abs=1e-6)
 
 
@@ -66,7 +67,7 @@ def test_every_hypothesis_is_a_distribution():
 @pytest.mark.parametrize("recall", [0.0, 0.3, 0.8, 0.95, 0.99])
 def test_the_wanted_share_of_known_images_reaches_a_margin(recall):
     known = mixture.sides().known.T.float().double()
-    margin, edges = mixture.margin_reached(known, recall), mixture.LOWEST + mixture.STEP * (torch.arange(NODES) + 0.5)
+    margin, edges = mixture.margin_reached(known, recall), nodes.LOWEST + nodes.STEP * (torch.arange(NODES) + 0.5)
     passed = [float(np.interp(one, edges, row.cumsum(0))) for one, row in zip(margin, known, strict=True)]
     assert passed == pytest.approx([1 - recall] * len(passed), abs=1e-6)
 
@@ -74,12 +75,12 @@ def test_the_wanted_share_of_known_images_reaches_a_margin(recall):
 @given(margin=st.floats(-60, 60))
 def test_a_table_is_interpolated_as_margins_are_divided_between_nodes(margin):
     table, one = normal(NODES, 0, 1), torch.tensor([margin], dtype=torch.float64)
-    assert float(mixture.interpolate(table, one)) == pytest.approx(float(mixture.counts(one) @ table), abs=1e-7)
+    assert float(nodes.interpolate(table, one)) == pytest.approx(float(nodes.counts(one) @ table), abs=1e-7)
 
 
 def test_the_posterior_finds_both_modes():
     margins = torch.cat([normal(1000, 9, 5.4), gumbel(1000, -6, 3)])
-    weight, grid = mixture.posterior(mixture.counts(margins), ClearImages.none()).double(), mixture.hypotheses()
+    weight, grid = mixture.posterior(nodes.counts(margins), ClearImages.none()).double(), mixture.hypotheses()
     assert float(weight.sum()) == pytest.approx(1)
     of_shapes = weight.sum(0)
     assert float(of_shapes @ grid.unknown_mean) == pytest.approx(-6, abs=1)
@@ -118,7 +119,7 @@ def test_the_share_of_known_images_is_estimated_from_recent_margins(share):
     pick &= (grid.unknown_mean == -6) & (grid.unknown_deviation == 2.5)
     ratio = mixture.likelihood_ratio(*(side[:, pick].squeeze(1) for side in cells))
     drawn = torch.cat([normal(round(2000 * share), 9.5, 5.1), gumbel(round(2000 * (1 - share)), -6, 2.5)])
-    assert float(mixture.known_share(mixture.counts(drawn), ratio)) == pytest.approx(share, abs=0.05)
+    assert float(mixture.known_share(nodes.counts(drawn), ratio)) == pytest.approx(share, abs=0.05)
     assert float(mixture.known_share(torch.zeros(NODES, dtype=torch.float64), ratio)) == 0.5
 
 
@@ -156,7 +157,7 @@ def test_images_far_above_the_unknown_are_known_with_near_certainty(share):
     known = normal(round(5000 * share), 9, 5.4)
     found = fit(torch.cat([known, gumbel(5000 - len(known), -6, 3)]))
     for margin, least in ((12.0, 0.94), (36.0, 0.97)):
-        assert float(mixture.interpolate(found.probability, torch.tensor([margin]))) > least
+        assert float(nodes.interpolate(found.probability, torch.tensor([margin]))) > least
 
 
 @pytest.mark.parametrize("value", [-1e6, -3.0, 0.0, 3.0, 1e6])
@@ -166,7 +167,7 @@ def test_identical_margins_give_a_finite_threshold(value):
 
 def test_several_counts_are_fitted_as_each_by_itself():
     at_nodes = torch.stack(
-        [mixture.counts(normal(count, 7, 5)) for count in (3, 40, 900)] + [torch.zeros(NODES).double()]
+        [nodes.counts(normal(count, 7, 5)) for count in (3, 40, 900)] + [torch.zeros(NODES).double()]
     )
     together = mixture.fit_mixture(at_nodes, at_nodes / 2, 0.9)
     alone = [mixture.fit_mixture(row, row / 2, 0.9) for row in at_nodes]

@@ -16,7 +16,8 @@ from torch import Tensor
 from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, ThresholdRule, check_recall
 from unseen.threshold.clear import ClearImages
-from unseen.threshold.mixture import NODES, counts, fit_mixture, interpolate, interpolate_few
+from unseen.threshold.mixture import fit_mixture
+from unseen.threshold.nodes import NODES, counts, interpolate, interpolate_few
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
 TOGETHER = 32  # updates that are fitted in one pass over the hypotheses

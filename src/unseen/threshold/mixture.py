@@ -10,17 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
+from unseen.threshold.clear import log_density as log_density_of_clear
+from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, used_nodes
 
-STEP = 0.5  # nats between nodes; a margin is divided between the two beside it
-LOWEST, HIGHEST = -24.0, 36.0
-NODES = round((HIGHEST - LOWEST) / STEP) + 1
-AT_NODES = LOWEST + STEP * np.arange(NODES)  # the margin of each node
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
@@ -32,7 +29,6 @@ RARE = 0.02  # a shape that is less likely than this at some mean is not tried t
 LEAST_PROBABILITY = 0.08  # an image that is known with less than this is called unknown, whatever recall is wanted
 TELLING = 32.0  # clear images after which that rule counts half where it loses more than twice as many as wanted
 SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
-Array = np.ndarray[Any, Any]
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
 
@@ -183,57 +179,30 @@ def on_device(device: torch.device, make: Callable[..., Any], *arguments: float)
     return table.to(device) if isinstance(table, Tensor) else type(table)(*(part.to(device) for part in table))
 
 
-def place(margins: Float[Tensor, " n"]) -> tuple[Array, Array]:
-    """Return the node left of each margin, and how far the margin lies towards the next, from 0 to 1."""
-    position = (margins.double().numpy() / STEP - LOWEST / STEP).clip(0, NODES - 1 - 1e-9)
-    left = position.astype(np.int64)
-    return left, position - left
-
-
-def counts(
-    margins: Float[Tensor, " n"],
-    weight: Float[Tensor, "*w n"] | None = None,
-    group: Array | None = None,
-) -> Float[Tensor, "*w N"]:
-    """Return the weight of the margins at each node, each divided linearly between its two neighbours.
-
-    Divided, not rounded to one of them, so that a rounding error moves the threshold by as little. With `group`, the
-    number of a group from 0 on for each margin, the result is [*w, groups, N].
-    """
-    left, part = place(margins)
-    groups = 1 if group is None else int(group[-1]) + 1
-    left, size = left if group is None else left + NODES * group, NODES * groups
-    weights = np.ones((1, len(part))) if weight is None else weight.numpy().reshape(-1, len(part))
-    nodes = [np.bincount(left, one * (1 - part), size) + np.bincount(left + 1, one * part, size) for one in weights]
-    shape = *(() if weight is None else weight.shape[:-1]), *(() if group is None else (groups,)), NODES
-    return torch.from_numpy(np.stack(nodes).reshape(shape))
-
-
-def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return the value of a table over the nodes at each margin."""
-    return torch.from_numpy(interpolate_few(table, margins.double().numpy()))
-
-
-def interpolate_few(table: Float[Tensor, " N"], margins: Array) -> Array:
-    """Return what `interpolate` does, of and as an array."""
-    return np.interp(margins, AT_NODES, table.numpy())
-
-
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
     weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
     used, density = used_nodes(at_nodes), on_device(at_nodes.device, log_density)
     fit = (weighted[..., used].float() @ density[used]).unflatten(-1, (len(KNOWN_SHARES), -1))
-    means = clear.log_likelihood_of_mean(on_device(at_nodes.device, sides).known_mean)
-    prior = on_device(at_nodes.device, hypotheses).log_prior.unflatten(0, (UNKNOWN, -1)) + means.unsqueeze(-2)
+    prior = on_device(at_nodes.device, hypotheses).log_prior.unflatten(0, (UNKNOWN, -1)) + clear_fit(clear)
     fit += prior.flatten(-2).float().unsqueeze(-2)
     return fit.flatten(-2).softmax(-1).view_as(fit)
 
 
-def used_nodes(at_nodes: Float[Tensor, "*U N"]) -> slice:
-    """Return the range of nodes with a margin: only these rows of the hypotheses are read."""
-    found = at_nodes.reshape(-1, NODES).any(0).nonzero().flatten().tolist() or [0]
-    return slice(found[0], found[-1] + 1)
+@cache
+def clear_log_density() -> Float[Tensor, "N P B A"]:
+    """Return the log density of clear images at each node, for each purity and each two means that are tried."""
+    tried = (torch.tensor(prior.values, dtype=torch.float64) for prior in (UNKNOWN_MEAN, KNOWN_MEAN))
+    return log_density_of_clear(*tried)
+
+
+def clear_fit(clear: ClearImages) -> Float[Tensor, "*U B A"]:
+    """Return how well each distribution of unknown images with each of known ones fits the clear images."""
+    device = clear.number.device
+    fit = clear.log_likelihood(on_device(device, clear_log_density))
+    known = torch.tensor(KNOWN_MEAN.values, dtype=torch.float64, device=device)
+    place = torch.searchsorted(known, on_device(device, sides).known_mean)
+    return fit.repeat_interleave(len(UNKNOWN_DEVIATION.values), -2)[..., place]
 
 
 def known_share(recent: Float[Tensor, "*U N"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U 1"]:
@@ -290,12 +259,12 @@ def fit_mixture(
     fitted in one pass over the hypotheses, which costs little more than one of them. That pass runs where `at_nodes`
     is; `recent` and the result are in host memory.
     """
-    clear = clear or ClearImages.none()
+    clear = (clear or ClearImages.none()).to(at_nodes.device)
     known, unknown = expected(at_nodes, clear)
     reached, highest = (margin_reached(known, share) for share in (recall, max(2 * recall - 1, 0.0)))
     ratio = likelihood_ratio(known, unknown)
     probability = probability_of(known_share(recent, ratio), ratio)
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
-    trusted = (clear.clear / (clear.clear + TELLING)).cpu()
+    trusted = (clear.number / (clear.number + TELLING)).cpu()
     likely -= trusted * (likely - highest).clamp(min=0)
     return MixtureFit(torch.where(at_nodes.cpu().any(-1), torch.maximum(reached, likely), reached), probability)

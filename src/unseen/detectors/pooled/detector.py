@@ -59,7 +59,7 @@ class PooledEvidence(Detector[PooledState]):
 
     tau: float = 0.01
     popularity: float = 1.5  # how much of the popularity of a name is taken out of the margin
-    naming_popularity: float = 0.25  # the same where an image is named
+    naming_popularity: float = 0.5  # the same where an image is named
 
     name: ClassVar[str] = "pooled"
     terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
