@@ -185,3 +185,13 @@ def test_an_address_of_the_web_is_told_to_be_downloaded(monkeypatch):
     monkeypatch.setattr(RemotePath, "exists", lambda self: False)
     with pytest.raises(DataError, match="/photos; download the images first"):
         find_images("https://example.com/photos")
+
+
+def test_of_files_in_a_folder_only_paths_are_held(tmp_path):
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(b"not decoded")
+    found = find_images(tmp_path)
+    assert isinstance(found, sources.FoundEntries)
+    assert found.found == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+    assert list(found.keys) == [entry.path for entry in found] == [entry.path for entry in found[:]]
+    assert found[1].identity == next(iter(found[1:])).identity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -214,4 +214,5 @@ class DetectRun(StreamRun):
 
 def _width(entries: Iterable[Entry]) -> int:
     """Return the width of the column for the keys."""
-    return max((len(entry.path) for entry in entries), default=0) if isinstance(entries, list) else output.WIDEST
+    keys = entries.keys if isinstance(entries, FoundEntries) else (entry.path for entry in entries)
+    return max(map(len, keys), default=0) if isinstance(entries, Sequence) else output.WIDEST

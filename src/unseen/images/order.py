@@ -1,7 +1,7 @@
 """Put images into the order in which a stream should meet them."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -17,17 +17,17 @@ def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entr
     check_choice("an order", order, ORDERS)
     if order == "name":
         return entries
-    if not isinstance(entries, list):
+    if not isinstance(entries, Sequence):
         raise SettingError(f"expected --order name for a video, got {order}; its frames come in their own order")
     return ORDERS[order](entries)
 
 
-def by_time(entries: list[Entry]) -> list[Entry]:
+def by_time(entries: Sequence[Entry]) -> list[Entry]:
     """Return the oldest first: when the camera says it was taken, else when the file was last changed."""
     return sorted(entries, key=lambda entry: capture_time(Path(entry.path)))
 
 
-def shuffle(entries: list[Entry]) -> list[Entry]:
+def shuffle(entries: Sequence[Entry]) -> list[Entry]:
     """Return a random order that depends on nothing but the number of entries."""
     return random.Random(0).sample(entries, len(entries))
 
@@ -50,4 +50,4 @@ def _camera_time(path: Path) -> float:
     return datetime.strptime(written, "%Y:%m:%d %H:%M:%S").timestamp()
 
 
-ORDERS: Mapping[str, Callable[[list[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffle}
+ORDERS: Mapping[str, Callable[[Sequence[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffle}

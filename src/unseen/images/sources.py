@@ -8,10 +8,11 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from unseen.errors import DataError, SettingError
 from unseen.images.decode import decode_file
@@ -29,6 +30,7 @@ VIDEO_SUFFIXES = frozenset({".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".m
 LIST_SUFFIXES = frozenset({".txt", ".lst"})
 ARCHIVE_SUFFIXES = TABLE_SUFFIXES | {".tar"}
 COMPRESSED_SUFFIXES = frozenset({".tgz", ".gz", ".zip"})
+NOT_PICTURES = VIDEO_SUFFIXES | LIST_SUFFIXES | ARCHIVE_SUFFIXES | COMPRESSED_SUFFIXES
 WEB = ("http://", "https://")  # a page is no folder, even where a single file could be read
 WORKERS = min(8, os.cpu_count() or 1)
 
@@ -71,8 +73,9 @@ def find_images(source: Source, *, root: str | Path | None = None, stride: int =
     paths = [path for one in found for path in one.paths]
     if any(path.suffix.lower() in VIDEO_SUFFIXES for path in paths):
         return (entry for path in paths for entry in _entries(path, root, stride))
-    entries = FoundEntries(entry for path in paths for entry in _entries(path, root, stride))
-    entries.others = sum(one.others for one in found)
+    entries = FoundEntries(
+        [entry for path in paths for entry in _lean_entries(path, root, stride)], sum(one.others for one in found)
+    )
     if not entries:
         named = ", ".join(map(str, sources)) or "no source"
         raise DataError(
@@ -106,10 +109,30 @@ def _decode_ahead(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:
         pool.shutdown(cancel_futures=True)
 
 
-class FoundEntries(list[Entry]):
-    """Pictures that were found, and how many other files lie in the same folders."""
+@dataclass(frozen=True)
+class FoundEntries(Sequence[Entry]):
+    """Pictures that were found, and how many other files lie in the same folders.
 
+    Of a file only the path is held, some hundred bytes: a folder may have millions of them.
+    """
+
+    found: list[str | Entry]
     others: int = 0
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """Return what the pictures are called, without a look at the files."""
+        return (key_of(one) if isinstance(one, str) else one.path for one in self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        return list(map(_entry, self.found[index])) if isinstance(index, slice) else _entry(self.found[index])
 
 
 class FoundPaths(NamedTuple):
@@ -177,6 +200,16 @@ def _entries(path: Location, root: str | Path | None, stride: int) -> Iterator[E
         raise DataError(f"expected an uncompressed .tar, got {path.name}; unpack it first: images hardly compress")
     else:
         yield _file_entry(path)
+
+
+def _lean_entries(path: Location, root: str | Path | None, stride: int) -> Iterator[str | Entry]:
+    """Yield the pictures of a file; a local file that is one by its path only."""
+    is_picture = isinstance(path, Path) and path.suffix.lower() not in NOT_PICTURES
+    return iter([str(path)]) if is_picture else _entries(path, root, stride)
+
+
+def _entry(found: str | Entry) -> Entry:
+    return _file_entry(Path(found)) if isinstance(found, str) else found
 
 
 def _file_entry(path: Location, label: str | None = None) -> Entry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -246,17 +245,19 @@ class Adaptive(ThresholdRule[MarginHistory]):
         (margin, clarity), number = columns.T.contiguous(), np.arange(first + 1.0, ends[-1] + 1)
         weight = torch.from_numpy(np.stack([number, np.exp((number - np.repeat(ends, sizes)) / RECENT)]))
         gained = counts(margin, weight, np.repeat(np.arange(len(ends)), sizes))
-        nothing, histories = torch.zeros_like(state.waiting), []
-        for row, (start, stop) in enumerate(itertools.pairwise(np.cumsum([0, *sizes]).tolist())):
-            state = state._replace(
-                seen=torch.full_like(state.seen, ends[row]),
-                counts=state.counts + gained[0, row],
-                recent=state.recent * math.exp(-(stop - start) / RECENT) + gained[1, row],
-                clear=state.clear.after(margin[start:stop], clarity[start:stop], weight[0, start:stop]),
-                waiting=nothing,
-                pending=torch.zeros_like(state.pending),
+        counted = np.cumsum([state.counts.numpy(), *gained[0].numpy()], axis=0)[1:]
+        recent, clear, start = state.recent.numpy(), state.clear, 0
+        nothing, no_margins, histories = torch.zeros_like(state.waiting), torch.zeros_like(state.pending), []
+        for row, size in enumerate(sizes.tolist()):
+            rows, start = slice(start, start + size), start + size
+            recent = recent * math.exp(-size / RECENT) + gained[1, row].numpy()
+            clear = clear.after(margin[rows], clarity[rows], weight[0, rows])
+            seen, at_nodes, late = map(torch.from_numpy, (np.array(ends[row]), counted[row], recent))
+            histories.append(
+                state._replace(
+                    seen=seen, counts=at_nodes, recent=late, clear=clear, waiting=nothing, pending=no_margins
+                )
             )
-            histories.append(state)
         return histories
 
     def _updates(self, histories: list[MarginHistory], device: torch.device) -> Iterator[MarginHistory]:

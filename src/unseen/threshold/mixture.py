@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -207,15 +208,15 @@ def clear_fit(clear: ClearImages) -> Float[Tensor, "*U B A"]:
 
 def known_share(recent: Float[Tensor, "*U N"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U 1"]:
     """Return the share of known images among recent margins, given where both kinds lie (expectation maximisation)."""
-    share = recent.new_full((*recent.shape[:-1], 1), 0.5)
-    count = recent.sum(-1, keepdim=True) + 2 * SHARE_SAMPLES
+    at_nodes, ratios, share = recent.numpy(), ratio.numpy(), np.full((*recent.shape[:-1], 1), 0.5)
+    count = at_nodes.sum(-1, keepdims=True) + 2 * SHARE_SAMPLES
     for _ in range(SHARE_ROUNDS):
-        share = ((recent * probability_of(share, ratio)).sum(-1, keepdim=True) + SHARE_SAMPLES) / count
-    return share
+        share = ((at_nodes * probability_of(share, ratios)).sum(-1, keepdims=True) + SHARE_SAMPLES) / count
+    return torch.from_numpy(share)
 
 
-def probability_of(share: Float[Tensor, "*U 1"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U N"]:
-    """Return the probability that an image at each node is known."""
+def probability_of(share: Any, ratio: Any) -> Any:
+    """Return the probability [*U, N] that an image at each node is known, given shares [*U, 1]; arrays or tensors."""
     odds = share * ratio
     return odds / (odds + (1 - share))
 

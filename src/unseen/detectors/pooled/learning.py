@@ -101,10 +101,9 @@ class Learning:
         return pending._replace(samples=map_state(lambda rows, new: placed(rows, new, earlier), pending.samples, more))
 
     def _update(self, samples: SampleRows) -> None:
-        sums = self.state.sums if self._owns_sums else map_state(torch.clone, self.state.sums)
-        before = self.seen - len(samples.z)
+        sums, before = self.state.sums, self.seen - len(samples.z)
         samples, learned = new_samples(samples, self.state.learned)
-        sums.add_(samples, before)
+        sums = sums.add_(samples, before) if self._owns_sums else sums.updated(samples, before)
         self._owns_sums = True
         self.state = self.state._replace(sums=sums, learned=learned, fitted=Fitted.of(sums, self.seen, self.labels))
 

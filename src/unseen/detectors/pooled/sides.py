@@ -42,14 +42,11 @@ class SideSums(NamedTuple):
 
     def updated(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
         """Return the sums after some images."""
-        return map_state(torch.clone, self).add_(weight, z, margin)
+        return map_state(torch.add, self, side_sums(weight, z, margin))
 
     def add_(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
-        """Add images to these sums, which must be the caller's own; outer products in the precision of the images."""
-        weighted = (weight.to(z.dtype).unsqueeze(2) * z).transpose(0, 1).flatten(1)
-        gram, z = (weighted.T @ z).view_as(self.gram), z.double()
-        gained = SideSums(weight.sum(1), weight @ z, gram, weight @ margin, (weight * margin) @ z)
-        for total, more in zip(self, gained, strict=True):
+        """Add images to these sums, which must be the caller's own."""
+        for total, more in zip(self, side_sums(weight, z, margin), strict=True):
             total += more
         return self
 
@@ -59,6 +56,13 @@ class SideSums(NamedTuple):
         if start is not None:
             overall = (self.image.sum(0) + START_SAMPLES * start) / (self.weight.sum() + START_SAMPLES)
         return (self.image + START_SAMPLES * overall) / (self.weight + START_SAMPLES).unsqueeze(1)
+
+
+def side_sums(weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
+    """Return the sums over some images; outer products in the precision of the images."""
+    weighted = (weight.to(z.dtype).unsqueeze(2) * z).transpose(0, 1).flatten(1)
+    gram, z = (weighted.T @ z).view(2, z.shape[1], z.shape[1]), z.double()
+    return SideSums(weight.sum(1), weight @ z, gram, weight @ margin, (weight * margin) @ z)
 
 
 class Direction(NamedTuple):

@@ -134,7 +134,13 @@ class Sums(NamedTuple):
 
     def updated(self, samples: SampleRows, seen: int | Int[Tensor, ""]) -> Sums:
         """Return the sums after `samples`; `seen` came before them."""
-        return map_state(torch.clone, self).add_(samples, int(seen))
+        weight = side_weights(samples.margin)
+        names = self.known.updated(*samples.known, samples.z), self.negative.updated(*samples.negative, samples.z)
+        votes = self.votes.index_add(0, samples.known.name[:, 0], weight[1])
+        sides = self.sides.updated(weight, samples.z, samples.margin)
+        if int(seen) < FIRST_DIRECTION:
+            return Sums(*names, votes, sides, map_state(torch.clone, self.predictions))
+        return Sums(*names, votes, sides, self.predictions.updated(weight, samples.predicted, seen))
 
     def add_(self, samples: SampleRows, seen: int, *, count: Tensor | None = None) -> Sums:
         """Add samples to these sums, which must be the caller's own; `count` is `seen` where a GPU counts."""
