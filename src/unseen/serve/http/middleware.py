@@ -43,6 +43,7 @@ CODE_HEADER = b"x-error-code"
 REFUSAL = 0.5  # seconds after which a caller over its rate is told so
 PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
+HELD_BY = "unseen.held_by"  # where a request's scope has the task that holds its body after it was answered
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
 
@@ -220,8 +221,9 @@ class BodyLimitMiddleware(HTTPMiddleware):
         self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests", code="bytes")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request with a limited body, whose bytes count until it is answered."""
-        body = LimitedBody(receive, self.limits, partial(self.bytes.take, scope.get(OWNER, "")))
+        """Serve one request with a limited body, whose bytes count until nobody holds them."""
+        owner = scope.get(OWNER, "")
+        body = LimitedBody(receive, self.limits, partial(self.bytes.take, owner))
         try:
             check_size(claimed_size(scope), self.limits)
         except ServiceError as error:
@@ -229,7 +231,11 @@ class BodyLimitMiddleware(HTTPMiddleware):
         try:
             await self.app(scope, body, send)
         finally:
-            self.bytes.give_back(scope.get(OWNER, ""), body.size)
+            task: asyncio.Task[object] | None = scope.get(HELD_BY)
+            if task is None or task.done():
+                self.bytes.give_back(owner, body.size)
+            else:
+                task.add_done_callback(lambda _: self.bytes.give_back(owner, body.size))
 
 
 class LimitedBody:
