@@ -14,6 +14,7 @@ from unseen.features import load_features
 from unseen.labels import Examples
 from unseen.serve.http import bodies, schema
 from unseen.serve.http.bodies import FORM
+from unseen.serve.http.forms import Form
 from unseen.serve.http.middleware import HELD_BY
 from unseen.serve.http.service import Service
 from unseen.serve.stream.config import StreamConfig
@@ -39,12 +40,13 @@ class Creation(NamedTuple):
         return digest.hexdigest()
 
 
-async def read_creation(request: Request, service: Service) -> Creation:
+async def read_creation(request: Request, service: Service, owner: str) -> Creation:
     """Return what a request to create a stream asks for."""
     if bodies.media_type(request) != FORM:
         creation = Creation(await bodies.read_json(request, schema.StreamBody, service.limits))
     else:
-        form = await bodies.read_form(request, service.limits)
+        parsers = service.store.threads.parsers.executor(owner)
+        form = await bodies.read_form(request, service.limits, parsers)
         wanted = bodies.parse_json(form.texts.get("stream", "{}"), schema.StreamBody)
         creation = Creation(wanted, single_file(form, "space"), single_file(form, "examples"))
     given = (creation.wanted.names, creation.wanted.space, creation.upload)
@@ -53,7 +55,7 @@ async def read_creation(request: Request, service: Service) -> Creation:
     return creation
 
 
-def single_file(form: bodies.Form, field: str) -> bytes | None:
+def single_file(form: Form, field: str) -> bytes | None:
     """Return the file in a field of a form, None where there is none."""
     files = form.files.get(field, [])
     if len(files) > 1:
@@ -63,7 +65,7 @@ def single_file(form: bodies.Form, field: str) -> bytes | None:
 
 async def start(service: Service, owner: str, request: Request) -> Job:
     """Return the job that creates the stream a request asks for; the same request sent twice gets the same job."""
-    creation = await read_creation(request, service)
+    creation = await read_creation(request, service, owner)
     key = bodies.idempotency_key(request)
     name = f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.{creation.digest}" if key else ""
     refuse_other_request(service, owner, name)
