@@ -121,6 +121,13 @@ def test_a_kept_connection_may_be_idle_longer_than_a_header_may_take(server):
             time.sleep(1.3)
 
 
+def test_a_flood_of_health_checks_is_slowed_and_never_refused(tmp_path):
+    with Server(tmp_path / "data", limits=Limits(reads=2)) as calm, httpx.Client(base_url=calm.url) as client:
+        started = time.perf_counter()
+        assert {client.get("/healthz").status_code for _ in range(10)} == {200}
+        assert time.perf_counter() - started > 1
+
+
 def test_idle_connections_make_room_for_requests(server, remotes):
     with contextlib.ExitStack() as stack:
         for _ in range(60):

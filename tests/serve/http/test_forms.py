@@ -66,11 +66,11 @@ def test_too_many_files_are_refused():
 
 
 @pytest.fixture
-def client(tmp_path):
+def opened(tmp_path):
     service = Service(Settings(tmp_path, encoder=None))
     with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
-        client.stream_id = service.store.create(LABELS, StreamConfig("", "", "*", "mcm")).config.id
-        yield client
+        id = service.store.create(LABELS, StreamConfig("", "", "*", "mcm")).config.id
+        yield client, f"/v1/streams/{id}"
 
 
 def noting_threads(monkeypatch, module, name: str) -> list[str]:
@@ -84,18 +84,20 @@ def noting_threads(monkeypatch, module, name: str) -> list[str]:
     return names
 
 
-def test_a_form_is_parsed_away_from_the_loop(client, monkeypatch):
+def test_a_form_is_parsed_away_from_the_loop(opened, monkeypatch):
+    client, path = opened
     threads = noting_threads(monkeypatch, bodies, "parse_form")
     body = (PART + b"q\r\n") * 2000 + b"--x--\r\n"
     headers = {"content-type": MEDIA}
-    assert client.post(f"/v1/streams/{client.stream_id}/score", content=body, headers=headers).status_code == 422
+    assert client.post(f"{path}/score", content=body, headers=headers).status_code == 422
     assert [name.split("_")[0] for name in threads] == ["parse"]
 
 
-def test_json_in_a_message_is_parsed_away_from_the_loop_and_learned_in_order(client, monkeypatch):
+def test_json_in_a_message_is_parsed_away_from_the_loop_and_learned_in_order(opened, monkeypatch):
+    client, path = opened
     threads = noting_threads(monkeypatch, sockets, "message_samples")
     row = LABELS.id_anchors[:1]
-    with client.websocket_connect(f"/v1/streams/{client.stream_id}/observe", headers={"host": "127.0.0.1"}) as socket:
+    with client.websocket_connect(f"{path}/observe", headers={"host": "127.0.0.1"}) as socket:
         socket.send_json({"features": row.tolist(), "keys": ["first"]})
         socket.send_bytes(row.numpy().tobytes())
         socket.send_text("{")

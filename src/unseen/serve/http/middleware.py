@@ -97,7 +97,7 @@ class RecordMiddleware(HTTPMiddleware):
         fields |= {"address": scope["client"][0] if scope.get("client") else None, "code": code or None}
         self.log.write(ACCESS, **fields)
         is_change = scope["method"] not in ("GET", "HEAD") and not route.endswith(("/observe", "/score"))
-        if is_change or status in (401, 403):
+        if key and (is_change or status == 403):  # not of strangers, who would fill it
             self.log.write(AUDIT, **fields)
 
 
