@@ -18,6 +18,7 @@ from helpers.streams import space, stream
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
+from unseen.serve.http.protocol import OpenConnections
 from unseen.serve.settings import Limits
 from unseen.serve.work.shares import Shares
 
@@ -265,3 +266,37 @@ def test_shares_are_taken_and_given_back():
     with shares.held("c", 6):
         pass
     assert not shares.taken
+
+
+def test_the_connection_that_was_idle_longest_makes_room():
+    room = OpenConnections[str](3)
+    assert [room.add(name) for name in "abc"] == [None] * 3
+    room.mark("a", is_idle=False)
+    assert room.add("d") == "b"
+    room.remove("b")
+    room.mark("a", is_idle=True)  # later than c and d
+    assert room.add("e") == "c"
+    room.remove("c")
+    for name in "ade":
+        room.mark(name, is_idle=False)
+    assert room.add("f") == "f"  # all others are busy
+    room.remove("f")
+    room.mark("f", is_idle=True)  # of one that is gone, nothing is kept
+    assert len(room) == 3
+
+
+def test_a_burst_of_connections_does_not_stall_the_service(tmp_path):
+    """Each used to look at all others: a thousand took seconds, and a flood of them all there is."""
+    with Server(tmp_path / "data", limits=Limits(connections=1500)) as burst:
+        first = slowest_burst(burst, 100)
+        assert slowest_burst(burst, 1400) < 14 * first + 1
+
+
+def slowest_burst(server, count: int) -> float:
+    """Return how long health takes right after many connections."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(connect(server)).sendall(b"GET / HTTP/1.1\r\nx: ")
+        started = time.perf_counter()
+        assert httpx.get(f"{server.url}/healthz", timeout=30).status_code == 200
+        return time.perf_counter() - started
