@@ -42,7 +42,7 @@ def parse_form(body: bytes, content_type: str, most: int) -> Form:
         else:
             form.texts[name] = _text(content)
         if count > most:
-            raise ServiceError(413, f"expected at most {most} files, got more; send smaller batches", "batch")
+            raise ServiceError(413, f"expected 1 to {most} files, got more; send smaller batches", "batch")
         if len(form.texts) > FIELDS or (len(content) > TEXT and b"filename" not in options):
             raise _refused(f"more than {FIELDS} texts or one of more than {TEXT:,} bytes")
     return form
