@@ -1,5 +1,8 @@
 """Decoding: every kind of pixel and every kind of damage."""
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image as Pillow
@@ -122,3 +125,47 @@ def test_a_picture_converted_in_bands_equals_one_converted_whole(monkeypatch, mo
     whole = decode(data)
     monkeypatch.setattr(decoding, "BAND_PIXELS", 7 * 30)
     assert decode(data).tobytes() == whole.tobytes()
+
+
+def tiled_tiff(picture: int, tile: int) -> bytes:
+    """Return a grey TIFF of a square picture in one square tile."""
+    packed = zlib.compress(bytes(tile * tile), 9)
+    sizes = {256: picture, 257: picture, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 0, 325: len(packed)}
+    sizes[324] = 8 + 2 + 12 * len(sizes) + 4
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sizes.items())
+    return b"II*\0" + struct.pack("<IH", 8, len(sizes)) + tags + bytes(4) + packed
+
+
+def test_a_tile_may_be_larger_than_its_picture_but_not_without_end():
+    assert decode(tiled_tiff(64, 256)).size == (64, 64)
+    with pytest.raises(ImageError, match="too large: tiles of 3000 x 3000 pixels in 64 x 64"):
+        decode(tiled_tiff(64, 3000))
+
+
+def jpeg_with_scans(more: int) -> bytes:
+    """Return a progressive JPEG whose last scan comes so many times more."""
+    data = encoded(Pillow.effect_noise((64, 64), 50), "JPEG", progressive=True)
+    return data[:-2] + data[data.rfind(b"\xff\xda") : -2] * more + data[-2:]
+
+
+def test_a_jpeg_of_scans_without_end_is_refused():
+    usual = decoding.count_scans(jpeg_with_scans(0), 101)
+    assert 1 < usual < 12
+    assert decoding.count_scans(jpeg_with_scans(20), 101) == usual + 20
+    assert decode(jpeg_with_scans(20)).size == (64, 64)
+    with pytest.raises(ImageError, match="too many scans: at most 100"):
+        decode(jpeg_with_scans(101))
+
+
+def test_only_the_scans_of_the_picture_count():
+    """Phones append a film to a photo; bytes after the end may look like anything."""
+    data = encoded(flat(), "JPEG") + b"\xff\xda" * 1000
+    assert decoding.count_scans(data, 101) == 1
+    assert decode(data).size == flat().size
+
+
+def test_a_caller_may_allow_fewer_formats():
+    """A picture of 2 KB that claims 64 x 64 pixels may unpack to gigabytes in AVIF."""
+    data = encoded(flat(size=(32, 32)), "AVIF")
+    with pytest.raises(ImageError, match="not an image of a supported format"):
+        decoding.claimed_pixels(data, formats=decoding.BOUNDED_FORMATS)

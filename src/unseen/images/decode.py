@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -17,9 +18,19 @@ if TYPE_CHECKING:
 
 # what is read: Pillow knows dozens more, some of which start other programs or hide a picture in a picture
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# whose decoders unpack no more than the header claims; an AVIF of 64 x 64 pixels may unpack to 16,384 x 16,384
+BOUNDED_FORMATS = tuple(name for name in FORMATS if name != "AVIF")
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
 MAX_ASPECT = 100  # of the longer side to the shorter
+MAX_SCANS = 100  # of a JPEG: a few bytes that cost a pass over all its pixels; usual are 1 to 12
 BAND_PIXELS = 1 << 22  # converted at a time, so that a large picture is not held in four modes at once
+
+
+# in a JPEG: the marker of a segment, of its end or of a scan; not the ones that stand inside compressed data
+MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
+TILE_PIXELS = 1 << 22  # of a TIFF's tile, which may be larger than the picture
+END_OF_IMAGE, START_OF_SCAN = b"\xd9", b"\xda"
+TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of a TIFF
 
 
 def decode_file(path: Location) -> Picture:
@@ -31,12 +42,13 @@ def decode_file(path: Location) -> Picture:
     return decode(data)
 
 
-def decode(data: bytes, *, most: int | None = None) -> Picture:
+def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> Picture:
     """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
-    A picture whose header claims more than `most` pixels (MAX_PIXELS unless told) is refused before it is unpacked.
+    A picture whose header claims more than `most` pixels (MAX_PIXELS unless told) or is of another format is refused
+    before it is unpacked.
     """
-    with _opened(data, most) as picture:
+    with _opened(data, most, formats) as picture:
         picture.load()
         _upright(picture)
         return _in_bands(picture)
@@ -53,22 +65,24 @@ def in_rgb(picture: Picture) -> Picture:
         raise ImageError(f"damaged: {error or type(error).__name__}") from error
 
 
-def claimed_pixels(data: bytes, *, most: int | None = None) -> int:
+def claimed_pixels(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> int:
     """Return how many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
-    with _opened(data, most) as picture:
+    with _opened(data, most, formats) as picture:
         return picture.width * picture.height
 
 
 @contextmanager
-def _opened(data: bytes, most: int | None) -> Iterator[Picture]:
+def _opened(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
     """Yield a picture of which only the header is read; any failure, then or later, is an ImageError."""
     pillow = import_extra("PIL.Image", "encode")
     if not data:
         raise ImageError("empty file")
-    formats = (*FORMATS, _heif_format()) if is_heif(data[:HEAD]) else FORMATS
+    if is_heif(data[:HEAD]):
+        formats = (*formats, _heif_format())
     try:
         with pillow.open(io.BytesIO(data), formats=formats) as picture:
             _check_size(picture.width, picture.height, MAX_PIXELS if most is None else most)
+            _check_parts(picture, data)
             yield picture
     except ImageError:
         raise
@@ -97,6 +111,25 @@ def _check_size(width: int, height: int, most: int) -> None:
         raise ImageError(f"too large: {width} x {height} pixels, at most {most:,} allowed")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise ImageError(f"too narrow: {width} x {height} pixels, at most {MAX_ASPECT} : 1 allowed")
+
+
+def _check_parts(picture: Picture, data: bytes) -> None:
+    """Refuse a picture whose parts take more than its size tells: tiles larger than any picture, scans without end."""
+    if picture.format == "TIFF":
+        width, length = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))  # type: ignore[attr-defined]
+        if width * length > max(TILE_PIXELS, picture.width * picture.height):
+            raise ImageError(f"too large: tiles of {width} x {length} pixels in {picture.width} x {picture.height}")
+    elif picture.format in ("JPEG", "MPO") and count_scans(data, MAX_SCANS + 1) > MAX_SCANS:
+        raise ImageError(f"too many scans: at most {MAX_SCANS} allowed")
+
+
+def count_scans(data: bytes, most: int) -> int:
+    """Return how many scans a JPEG has, `most` where it has more."""
+    scans, at = 0, 2
+    while scans < most and (found := MARKER.search(data, at)) and found[1] != END_OF_IMAGE:
+        scans += found[1] == START_OF_SCAN
+        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+    return scans
 
 
 def _in_bands(picture: Picture) -> Picture:

@@ -18,7 +18,7 @@ from unseen.errors import SettingError
 from unseen.serve import demo as demonstration
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import refuse_open_address
-from unseen.serve.http.protocol import LimitedProtocol
+from unseen.serve.http.protocol import ConnectionRoom, LimitedProtocol
 from unseen.serve.http.service import Service
 from unseen.serve.http.sockets import MESSAGE
 from unseen.serve.settings import Settings
@@ -47,7 +47,7 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
         log_config=None,
         access_log=False,
         proxy_headers=False,
-        http=partial(LimitedProtocol, limits=settings.limits),  # type: ignore[arg-type]
+        http=partial(LimitedProtocol, limits=settings.limits, room=ConnectionRoom(settings.limits)),  # type: ignore[arg-type]
         ws="websockets-sansio",
         ws_max_size=MESSAGE,
         ws_per_message_deflate=False,

@@ -18,6 +18,7 @@ from helpers.streams import space, stream
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
+from unseen.serve.http.protocol import OpenConnections
 from unseen.serve.settings import Limits
 from unseen.serve.work.shares import Shares
 
@@ -119,6 +120,13 @@ def test_a_kept_connection_may_be_idle_longer_than_a_header_may_take(server):
                 answer += kept.recv(4096)
             assert b"200 OK" in answer
             time.sleep(1.3)
+
+
+def test_a_flood_of_health_checks_is_slowed_and_never_refused(tmp_path):
+    with Server(tmp_path / "data", limits=Limits(reads=2)) as calm, httpx.Client(base_url=calm.url) as client:
+        started = time.perf_counter()
+        assert {client.get("/healthz").status_code for _ in range(10)} == {200}
+        assert time.perf_counter() - started > 1
 
 
 def test_idle_connections_make_room_for_requests(server, remotes):
@@ -258,3 +266,37 @@ def test_shares_are_taken_and_given_back():
     with shares.held("c", 6):
         pass
     assert not shares.taken
+
+
+def test_the_connection_that_was_idle_longest_makes_room():
+    room = OpenConnections[str](3)
+    assert [room.add(name) for name in "abc"] == [None] * 3
+    room.mark("a", is_idle=False)
+    assert room.add("d") == "b"
+    room.remove("b")
+    room.mark("a", is_idle=True)  # later than c and d
+    assert room.add("e") == "c"
+    room.remove("c")
+    for name in "ade":
+        room.mark(name, is_idle=False)
+    assert room.add("f") == "f"  # all others are busy
+    room.remove("f")
+    room.mark("f", is_idle=True)  # of one that is gone, nothing is kept
+    assert len(room) == 3
+
+
+def test_a_burst_of_connections_does_not_stall_the_service(tmp_path):
+    """Each used to look at all others: a thousand took seconds, and a flood of them all there is."""
+    with Server(tmp_path / "data", limits=Limits(connections=1500)) as burst:
+        first = slowest_burst(burst, 100)
+        assert slowest_burst(burst, 1400) < 14 * first + 1
+
+
+def slowest_burst(server, count: int) -> float:
+    """Return how long health takes right after many connections."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(connect(server)).sendall(b"GET / HTTP/1.1\r\nx: ")
+        started = time.perf_counter()
+        assert httpx.get(f"{server.url}/healthz", timeout=30).status_code == 200
+        return time.perf_counter() - started

@@ -16,7 +16,9 @@ import torch
 from helpers.service import Server
 from helpers.streams import space, stream
 from unseen.serve.client import Client
+from unseen.serve.http import events
 from unseen.serve.http.auth import ApiKeys
+from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import sample_batch
@@ -137,3 +139,24 @@ def test_a_broken_event_stream_is_made_again_by_the_client(tmp_path):
         with Server(tmp_path / "data", port=port) as again:
             again.client.stream(remote.id).observe(stream(LABELS, 2, seed=3))
             assert [row["seq"] for row in next(told)["verdicts"]] == [4, 5]
+
+
+def test_a_slow_listener_falls_behind_by_so_many_bytes_and_is_told_what_it_missed(monkeypatch):
+    monkeypatch.setattr(events, "BYTES", 100)
+
+    async def check() -> list[str]:
+        hub = EventHub(1)
+        messages = hub.listen("s", after=-1, past=lambda after: ())
+        seen = [await anext(messages)]
+        waiting = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0)
+        for seq in range(20):
+            hub.publish("s", VerdictEvent(seq, seq, "x" * 30))
+        seen += [await waiting, *[await anext(messages) for _ in range(3)]]
+        hub.close()
+        seen += [text async for text in messages]
+        return seen
+
+    seen = asyncio.run(check())
+    assert sum(text.count("event: verdicts") for text in seen) < 7
+    assert any("event: missed" in text for text in seen)

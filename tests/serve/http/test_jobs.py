@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 from helpers.service import Server, serving
 from helpers.streams import space
 from helpers.tiny_text import GatedText
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
+from unseen.serve.http import creation
+from unseen.serve.http.app import create_app
+from unseen.serve.http.service import Service
+from unseen.serve.settings import Limits, Settings
 from unseen.serve.work.jobs import CANCELLED, DONE, FAILED, Jobs
 
 LABELS = space(dtype=torch.float32)
@@ -109,7 +116,7 @@ def test_a_failed_job_says_why(tmp_path):
 
 
 def test_jobs_are_limited_and_the_oldest_are_forgotten(monkeypatch):
-    monkeypatch.setattr("unseen.serve.work.jobs.KEPT", 2)
+    monkeypatch.setattr("unseen.serve.work.jobs.KEPT", 1)
 
     async def wait(job) -> None:
         await asyncio.sleep(30)
@@ -131,7 +138,7 @@ def test_jobs_are_limited_and_the_oldest_are_forgotten(monkeypatch):
         jobs.close()
         await retried.wait(1)
         with pytest.raises(ServiceError, match="your jobs"):
-            jobs.find("a", running.id)
+            jobs.find("b", failed.id)
         assert DONE not in {failed.status, retried.status}
 
     asyncio.run(check())
@@ -144,3 +151,91 @@ def test_a_stop_ends_in_time_whatever_a_thread_does(tmp_path):
         server.process.join(20)
         assert time.perf_counter() - started < 10
         assert server.process.exitcode == 0
+
+
+def test_the_stream_of_a_finished_job_is_let_go_when_it_is_deleted(tmp_path):
+    service = Service(Settings(tmp_path, encoder=None))
+    LABELS.save(tmp_path / "spaces" / "offered.safetensors")
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+        answer = client.post("/v1/streams", json={"space": "offered", "detector": "mcm"}).json()
+        stream = weakref.ref(service.store.entries[answer["id"]].opened)
+        job = client.get("/v1/jobs").json()["jobs"][0]
+        client.delete(f"/v1/streams/{answer['id']}")
+        for _ in range(100):  # the thread that deleted it may be about to let it go
+            gc.collect()
+            if stream() is None:
+                break
+            time.sleep(0.05)
+        assert stream() is None
+        assert client.get(f"/v1/jobs/{job['job']}").json()["stream"] == answer["id"]
+
+
+def test_the_error_of_a_failed_job_holds_on_to_nothing():
+    class Upload:
+        pass
+
+    held: list[weakref.ref[Upload]] = []
+
+    async def fail(job) -> None:
+        upload = Upload()
+        held.append(weakref.ref(upload))
+        raise ServiceError(422, "no")
+
+    async def check() -> None:
+        failed = Jobs(1).start("a", "", fail)
+        assert await failed.wait(1)
+        await asyncio.sleep(0)
+        gc.collect()
+        assert held[0]() is None
+        assert str(failed.error) == "no"
+
+    asyncio.run(check())
+
+
+def test_an_upload_counts_until_its_job_has_ended(tmp_path, monkeypatch):
+    """An answer of 202 comes before the upload is read; others that are sent meanwhile are as much memory."""
+    gate, read = threading.Event(), creation.uploaded_space
+    monkeypatch.setattr(creation, "uploaded_space", lambda data: gate.wait(20) and read(data))
+    file = space_file(tmp_path)
+    limits = Limits(buffered=2 * len(file) - 1, buffered_each=2 * len(file) - 1)
+    service = Service(Settings(tmp_path / "data", encoder=None, limits=limits))
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+
+        def create() -> int:
+            answer = client.post("/v1/streams", files={"space": file}, headers={"prefer": "respond-async"})
+            return answer.status_code
+
+        try:
+            assert (create(), create()) == (202, 503)
+        finally:
+            gate.set()
+        assert (
+            client.get("/v1/jobs/" + client.get("/v1/jobs").json()["jobs"][0]["job"], params={"wait": 10}).json()[
+                "status"
+            ]
+            == "done"
+        )
+        assert create() == 202
+
+
+def space_file(folder) -> bytes:
+    LABELS.save(folder / "space")
+    return (folder / "space").read_bytes()
+
+
+def test_jobs_of_one_owner_do_not_make_those_of_another_forgotten(monkeypatch):
+    monkeypatch.setattr("unseen.serve.work.jobs.KEPT", 2)
+
+    async def end(job) -> str:
+        return ""
+
+    async def check() -> None:
+        jobs = Jobs(1)
+        first = jobs.start("a", "", end)
+        for _ in range(5):
+            await jobs.start("b", "", end).wait(1)
+            await asyncio.sleep(0)
+        assert jobs.find("a", first.id) is first
+        assert len(list(jobs.owned("b"))) == 2
+
+    asyncio.run(check())

@@ -13,6 +13,7 @@ import schemathesis
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from helpers.service import Server, downloaded, same
@@ -20,6 +21,7 @@ from helpers.streams import space, stream
 from unseen.cli import app
 from unseen.errors import ImageError, ServiceError, SettingError
 from unseen.serve.client import Client
+from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import ApiKeys, is_loopback
 from unseen.serve.http.service import Service
 from unseen.serve.run import run
@@ -154,7 +156,23 @@ def test_a_key_can_be_required_on_loopback(tmp_path):
     service.store.close()
 
 
-@pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host"])
+def test_keys_that_cannot_be_read_let_nobody_in_and_are_read_again(tmp_path, caplog):
+    key = ApiKeys(tmp_path / "keys.json").add("a", "read")
+    headers, good = {"authorization": f"Bearer {key}"}, (tmp_path / "keys.json").read_text()
+    with TestClient(create_app(Service(Settings(tmp_path, encoder=None)))) as client:
+        assert client.get("/v1/streams", headers=headers).status_code == 200
+        (tmp_path / "keys.json").write_text("junk")
+        answers = [client.get("/v1/streams", headers=headers) for _ in range(3)]
+        assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(503, "busy")] * 3
+        assert client.get("/", headers=headers).status_code == 200
+        (tmp_path / "keys.json").write_text(good + " ")
+        assert client.get("/v1/streams", headers=headers).status_code == 200
+    assert caplog.text.count("expected a list of keys") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host", "x-forwarded-port"]
+)
 def test_without_keys_a_request_through_a_proxy_is_refused(open_server, name):
     server, _ = open_server
     assert server.client.http.get("/v1/streams", headers={name: "for=1.2.3.4"}).status_code == 403

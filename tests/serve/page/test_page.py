@@ -227,6 +227,10 @@ def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url)
     browser.get(f"{url}/docs")
     until(lambda: len(browser.find_elements("css selector", "#routes section")) > 10)
     shot(browser, "docs")
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     complaints = [line["message"] for line in browser.get_log("browser")]
     assert not [line for line in complaints if "Content Security Policy" in line]
 

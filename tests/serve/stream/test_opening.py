@@ -90,6 +90,7 @@ def test_a_stream_that_fails_to_open_is_marked_and_logged_and_the_others_are_rea
     assert statuses.pop(victim.name) == DAMAGED
     assert set(statuses.values()) == {READY}
     assert streams.entries[victim.name].reason
+    assert str(data) not in streams.entries[victim.name].reason
     assert victim.name in caplog.text
     streams.close()
 
@@ -131,6 +132,7 @@ def test_a_snapshot_with_a_flipped_key_is_set_aside(data):
     assert entry.status == READY
     assert entry.opened.at.seq == 40
     assert entry.opened.faults
+    assert str(data) not in str(entry.opened.faults)
     streams.close()
 
 

@@ -15,8 +15,10 @@ from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.journal import SqliteJournal
+from unseen.serve.stream.receipts import RECEIPT
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
+from unseen.verdicts import VERDICT_DTYPE
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 30)
@@ -113,3 +115,18 @@ def test_a_block_is_computed_while_it_is_written(folder, monkeypatch):
     monkeypatch.setattr(used.writer, "observe", patient_observe)
     used.observe([keyed(0, None)])
     assert used.at.seq == 3
+
+
+def test_answers_to_many_samples_take_no_more_room_than_those_to_few(folder):
+    """Receipts are counted, and one may answer thousands of samples: their bytes are bounded by the same count."""
+    most = 4
+    samples = most * RECEIPT // VERDICT_DTYPE.itemsize
+    stream = Stream(folder, CONFIG, Durability(receipts=most, every=1))
+    for number in range(4):
+        stream.observe([keyed(0, f"large {number}", samples // 2)])
+        stream.snapshot(AUTO)
+    stream.observe([keyed(0, "last", 1)])
+    with closing(sqlite3.connect(folder / "journal.db")) as db:
+        kept = db.execute("SELECT count(*) FROM receipts").fetchone()[0]
+    assert 1 < kept < 4
+    assert stream.observe([keyed(0, "large 3", samples // 2)])[0].repeated

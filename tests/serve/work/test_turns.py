@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from unseen.serve.work.turns import Activity, Turns
+from unseen.serve.work.turns import Activity, Pace, Turns
 
 
 @asynccontextmanager
@@ -88,3 +88,22 @@ def test_a_caller_has_a_quarter_of_its_turns_while_another_is_active():
         return beside
 
     assert asyncio.run(check()) == 2
+
+
+def test_a_caller_has_its_pace_only_beside_others():
+    clock = [0.0]
+
+    async def check() -> float:
+        activity = Activity(lambda: clock[0])
+        pace, loop = Pace(0.02, activity), asyncio.get_running_loop()
+        started = loop.time()
+        for _ in range(50):
+            await pace.take("a")
+        alone = loop.time() - started
+        activity.note("b")
+        started = loop.time()
+        for _ in range(5):
+            await pace.take("a")
+        return loop.time() - started - alone
+
+    assert asyncio.run(check()) > 0.05

@@ -81,5 +81,5 @@ def front(app: ServiceApp, service: Service) -> ASGIApp:
     frequent = (route for route in app.routes if isinstance(route, APIRoute) and route.methods == {"POST"})
     direct = {route.name: route for route in frequent if route.name in ("observe", "score")}
     limited = BodyLimitMiddleware(DirectRoutes(app.framework, direct), limits=service.limits)
-    admitted = AdmissionMiddleware(limited, limits=service.limits, key_of=service.key_of)
+    admitted = AdmissionMiddleware(limited, service.limits, service.key_of, service.activity)
     return RecordMiddleware(OriginMiddleware(admitted, service.needs_key), service.metrics, service.log)

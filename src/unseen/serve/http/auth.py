@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import re
 import secrets
@@ -17,6 +18,8 @@ from starlette.types import Scope
 from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
+
+log = logging.getLogger("unseen.serve")
 
 MARKER = "keys.required"  # beside the keys once there was one
 NEEDS_KEY = "unseen.needs_key"  # where a request's scope says whether it needs a key
@@ -48,7 +51,9 @@ class ApiKeys:
     def __init__(self, path: Path) -> None:
         self.path, self._marker = path, path.with_name(MARKER)
         self._version = -1
+        self._keys: dict[str, ApiKey] = {}
         self._folder, self._needed, self._checked = str(path.parent), False, -1
+        self._damage = ""  # why keys.json could not be read, since the service runs
         self._read()
 
     @property
@@ -97,7 +102,7 @@ class ApiKeys:
 
     def check(self, text: str | None) -> ApiKey:
         """Return the key that `text` is; refuse it in constant time otherwise."""
-        self._read()
+        self._read_again()
         _, _, rest = (text or "").partition("_")
         key = self._keys.get(rest.partition("_")[0])
         if text is None or not hmac.compare_digest(_hashed(text), key.sha256 if key else "0" * 64) or key is None:
@@ -118,11 +123,21 @@ class ApiKeys:
             raise SettingError(f"expected a writable folder, got {folder} ({error.strerror}); choose --data") from error
         self._read()
 
+    def _read_again(self) -> None:
+        """Take over what another process has written; while that cannot be read no key is good."""
+        try:
+            self._read()
+        except StateError as error:
+            self._keys, self._version, self._damage = {}, _changed(str(self.path)), str(error)
+            log.error("%s", error)  # once, until the file changes
+        if self._damage:
+            raise ServiceError(503, "expected keys that can be read, got a damaged keys.json; the operator restores it")
+
     def _read(self) -> None:
         """Take over what another process has written since."""
         version = _changed(str(self.path))
         if version != self._version:
-            self._keys, self._version = {key.id: key for key in _read(self.path)}, version
+            self._keys, self._version, self._damage = {key.id: key for key in _read(self.path)}, version, ""
 
 
 def header(scope: Scope, wanted: bytes) -> str | None:

@@ -17,11 +17,11 @@ import numpy as np
 from fastapi import Request
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import UploadFile
 
 from unseen.errors import FeatureError, ServiceError, UnseenError
 from unseen.serve.http.auth import header
 from unseen.serve.http.binary import ARROW, SAFETENSORS, from_arrow, from_safetensors, unsupported
+from unseen.serve.http.forms import Form, parse_form
 from unseen.serve.http.json_rows import described, refused_body, split_rows
 from unseen.serve.http.schema import Samples
 from unseen.serve.settings import Limits
@@ -33,20 +33,6 @@ KEY_LENGTH = 1024  # characters of an image's key
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-
-
-class Form(NamedTuple):
-    """An uploaded form: texts by name, and files by name with what the client calls them."""
-
-    texts: dict[str, str]
-    files: dict[str, list[UploadedFile]]
-
-
-class UploadedFile(NamedTuple):
-    """A file of a form; the name is only ever shown back to the client."""
-
-    name: str | None
-    data: bytes
 
 
 class SampleBody(NamedTuple):
@@ -115,16 +101,10 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-async def read_form(request: Request, limits: Limits) -> Form:
+async def read_form(request: Request, limits: Limits, parsers: Executor | None) -> Form:
     """Return an uploaded form with a bounded number of files."""
-    form = Form({}, {})
-    async with request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20) as parts:
-        for name, part in parts.multi_items():
-            if isinstance(part, UploadFile):
-                form.files.setdefault(name, []).append(UploadedFile(part.filename, await part.read()))
-            else:
-                form.texts[name] = part
-    return form
+    body, media = await request.body(), header(request.scope, b"content-type") or ""
+    return await asyncio.get_running_loop().run_in_executor(parsers, parse_form, body, media, limits.batch)
 
 
 async def read_samples(request: Request, dim: int, limits: Limits, parsers: Executor | None = None) -> SampleBody:
@@ -140,7 +120,7 @@ async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor 
     if media == JSON:
         return await _parsed_json(await request.body(), partial(_from_json, dim, limits), parsers)
     if media == FORM:
-        files = (await read_form(request, limits)).files.get("images", [])
+        files = (await read_form(request, limits, parsers)).files.get("images", [])
         names = [(file.name or "")[:KEY_LENGTH] or None for file in files]
         return SampleBody(None, [file.data for file in files], names)
     if media == SAFETENSORS:

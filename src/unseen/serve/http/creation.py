@@ -14,10 +14,12 @@ from unseen.features import load_features
 from unseen.labels import Examples
 from unseen.serve.http import bodies, schema
 from unseen.serve.http.bodies import FORM
+from unseen.serve.http.forms import Form
+from unseen.serve.http.middleware import HELD_BY
 from unseen.serve.http.service import Service
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.store import StreamEntry
-from unseen.serve.work.jobs import Job, cancelled
+from unseen.serve.work.jobs import Job
 
 WAIT, LONGEST = 5.0, 30.0  # seconds that a caller waits for its stream before it is given the job instead
 
@@ -38,12 +40,13 @@ class Creation(NamedTuple):
         return digest.hexdigest()
 
 
-async def read_creation(request: Request, service: Service) -> Creation:
+async def read_creation(request: Request, service: Service, owner: str) -> Creation:
     """Return what a request to create a stream asks for."""
     if bodies.media_type(request) != FORM:
         creation = Creation(await bodies.read_json(request, schema.StreamBody, service.limits))
     else:
-        form = await bodies.read_form(request, service.limits)
+        parsers = service.store.threads.parsers.executor(owner)
+        form = await bodies.read_form(request, service.limits, parsers)
         wanted = bodies.parse_json(form.texts.get("stream", "{}"), schema.StreamBody)
         creation = Creation(wanted, single_file(form, "space"), single_file(form, "examples"))
     given = (creation.wanted.names, creation.wanted.space, creation.upload)
@@ -52,7 +55,7 @@ async def read_creation(request: Request, service: Service) -> Creation:
     return creation
 
 
-def single_file(form: bodies.Form, field: str) -> bytes | None:
+def single_file(form: Form, field: str) -> bytes | None:
     """Return the file in a field of a form, None where there is none."""
     files = form.files.get(field, [])
     if len(files) > 1:
@@ -62,11 +65,13 @@ def single_file(form: bodies.Form, field: str) -> bytes | None:
 
 async def start(service: Service, owner: str, request: Request) -> Job:
     """Return the job that creates the stream a request asks for; the same request sent twice gets the same job."""
-    creation = await read_creation(request, service)
+    creation = await read_creation(request, service, owner)
     key = bodies.idempotency_key(request)
     name = f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.{creation.digest}" if key else ""
     refuse_other_request(service, owner, name)
-    return service.jobs.start(owner, name, partial(run, service, creation))
+    job = service.jobs.start(owner, name, partial(run, service, creation))
+    request.scope[HELD_BY] = job.task
+    return job
 
 
 def refuse_other_request(service: Service, owner: str, name: str) -> None:
@@ -80,11 +85,14 @@ def refuse_other_request(service: Service, owner: str, name: str) -> None:
         )
 
 
-async def run(service: Service, creation: Creation, job: Job) -> StreamEntry:
-    """Return the stream that a job creates, or the one that an earlier process made for the same request."""
+async def run(service: Service, creation: Creation, job: Job) -> str:
+    """Return the id of the stream that a job creates, or of the one that an earlier process made for the same request.
+
+    Not the stream: jobs are remembered after their streams are deleted.
+    """
     for entry in service.store.owned(job.owner):
         if job.request and (entry.config.owner, entry.config.request) == (job.owner, job.request):
-            return entry
+            return entry.config.id
     labels = await taught_space(service, creation, job)
     wanted, rule = creation.wanted, creation.wanted.threshold
     config = StreamConfig(
@@ -94,7 +102,7 @@ async def run(service: Service, creation: Creation, job: Job) -> StreamEntry:
     job.progress(0, 0)
     made = asyncio.ensure_future(service.run_chore(job.owner, partial(service.store.create, labels, config)))
     try:
-        return await asyncio.shield(made)
+        return (await asyncio.shield(made)).config.id
     except asyncio.CancelledError:  # what a thread makes is made whole, then removed
         made.add_done_callback(partial(remove, service))
         raise
@@ -154,9 +162,6 @@ def wanted_wait(request: Request) -> float:
     return min(float(found[1]), LONGEST) if found else WAIT
 
 
-def finished(job: Job) -> StreamEntry:
-    """Return the stream that a job made; raise why it made none."""
-    entry = job.result
-    if not isinstance(entry, StreamEntry):
-        raise cancelled()
-    return entry
+def finished(service: Service, job: Job) -> StreamEntry:
+    """Return the stream that a job made; raise why there is none."""
+    return service.store.find(str(job.result), job.owner)

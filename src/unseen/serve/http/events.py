@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unseen.errors import ServiceError
 
-BACKLOG = 256  # messages a slow listener may fall behind before some are dropped
+BACKLOG, BYTES = 256, 4 << 20  # messages, and their bytes, that a slow listener may fall behind; then some are dropped
 CHECK = 1.0  # seconds after which a listener's key is looked at again
 KEEPALIVE = 5  # such checks without a message, after which a comment shows that the connection is open
 
@@ -25,6 +25,27 @@ class VerdictEvent(NamedTuple):
         return f"id: {self.last}\nevent: verdicts\ndata: {self.data}\n\n"
 
 
+class Backlog(asyncio.Queue[VerdictEvent | None]):
+    """What waits for one listener; None ends it."""
+
+    size = 0  # bytes
+
+    def add(self, event: VerdictEvent | None) -> None:
+        """Put an event behind the others; what is too much loses its oldest."""
+        while self.full() or (self.size > BYTES and not self.empty()):
+            self.get_nowait()
+        self.put_nowait(event)
+
+    def _put(self, item: VerdictEvent | None) -> None:
+        self.size += len(item.data) if item else 0
+        super()._put(item)
+
+    def _get(self) -> VerdictEvent | None:
+        item = super()._get()
+        self.size -= len(item.data) if item else 0
+        return item
+
+
 Past = Callable[[int], Sequence[VerdictEvent]]  # what is kept of the samples after one
 
 
@@ -33,7 +54,7 @@ class EventHub:
 
     def __init__(self, listeners: int) -> None:
         self._most = listeners
-        self._listeners: dict[str, set[asyncio.Queue[VerdictEvent | None]]] = defaultdict(set)
+        self._listeners: dict[str, set[Backlog]] = defaultdict(set)
         self._closed = False
 
     def has_listeners(self, stream: str) -> bool:
@@ -43,7 +64,7 @@ class EventHub:
     def publish(self, stream: str, event: VerdictEvent) -> None:
         """Hand an event to every listener; one that is too far behind loses its oldest."""
         for queue in self._listeners.get(stream, ()):
-            _put(queue, event)
+            queue.add(event)
 
     def close(self) -> None:
         """End every listener's connection."""
@@ -54,7 +75,7 @@ class EventHub:
     def end(self, stream: str) -> None:
         """End the connections of those who listen to a stream."""
         for queue in self._listeners.get(stream, ()):
-            _put(queue, None)
+            queue.add(None)
 
     def listen(
         self,
@@ -75,7 +96,7 @@ class EventHub:
     async def _messages(
         self, stream: str, may_listen: Callable[[], bool], after: int | None, past: Past | None
     ) -> AsyncIterator[str]:
-        queue: asyncio.Queue[VerdictEvent | None] = asyncio.Queue(BACKLOG)
+        queue = Backlog(BACKLOG)
         self._listeners[stream].add(queue)  # not before: of a caller that has gone, this is never run
         try:
             yield "retry: 2000\n\n"
@@ -92,7 +113,7 @@ class EventHub:
                 del self._listeners[stream]
 
     async def _following(
-        self, queue: asyncio.Queue[VerdictEvent | None], kept: Sequence[VerdictEvent], may_listen: Callable[[], bool]
+        self, queue: Backlog, kept: Sequence[VerdictEvent], may_listen: Callable[[], bool]
     ) -> AsyncIterator[VerdictEvent | None]:
         """Yield what is kept, then what comes; None shows that the connection is open."""
         for past in kept:
@@ -129,9 +150,3 @@ def _missed(after: int | None, event: VerdictEvent) -> str:
     if after is None or event.first <= after + 1:
         return ""
     return f"event: missed\ndata: {dumps({'first': after + 1, 'last': event.first - 1})}\n\n"
-
-
-def _put(queue: asyncio.Queue[VerdictEvent | None], event: VerdictEvent | None) -> None:
-    if queue.full():
-        queue.get_nowait()
-    queue.put_nowait(event)

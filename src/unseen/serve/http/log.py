@@ -12,13 +12,13 @@ from typing import Any
 
 ACCESS, AUDIT = "access.jsonl", "audit.jsonl"
 WAITING = 20_000  # lines that may wait for the disk; more are dropped and counted
-BYTES, FILES = 64 << 20, 4  # of the access log: size of a file, and how many there are; the audit log is kept whole
+BYTES, FILES = 64 << 20, 4  # of a log: size of a file, and how many there are
 
 log = logging.getLogger("unseen.serve")
 
 
 class RequestLog:
-    """Files access.jsonl, one line per request, and audit.jsonl, one line per change or refused key."""
+    """Files access.jsonl, one line per request, and audit.jsonl, one line per change that a key was used for."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder, self.dropped, self._failed = folder, 0, False
@@ -61,7 +61,7 @@ class RequestLog:
         try:
             append(self.folder / file, lines)
             self._failed = False
-            if file == ACCESS and (self.folder / file).stat().st_size > BYTES:
+            if (self.folder / file).stat().st_size > BYTES:
                 rotate(self.folder / file)
         except OSError as error:
             self.dropped += len(lines)

@@ -37,12 +37,13 @@ SECURITY_HEADERS = [
 ]
 
 
-FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+FORWARDED = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip")  # how the headers begin that a proxy adds
 HEALTH = frozenset({"/healthz", "/readyz"})
 CODE_HEADER = b"x-error-code"
 REFUSAL = 0.5  # seconds after which a caller over its rate is told so
 PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
+HELD_BY = "unseen.held_by"  # where a request's scope has the task that holds its body after it was answered
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
 
@@ -96,7 +97,7 @@ class RecordMiddleware(HTTPMiddleware):
         fields |= {"address": scope["client"][0] if scope.get("client") else None, "code": code or None}
         self.log.write(ACCESS, **fields)
         is_change = scope["method"] not in ("GET", "HEAD") and not route.endswith(("/observe", "/score"))
-        if is_change or status in (401, 403):
+        if key and (is_change or status == 403):  # not of strangers, who would fill it
             self.log.write(AUDIT, **fields)
 
 
@@ -166,17 +167,20 @@ class HeadMiddleware(HTTPMiddleware):
 class AdmissionMiddleware(HTTPMiddleware):
     """Limit the requests of one caller that are being answered, and leave some room for the operator and for health."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, key_of: Callable[[Scope], ApiKey | None]) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, key_of: Callable[[Scope], ApiKey | None], activity: Activity
+    ) -> None:
         super().__init__(app)
         self.key_of, self.reserved = key_of, limits.reserved
         self.reads = RateLimiter(limits.reads, "requests that read", "reads")
-        activity = Activity()
+        self.health = RateLimiter(limits.reads)
         self.turns = {True: Turns(limits.reads_at_once, activity), False: Turns(limits.at_once, activity)}
         self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it at once."""
         if scope["path"] in HEALTH:
+            await self._slow_down_health(_address(scope))
             return await self.app(scope, receive, send)
         key = scope[KEY] = self.key_of(scope)
         owner = scope[OWNER] = key.owner if key else ""
@@ -205,6 +209,13 @@ class AdmissionMiddleware(HTTPMiddleware):
         finally:
             self.requests.give_back(owner, 1)
 
+    async def _slow_down_health(self, address: str) -> None:
+        """Let a caller that asks after our health too often wait; it is never refused."""
+        try:
+            self.health.take(address, 1)
+        except ServiceError:
+            await asyncio.sleep(REFUSAL * random.uniform(0.5, 1.5))
+
 
 def _address(scope: Scope) -> str:
     """Return where a stranger calls from, as a name that no owner has."""
@@ -220,8 +231,9 @@ class BodyLimitMiddleware(HTTPMiddleware):
         self.bytes = Shares(total=limits.buffered, each=limits.buffered_each, what="bytes of requests", code="bytes")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request with a limited body, whose bytes count until it is answered."""
-        body = LimitedBody(receive, self.limits, partial(self.bytes.take, scope.get(OWNER, "")))
+        """Serve one request with a limited body, whose bytes count until nobody holds them."""
+        owner = scope.get(OWNER, "")
+        body = LimitedBody(receive, self.limits, partial(self.bytes.take, owner))
         try:
             check_size(claimed_size(scope), self.limits)
         except ServiceError as error:
@@ -229,7 +241,11 @@ class BodyLimitMiddleware(HTTPMiddleware):
         try:
             await self.app(scope, body, send)
         finally:
-            self.bytes.give_back(scope.get(OWNER, ""), body.size)
+            task: asyncio.Task[object] | None = scope.get(HELD_BY)
+            if task is None or task.done():
+                self.bytes.give_back(owner, body.size)
+            else:
+                task.add_done_callback(lambda _: self.bytes.give_back(owner, body.size))
 
 
 class LimitedBody:
@@ -272,7 +288,7 @@ def check_size(size: int, limits: Limits) -> None:
 
 def is_same_origin(scope: Scope) -> bool:
     """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
-    if any(name in FORWARDED for name, _ in scope["headers"]):
+    if any(name.startswith(FORWARDED) for name, _ in scope["headers"]):
         return False
     return _is_own(header(scope, b"host") or "", header(scope, b"origin"))
 

@@ -135,7 +135,7 @@ async def create(service: Shared, key: Admin, request: Request) -> Response:
     """
     job = await creation.start(service, key.owner, request)
     if await job.wait(creation.wanted_wait(request)):
-        return await described(service, creation.finished(job), 201)
+        return await described(service, creation.finished(service, job), 201)
     response = json_response(dump_json(views.job_info(job)), 202)
     response.headers.update({"location": f"/v1/jobs/{job.id}", "retry-after": "1"})
     return response

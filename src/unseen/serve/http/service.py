@@ -23,10 +23,12 @@ from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_di
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.jobs import Jobs
 from unseen.serve.work.shares import Shares
+from unseen.serve.work.turns import Activity, Pace
 from unseen.serve.work.vocabulary import GroupWords
 
 T = TypeVar("T")
 PICTURED = ',"pictured":true}'  # the end of an event whose samples have thumbnails
+MESSAGE_SECONDS = 0.001  # between two messages of one owner over sockets, while others are active
 AT_ONCE = 128 << 10  # bytes of features that are checked on the loop
 
 
@@ -42,6 +44,8 @@ class Service:
         self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
         self.words = GroupWords(self.encoder)
         self.growth = GrowthWatch(self.store, self.words, 60 * settings.group_minutes)
+        self.activity = Activity()
+        self.pace = Pace(MESSAGE_SECONDS, self.activity)
         self.sockets = Shares(total=self.limits.connections, each=self.limits.sockets, what="sockets", code="listeners")
         self.store.on_commit = self.metrics.commit.observe
 

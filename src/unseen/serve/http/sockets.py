@@ -12,6 +12,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -20,7 +21,7 @@ from unseen.serve.http.auth import bearer_secret
 from unseen.serve.http.bodies import message_samples
 from unseen.serve.http.errors import error_content, error_response
 from unseen.serve.http.middleware import cross_site, is_same_origin
-from unseen.serve.http.service import Service
+from unseen.serve.http.service import AT_ONCE, Service
 from unseen.serve.stream.batch import SampleBatch, dump_json, sample_batch
 from unseen.serve.stream.store import StreamEntry
 
@@ -107,12 +108,30 @@ class Conversation:
             content: bytes | str = message.get("bytes") or message.get("text") or b""
             size = len(content)
             self._bytes += size
-            self._waiting.append((size, asyncio.ensure_future(self._learn(content, self.numbers.key()))))
+            batch = await self._parsed(content, self.numbers.key())
+            self._waiting.append((size, asyncio.ensure_future(self._learn(batch))))
             self._moved.set()
 
-    async def _learn(self, content: bytes | str, key: str | None) -> str:
+    async def _parsed(self, content: bytes | str, key: str | None) -> SampleBatch | UnseenError:
+        """Return the samples of a message, or why it is refused; the next one is read after that, to keep their order.
+
+        While others are active a caller has its pace: messages go around the turns of requests.
+        """
+        owner = self.entry.config.owner
+        await self.service.pace.take(owner)
         try:
-            return await self.service.observe(self.entry, self._batch(content, key))
+            if isinstance(content, bytes) and len(content) <= AT_ONCE:
+                return self._batch(content, key)
+            return await self.service.run_parser(owner, partial(self._batch, content, key))
+        except UnseenError as error:
+            return error
+
+    async def _learn(self, batch: SampleBatch | UnseenError) -> str:
+        try:
+            if isinstance(batch, UnseenError):
+                raise batch
+            self.service.rate.take(self.entry.config.owner, len(batch))
+            return await self.service.observe(self.entry, batch)
         except UnseenError as error:
             return dump_json(error_content(error)[1])
 
@@ -120,7 +139,6 @@ class Conversation:
         """Return the samples of a message, within the limits of a request."""
         labels, limits = self.entry.opened.labels, self.service.limits
         samples = message_samples(content, labels.dim, limits)
-        self.service.rate.take(self.entry.config.owner, len(samples))
         assert samples.features is not None
         return sample_batch(labels, samples.features, key, keys=samples.keys)
 

@@ -137,7 +137,7 @@ def job_info(job: Job) -> dict[str, Any]:
     started = datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds")
     shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
     error = error_content(job.error)[1] if job.error else None
-    return {**shown, "started": started, "stream": made.config.id if made else None, "error": error}
+    return {**shown, "started": started, "stream": made, "error": error}
 
 
 def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:

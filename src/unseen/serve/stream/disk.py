@@ -5,9 +5,8 @@ from pathlib import Path
 from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.settings import Durability, Limits
+from unseen.serve.stream.receipts import RECEIPT
 from unseen.serve.stream.snapshots import AUTOS, STEPS
-
-RECEIPT = 256  # bytes that an idempotency key takes in the journal, with its answer
 
 
 def folder_bytes(folder: Path) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +16,8 @@ STRIDE = 16
 SETTLED = 1000  # samples after which a detector has learned most
 THUMBNAILS = 256  # of the latest samples, kept in memory
 UNKNOWN_THUMBNAILS = 512  # of the latest unknown samples, for groups
+THUMBNAIL = 4096  # bytes; where they take more on average, fewer are kept
+KEY_CHARACTERS = 1 << 18  # of what callers call the recent samples
 DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
 
 
@@ -114,11 +116,15 @@ class History:
         return float(np.abs(gap).max()) * scale / DRIFTED
 
 
-class RecentItems(Generic[T]):
-    """What came with recent samples, by sequence number; the oldest make room."""
+def _length(item: object) -> int:
+    return len(item) if isinstance(item, Sized) else 0
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+
+class RecentItems(Generic[T]):
+    """What came with recent samples, by sequence number; the oldest make room: `most` stay, of `size` in all."""
+
+    def __init__(self, most: int, size: int) -> None:
+        self._most, self._room = most, size
         self._kept: OrderedDict[int, T] = OrderedDict()
 
     def add(self, first: int, items: Sequence[T]) -> None:
@@ -128,8 +134,9 @@ class RecentItems(Generic[T]):
     def add_some(self, items: Mapping[int, T]) -> None:
         """Keep what came with samples that need not be consecutive."""
         self._kept.update(items)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._room -= sum(map(_length, items.values()))
+        while len(self._kept) > self._most or self._room < 0:
+            self._room += _length(self._kept.popitem(last=False)[1])
 
     def get(self, seq: int) -> T | None:
         """Return what came with a sample, None where it is not kept."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import StateError
-from unseen.serve.stream.receipts import Receipt, Receipts, hash_of
+from unseen.serve.stream.receipts import Receipt, Receipts, forget_receipts, hash_of
 from unseen.serve.stream.room import is_passing, no_room
 from unseen.serve.stream.wal import journal_damage, refuse_holes
 
@@ -93,7 +93,7 @@ class Retention:
         """Delete inside the transaction that is open; freed pages are used again, so the file stops growing."""
         db.execute("DELETE FROM entries WHERE id < ? AND first + count <= ?", (self.entry, self.seq))
         db.execute("DELETE FROM moments WHERE entry < (SELECT min(id) FROM entries)")
-        db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self.receipts,))
+        forget_receipts(db, self.receipts)
 
 
 def remove_after(db: sqlite3.Connection, entry: int) -> None:

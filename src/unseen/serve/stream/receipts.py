@@ -15,6 +15,7 @@ import numpy as np
 
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
+RECEIPT = 256  # bytes that a key takes in the journal, with its answer; of answers to many samples fewer are kept
 UNANSWERED = b""  # in the place of the checksum
 
 
@@ -58,6 +59,13 @@ class Receipt:
         if not self.is_answered:
             return UNANSWERED
         return hash_of(self.key, self.digest, struct.pack("<q", self.first), self.answer)
+
+
+def forget_receipts(db: sqlite3.Connection, most: int) -> None:
+    """Keep `most` receipts, and no more answers than those may take, in the transaction that is open."""
+    samples = most * RECEIPT // VERDICT_DTYPE.itemsize
+    db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (most,))
+    db.execute("DELETE FROM receipts WHERE first < (SELECT max(first) FROM receipts) - ?", (samples,))
 
 
 class Receipts:

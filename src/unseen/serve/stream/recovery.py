@@ -31,7 +31,8 @@ def newest_state(
             raise
         except Exception as error:  # an altered file may lead anywhere
             log.error("snapshot %s set aside: %s", saved.path.name, error)
-            faults.append(f"{saved.path.name} was set aside: {error}")
+            why = str(error).replace(f"{saved.path.parent}/", "")  # the stream's owner reads it
+            faults.append(f"{saved.path.name} was set aside: {why}")
             snapshots.set_aside(saved)
     return None
 

@@ -18,7 +18,14 @@ from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.disk import check_quota, expected_bytes, folder_bytes
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.history import RECENT, THUMBNAILS, UNKNOWN_THUMBNAILS, RecentItems
+from unseen.serve.stream.history import (
+    KEY_CHARACTERS,
+    RECENT,
+    THUMBNAIL,
+    THUMBNAILS,
+    UNKNOWN_THUMBNAILS,
+    RecentItems,
+)
 from unseen.serve.stream.memory import check_names, state_bytes
 from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
@@ -45,9 +52,13 @@ class StreamEntry:
     stream: Stream | None = None
     observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
-    thumbnails: RecentItems[bytes] = field(default_factory=lambda: RecentItems(THUMBNAILS))
-    unknown: RecentItems[bytes] = field(default_factory=lambda: RecentItems(UNKNOWN_THUMBNAILS))  # their thumbnails
-    keys: RecentItems[str | None] = field(default_factory=lambda: RecentItems(RECENT))  # what callers call samples
+    thumbnails: RecentItems[bytes] = field(default_factory=partial(RecentItems, THUMBNAILS, THUMBNAILS * THUMBNAIL))
+    unknown: RecentItems[bytes] = field(  # their thumbnails
+        default_factory=partial(RecentItems, UNKNOWN_THUMBNAILS, UNKNOWN_THUMBNAILS * THUMBNAIL)
+    )
+    keys: RecentItems[str | None] = field(  # what callers call samples
+        default_factory=partial(RecentItems, RECENT, KEY_CHARACTERS)
+    )
 
     def keep_thumbnails(self, answer: BatchVerdicts, thumbnails: Sequence[bytes]) -> None:
         """Keep the thumbnails of the latest samples, and for longer those of the unknown ones."""
@@ -113,7 +124,7 @@ class StreamStore(ABC):
             self._wait(entry, error)
         except UnseenError as error:
             log.error("stream %s refused: %s", entry.config.id, error)
-            entry.status, entry.reason = DAMAGED, str(error)
+            entry.status, entry.reason = DAMAGED, self._without_path(error)
         except Exception as error:  # whatever it is, the other streams go on
             log.exception("stream %s refused", entry.config.id)
             what = type(error).__name__
@@ -122,7 +133,11 @@ class StreamStore(ABC):
     def _wait(self, entry: StreamEntry, error: ServiceError) -> None:
         if entry.status != WAITING:
             log.error("stream %s waits: %s", entry.config.id, error)
-        entry.status, entry.reason = WAITING, str(error)
+        entry.status, entry.reason = WAITING, self._without_path(error)
+
+    def _without_path(self, error: Exception) -> str:
+        """Return why a stream is not open, without saying where on our disk it lies: its owner reads this."""
+        return str(error).replace(f"{self.folder.streams}/", "")
 
     def retry(self) -> None:
         """Let the keeper thread open streams that wait for room on the disk, at most once a second."""

@@ -19,7 +19,7 @@ from unseen import LabelSpace, load_encoder
 from unseen.encoders import Encoder
 from unseen.errors import DataError, EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.images import Image
-from unseen.images.decode import claimed_pixels, decode, jpeg_thumbnail
+from unseen.images.decode import BOUNDED_FORMATS, claimed_pixels, decode, jpeg_thumbnail
 from unseen.labels import Examples, with_examples
 from unseen.labels.prompts import described_templates
 from unseen.progress import Progress, no_progress
@@ -181,7 +181,7 @@ class ImageEncoder:
 
     def _numbered(self, read: Callable[..., T], number: int, data: bytes) -> T:
         try:
-            return read(data, most=self.limits.pixels)
+            return read(data, most=self.limits.pixels, formats=BOUNDED_FORMATS)
         except ImageError as error:
             raise ImageError(f"expected images that can be read, got image {number}: {error}; leave it out") from error
 

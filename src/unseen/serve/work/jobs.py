@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from unseen.errors import ServiceError, UnseenError
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
-KEPT = 256  # finished jobs that are remembered
+KEPT = 64  # finished jobs of one owner that are remembered
+
+log = logging.getLogger("unseen.serve")
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Job:
     total: int = 0
     started: float = field(default_factory=time.time)
     task: asyncio.Task[Any] | None = None
+    error: BaseException | None = None  # why the job failed
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def progress(self, done: int, total: int) -> None:
@@ -49,20 +54,28 @@ class Job:
             return RUNNING
         if self.task.cancelled():
             return CANCELLED
-        return FAILED if self.task.exception() else DONE
-
-    @property
-    def error(self) -> BaseException | None:
-        """Return why the job failed, or None."""
-        return self.task.exception() if self.task and self.status == FAILED else None
+        return FAILED if self.error else DONE
 
     @property
     def result(self) -> Any:
         """Return what a job that is done returned; raise why another ended."""
         if self.status == CANCELLED:
             raise cancelled()
+        if self.error:
+            raise self.error
         assert self.task is not None
         return self.task.result()
+
+    async def run(self, work: Callable[[Job], Awaitable[Any]]) -> Any:
+        """Return what the work returns; keep why it fails, but nothing of what it had in hand."""
+        try:
+            return await work(self)
+        except Exception as error:
+            if not isinstance(error, UnseenError):
+                log.exception("unexpected in a job")
+            # by its traceback an error holds on to every upload and label space on its way
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            self.error = error
 
     async def wait(self, seconds: float) -> bool:
         """Return whether the job ended within some seconds; it goes on if its caller leaves."""
@@ -71,7 +84,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs of all owners: `each` may run at once for one of them, the latest ended ones are kept."""
+    """The jobs of all owners: `each` may run at once for one of them, the latest ended ones of each are kept."""
 
     def __init__(self, each: int) -> None:
         self._each = each
@@ -86,8 +99,8 @@ class Jobs:
             raise ServiceError(429, f"expected at most {self._each} jobs at once, got one more; wait for one", "jobs")
         job = Job(owner, request)
         self._jobs[job.id] = job
-        job.task = asyncio.ensure_future(work(job))
-        job.task.add_done_callback(self._forget_oldest)
+        job.task = asyncio.ensure_future(job.run(work))
+        job.task.add_done_callback(partial(self._ended, job))
         return job
 
     def of_request(self, owner: str, request: str) -> Job | None:
@@ -111,10 +124,9 @@ class Jobs:
             if job.status == RUNNING:
                 job.cancel()
 
-    def _forget_oldest(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            task.exception()  # asked for, so that nobody is told that it was not
-        ended = [job.id for job in self._jobs.values() if job.status != RUNNING]
+    def _ended(self, job: Job, task: asyncio.Task[Any]) -> None:
+        """Forget the oldest ended job of an owner with too many."""
+        ended = [one.id for one in self.owned(job.owner) if one.status != RUNNING]
         for id in ended[:-KEPT]:
             del self._jobs[id]
 

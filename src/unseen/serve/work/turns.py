@@ -29,6 +29,25 @@ class Activity:
         return not any(at >= since for other, at in self._last.items() if other != caller)
 
 
+class Pace:
+    """Let a caller go on once every `seconds` while others are active, and at once while it is alone."""
+
+    def __init__(self, seconds: float, activity: Activity) -> None:
+        self._seconds, self._activity = seconds, activity
+        self._next: dict[str, float] = {}
+
+    async def take(self, caller: str) -> None:
+        """Wait until a caller may go on."""
+        self._activity.note(caller)
+        if self._activity.is_alone(caller):
+            return
+        now = time.monotonic()
+        at = max(now, self._next.get(caller, now))
+        self._next[caller] = at + self._seconds
+        if at > now:
+            await asyncio.sleep(at - now)
+
+
 class Turns:
     """Let `each` requests of one caller be worked on at once, a quarter of that while others are active.
 
