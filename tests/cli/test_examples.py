@@ -155,6 +155,14 @@ def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
     assert "8 of the images are among the examples" in result.stderr
 
 
+def test_score_warns_about_examples_in_the_stream_too(photos: Path, known: Path) -> None:
+    run("photos", "--examples", "known", "--state", "s.safetensors")
+    space = LabelSpace.load("s.space.safetensors")
+    save_file({"features": space.examples.z[:3]}, "again.safetensors")
+    given = ["score", "again.safetensors", "--space", "s.space.safetensors"]
+    assert "3 of the images are among the examples" in CliRunner().invoke(app, given, catch_exceptions=False).stderr
+
+
 def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, known: Path) -> None:
     z = torch.nn.functional.normalize(torch.tensor([[9.0, 1, 1], [1, 9.0, 1]]), dim=1)
     meta = {"classes": json.dumps(["red", "green"]), "fingerprint": "c010" * 16}
