@@ -112,6 +112,16 @@ def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos:
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
+def test_many_more_examples_of_one_name_than_of_the_others_are_not_all_used(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "many" / "red").mkdir(parents=True)
+    (tmp_path / "many" / "green").mkdir()
+    for i in range(9):
+        Pillow.new("RGB", (20, 16), (200, 9, 20 * i)).save(tmp_path / "many" / "red" / f"{i}.png")
+    result = run("photos", "--examples", "many")
+    assert "4 examples are not used, because their names have far more than the others" in result.stderr
+    assert "5 examples of 1 of 2 names" in result.stderr
+
+
 def test_two_folders_of_one_name_are_refused(photos: Path, known: Path) -> None:
     (known / "Red").mkdir()
     with pytest.raises(DataError, match="expected one folder per class in known, got 'Red' and 'red'; join them"):

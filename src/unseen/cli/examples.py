@@ -74,6 +74,11 @@ class ExampleImages:
         moved = with_examples(space, examples)
         if moved.examples is None:
             self.for_threshold = None
+        elif len(moved.examples) < len(examples):
+            terminal.warn(
+                f"{len(examples) - len(moved.examples):,} examples are not used, because their names have far more "
+                "than the others; add examples of the others"
+            )
         self.print_result(moved)
         return moved
 
