@@ -112,6 +112,16 @@ def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos:
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
+def test_many_more_examples_of_one_name_than_of_the_others_are_not_all_used(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "many" / "red").mkdir(parents=True)
+    (tmp_path / "many" / "green").mkdir()
+    for i in range(9):
+        Pillow.new("RGB", (20, 16), (200, 9, 20 * i)).save(tmp_path / "many" / "red" / f"{i}.png")
+    result = run("photos", "--examples", "many")
+    assert "4 examples are not used, because their names have far more than the others" in result.stderr
+    assert "5 examples of 1 of 2 names" in result.stderr
+
+
 def test_two_folders_of_one_name_are_refused(photos: Path, known: Path) -> None:
     (known / "Red").mkdir()
     with pytest.raises(DataError, match="expected one folder per class in known, got 'Red' and 'red'; join them"):
@@ -153,6 +163,14 @@ def test_one_example_moves_nothing_and_says_so(photos: Path, tmp_path: Path) -> 
 def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
     result = run("known", "--examples", "known")
     assert "8 of the images are among the examples" in result.stderr
+
+
+def test_score_warns_about_examples_in_the_stream_too(photos: Path, known: Path) -> None:
+    run("photos", "--examples", "known", "--state", "s.safetensors")
+    space = LabelSpace.load("s.space.safetensors")
+    save_file({"features": space.examples.z[:3]}, "again.safetensors")
+    given = ["score", "again.safetensors", "--space", "s.space.safetensors"]
+    assert "3 of the images are among the examples" in CliRunner().invoke(app, given, catch_exceptions=False).stderr
 
 
 def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, known: Path) -> None:

@@ -126,6 +126,24 @@ def test_one_example_cannot_be_judged_and_moves_nothing() -> None:
     assert choose(Rows(labels.id_anchors, labels.ood_anchors), one).penalty == math.inf
 
 
+@pytest.mark.parametrize("shots", [2, 40])
+def test_many_examples_of_a_single_name_cannot_say_how_the_others_fare_and_move_nothing(shots: int) -> None:
+    labels = space(4, 10, 16, dtype=torch.float32)
+    every = drawn(labels, shots)
+    moved = with_examples(labels, every[every.label == 2])
+    assert moved.manifest["examples_penalty"] == "inf"
+    assert torch.equal(moved.id_anchors, labels.id_anchors)
+    assert len(moved.examples) == min(shots, 5)
+
+
+def test_a_name_has_at_most_five_times_as_many_examples_as_the_others_and_one() -> None:
+    examples = Examples(unit(26, 16), torch.tensor([0] * 23 + [1, 1, 2]))
+    assert examples.balanced(3).counts(3).tolist() == [12, 2, 1]  # 5 (1 + 1.5) are 12.5, of which 12 are below
+    assert len(examples.balanced(1)) == 26
+    even = Examples(unit(40, 16), torch.arange(2).repeat(20))
+    assert len(even.balanced(2)) == 40
+
+
 def test_names_without_examples_are_right_no_less_often() -> None:
     labels = space(16, 40, 24, dtype=torch.float32)
     every, fresh = drawn(labels, 4), drawn(labels, 20, seed=1)

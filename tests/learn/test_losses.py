@@ -67,12 +67,17 @@ def test_lsn_adds_the_loss_of_distances_to_what_names_are_not_and_their_likeness
     assert loss_of("lsn", negative) == pytest.approx(mean_nll(Z, KNOWN, LABEL) + away + pairwise(negative))
 
 
-def test_negprompt_is_coop_first_and_then_keeps_images_names_and_negatives_apart() -> None:
+def test_negprompt_is_coop_first_and_then_a_multi_label_loss_with_negatives_kept_apart() -> None:
     negative = unit(2 * K, WIDTH, seed=6).reshape(2, K, WIDTH)
     assert loss_of("negprompt", negative, 0.49) == pytest.approx(mean_nll(Z, KNOWN, LABEL))
     near = sum(float(one[name] @ KNOWN[name]) for one in negative for name in range(K)) / (2 * K)
-    every = torch.cat([KNOWN, *negative])
-    expected = mean_nll(Z, every, LABEL) + 1e-4 * near + 1e-5 * pairwise(negative)
+    logistic = [
+        float(torch.log1p(torch.exp((-1 if name == label else 1) * 100 * (z @ rows[name]))))
+        for z, label in zip(Z, LABEL.tolist(), strict=True)
+        for rows in (KNOWN, *negative)
+        for name in range(K)
+    ]
+    expected = sum(logistic) / len(logistic) + 1e-4 * near + 1e-5 * pairwise(negative)
     assert loss_of("negprompt", negative, 0.5) == pytest.approx(expected)
 
 

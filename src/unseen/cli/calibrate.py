@@ -95,7 +95,7 @@ class KnownImages:
         if not found:
             return
         lowest = ", ".join(f"{self.keys[i]} ({margins[i]:.2f})" for i in found[:SHOWN])
-        warn(
+        terminal.warn(
             f"{len(found)} of {len(self.keys)} calibration images look unknown (threshold of the stream: "
             f"{threshold:.2f}): the lowest are {lowest}; leave out what shows none of your names"
         )
@@ -188,16 +188,10 @@ def warn_folders(keys: Iterable[str], labels: LabelSpace) -> None:
     known = {name.lower() for name in labels.names}
     foreign = sorted(name for name in found if name.lower().replace("_", " ") not in known)
     if foreign and len(foreign) < len(found):
-        warn(f"these folders carry none of the known names: {', '.join(foreign[:SHOWN])}; leave them out")
+        terminal.warn(f"these folders carry none of the known names: {', '.join(foreign[:SHOWN])}; leave them out")
 
 
 def stream_threshold(session: Session) -> float:
     """Return the threshold that the stream alone gives."""
     rule, state = session.rule, session.snapshot.threshold
     return rule.inner.threshold_of(state.stream) if isinstance(rule, Calibrated) else session.threshold
-
-
-def warn(text: str) -> None:
-    """Print a warning."""
-    terminal.err.print("[yellow]warning[/]: ", end="")
-    terminal.err.print(text, markup=False)

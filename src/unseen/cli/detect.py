@@ -144,7 +144,6 @@ class DetectRun(StreamRun):
     is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
     log: stream_page.StreamLog | None = None  # where there will be a report
     waiting: list[JudgedBatch] = field(default_factory=list)
-    repeated: int = 0  # images that are examples as well
     learned: LearnedFiles | None = None  # what the state has learned
     again: bool = False  # whether that is learned again
 
@@ -160,15 +159,11 @@ class DetectRun(StreamRun):
                 bar.update(task, advance=len(batch.rows), rate=f"{self.rate:.1f} per second")
             if self.known_images and self.learn:
                 self.known_images.follow(self.session, last=True)
-        if self.repeated:
-            calibration.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
         for one in self.waiting:
             self._print(one._replace(verdicts=one.verdicts and self.rejudge(one.verdicts)))
 
     def judge_batch(self, batch: Batch, z: Any) -> None:
         """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
-        if (taught := self.session.detector.labels.examples) is not None and len(batch):
-            self.repeated += int(taught.repeated(z).sum())
         verdicts = self.judge(z, [image.path for image in batch], self._claim(batch)) if batch else None
         inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
         judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])

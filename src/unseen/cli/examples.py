@@ -10,7 +10,7 @@ import torch
 
 from unseen import LabelSpace
 from unseen.cli import label_space, terminal
-from unseen.cli.calibrate import KnownImages, is_features, warn
+from unseen.cli.calibrate import KnownImages, is_features
 from unseen.encoders import Encoder
 from unseen.errors import DataError, SettingError
 from unseen.features import Features, load_features, stream_images
@@ -64,7 +64,7 @@ class ExampleImages:
         found = self.encoded(space, model)
         examples = found.without_copies()
         if len(examples) < len(found):
-            warn(
+            terminal.warn(
                 f"{len(found) - len(examples):,} of the examples are copies, which count once, or stand under several "
                 "names, which counts for none"
             )
@@ -74,6 +74,11 @@ class ExampleImages:
         moved = with_examples(space, examples)
         if moved.examples is None:
             self.for_threshold = None
+        elif len(moved.examples) < len(examples):
+            terminal.warn(
+                f"{len(examples) - len(moved.examples):,} examples are not used, because their names have far more "
+                "than the others; add examples of the others"
+            )
         self.print_result(moved)
         return moved
 
@@ -104,7 +109,7 @@ class ExampleImages:
             terminal.err.print(f"{key}  skipped: {reason}", markup=False)
         examples = space.examples
         if examples is None:
-            warn(
+            terminal.warn(
                 f"{space.manifest['examples_refused']} examples are not used: they agree neither with their names nor "
                 "with each other more than by chance; check that each folder shows what it is called"
             )
@@ -116,9 +121,9 @@ class ExampleImages:
         if without := [name for name, count in zip(space.names, counts.tolist(), strict=True) if not count]:
             shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
             have = "name has" if len(without) == 1 else "names have"
-            warn(f"{len(without):,} {have} no examples ({shown}), which gains less; add some")
+            terminal.warn(f"{len(without):,} {have} no examples ({shown}), which gains less; add some")
         if len(examples) < FEW:
-            warn("one example cannot be judged by another: it moves no name; two or more per class are better")
+            terminal.warn("one example cannot be judged by another: it moves no name; two or more per class are better")
 
 
 def names_of(

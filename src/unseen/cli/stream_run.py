@@ -33,6 +33,7 @@ class StreamRun:
     skipped: int = 0
     not_images: int = 0  # files in the folders that are no images
     learned_before: int = 0  # images that were judged only, because the state has learned them
+    repeated: int = 0  # images that are examples as well
     is_stopped: bool = False
     alarms: Alarms | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -77,6 +78,8 @@ class StreamRun:
         else:
             verdicts = self._judge_mixed(z, keys, is_new)
         self.learned_before += 0 if is_new is None else int((~is_new).sum())
+        if (taught := self.session.detector.labels.examples) is not None and z.ndim == 2:
+            self.repeated += int(taught.repeated(z).sum())
         self.judged += len(verdicts)
         self.known += int(verdicts.known.sum())
         for words in self.alarms.add(verdicts) if self.alarms else ():
@@ -101,6 +104,8 @@ class StreamRun:
 
     def print_summary(self, *, as_json: bool, report: Path | None = None) -> None:
         """Print in one line, or as one JSON object, how the run went."""
+        if self.repeated:
+            terminal.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
         state, rate = self.state if self.learn else None, self.rate
         counts: dict[str, Any] = {
             "known": self.known,

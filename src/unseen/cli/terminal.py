@@ -21,6 +21,12 @@ def fail(error: Exception) -> None:
     err.print(str(error), markup=False)
 
 
+def warn(text: str) -> None:
+    """Print a warning."""
+    err.print("[yellow]warning[/]: ", end="")
+    err.print(text, markup=False)
+
+
 def emit(row: Mapping[str, object]) -> None:
     """Print one JSON object on one line."""
     print(json.dumps(_plain(row), ensure_ascii=False, default=str, allow_nan=False), flush=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 SAME_IMAGE = 0.9999  # cosine from which two images count as one
+BALANCE = 5.0  # times as many examples as other names have on average, and one, that a name may have
 BLOCK = 1024  # examples compared with all at a time
 TEACHING = 3  # examples of a name that teach before any is spared for the threshold
 
@@ -88,7 +89,8 @@ class Examples:
         """Return at most `most` divisions that leave out every n-th example of each of `names` names.
 
         Where some names have no examples, a division leaves out all examples of every n-th other name as well: these
-        show how names without examples fare. With one example per name, every other name is left out.
+        show how names without examples fare. With one example per name, every other name is left out. Something is
+        always kept.
         """
         count = min(most, int(self.place.max()) + 1)
         has_some = self.counts(names) > 0
@@ -100,7 +102,7 @@ class Examples:
         return self._without([(self.place % count == one % count) | (rank % most == one) for one in range(most)])
 
     def _without(self, left_out: list[Bool[Tensor, " n"]]) -> list[Division]:
-        return [Division(self[~rows], self[rows]) for rows in left_out]
+        return [Division(self[~rows], self[rows]) for rows in left_out if not bool(rows.all())]
 
     def without_copies(self) -> Examples:
         """Return the examples with every image once; one that stands under several names shows none of them for sure.
@@ -114,6 +116,17 @@ class Examples:
             is_earlier = torch.arange(len(self), device=rows.device) < rows.unsqueeze(1)
             is_kept.append(~(is_same & (is_earlier | ~has_name)).any(1))
         return self[torch.cat(is_kept)] if is_kept else self
+
+    def balanced(self, names: int) -> Examples:
+        """Return the examples without those by which a name has more than BALANCE (1 + the mean of the other names).
+
+        What a detector takes for all known images would else be the images of one name.
+        """
+        if names == 1:
+            return self
+        counts = self.counts(names).double()
+        others = (counts.sum() - counts) / (names - 1)
+        return self[self.place < (BALANCE * (1 + others)).floor()[self.label]]
 
     def for_threshold(self, fewest: int) -> Division:
         """Return the examples that teach, and at least `fewest` for the threshold, the last of each name.

@@ -96,7 +96,8 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     """Return a label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
 
     Negatives make way for the examples. With no gain in the folds every anchor stays where it is. Copies of an image
-    count once. Examples that agree neither with their names nor with each other are not used at all.
+    count once, and a name has no more than a few times as many as the others. Examples that agree neither with their
+    names nor with each other are not used at all.
     """
     examples.check(space)
     if not len(distinct := examples.without_copies()):
@@ -104,7 +105,7 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
             f"expected examples that show one name each, got {len(examples)} copies under several names; "
             "leave each image in the folder of its name alone"
         )
-    examples, device = distinct, space.id_anchors.device
+    examples, device = distinct.balanced(len(space.names)), space.id_anchors.device
     if is_contradicted(space.id_anchors.float(), examples.to(device=device)):
         return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(examples))})
     places = nearest_negatives(space, examples.to(device=device))
@@ -216,12 +217,13 @@ def leaves_names_out(divisions: Sequence[Division]) -> bool:
 def fold_weights(divisions: Sequence[Division], *, coverage: float) -> Float[Tensor, " n"] | None:
     """Return what each example left out counts, 1 in all: names with examples count `coverage`, the others the rest.
 
-    None where nothing can be said of names with examples, because none has an example to spare.
+    None where nothing can be said of names with examples, because none has an example to spare, or of those without,
+    because a single name has all the examples.
     """
     seen = torch.cat([torch.isin(left_out.label, kept.label) for kept, left_out in divisions])
     if coverage == 1 and not bool(seen.any()):  # one example of each name: names judge each other
         return torch.full_like(seen, 1 / len(seen), dtype=torch.float32)
-    if not bool(seen.any()):
+    if not bool(seen.any()) or (coverage < 1 and bool(seen.all())):
         return None
     shares = coverage * seen / seen.sum() + (1 - coverage) * ~seen / (~seen).sum().clamp(min=1)
     return (shares / shares.sum()).float()

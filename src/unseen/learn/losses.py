@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 SCALE = 100.0
 NEGATIVE_SCALE = 20.0  # of LSN's negative logits
@@ -36,6 +36,15 @@ def negative_loss(
     """Return the mean over N prompts per name of the cross-entropy of 20 (1 - cosine to "not this name") (LSN)."""
     distance = NEGATIVE_SCALE * (1 - torch.einsum("bd,nkd->nbk", z, negative))
     return torch.stack([cross_entropy(one, label) for one in distance]).mean()
+
+
+def multi_label_loss(
+    z: Float[Tensor, "B d"], rows: Float[Tensor, "G K d"], label: Int[Tensor, " B"]
+) -> Float[Tensor, ""]:
+    """Return the mean logistic loss of 100 cosines to G prompts per name; those of the label hold (NegPrompt)."""
+    logits = SCALE * torch.einsum("bd,gkd->bgk", z, rows)
+    holds = one_hot(label, rows.shape[1]).to(logits).unsqueeze(1).expand_as(logits)
+    return binary_cross_entropy_with_logits(logits, holds)
 
 
 def mean_pairwise_cosine(rows: Float[Tensor, "N *K d"]) -> Float[Tensor, ""]:

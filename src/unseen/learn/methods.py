@@ -15,7 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.learn.losses import mean_pairwise_cosine, name_loss, negative_loss, outlier_loss, patch_entropy
+from unseen.learn.losses import (
+    mean_pairwise_cosine,
+    multi_label_loss,
+    name_loss,
+    negative_loss,
+    outlier_loss,
+    patch_entropy,
+)
 from unseen.learn.tower import PromptTokens, PromptTower
 
 Contexts = dict[str, Tensor]
@@ -140,7 +147,7 @@ class NegPrompt(_WithNegatives):
         if done < 0.5:
             return name_loss(batch.z, rows.known, batch.label)
         known = rows.known.detach()  # a context without a gradient is not stepped at all, by momentum or decay
-        loss = name_loss(batch.z, torch.cat([known, rows.negative.flatten(0, 1)]), batch.label)
+        loss = multi_label_loss(batch.z, torch.cat([known.unsqueeze(0), rows.negative]), batch.label)
         near = (rows.negative * known).sum(-1).mean()
         apart = mean_pairwise_cosine(rows.negative)
         return loss + self.from_positives * near + self.from_each_other * apart
