@@ -36,7 +36,7 @@ from unseen.verdicts import Verdicts
 
 def detect(
     photos: Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")],
-    labels: Annotated[Path | None, typer.Option(help="File of known names: one per line, CSV, JSON or YAML.")] = None,
+    labels: options.Labels = None,
     label: options.Label = None,
     space: Annotated[Path | None, typer.Option(help="Label space from `unseen mine`, instead of names.")] = None,
     encoder: Annotated[

@@ -16,6 +16,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a l
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")]
 
 # names and encoders
+Labels = Annotated[Path | None, typer.Option(help="File of known names: one per line, CSV, JSON or YAML.")]
 Label = Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")]
 Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")]
 Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
