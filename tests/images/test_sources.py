@@ -204,3 +204,14 @@ def test_of_files_in_a_folder_only_paths_are_held(tmp_path):
     assert found.found == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
     assert list(found.keys) == [entry.path for entry in found] == [entry.path for entry in found[:]]
     assert found[1].identity == next(iter(found[1:])).identity
+
+
+def test_so_it_is_without_the_extra_for_object_stores(monkeypatch):
+    def missing(self):
+        raise MissingExtra("pyarrow", "tables")
+
+    monkeypatch.setattr(RemotePath, "exists", missing)
+    with pytest.raises(DataError, match=r"a\.jpg; download the images first"):
+        find_images("https://example.com/a.jpg")
+    with pytest.raises(MissingExtra, match="pyarrow"):
+        find_images("s3://bucket/photos")

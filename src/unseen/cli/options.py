@@ -22,7 +22,9 @@ Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` wr
 Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
 Vocabulary = Annotated[
     int | None,
-    typer.Option(help="Words of WordNet to mine negatives from; 0 reads all 138,495 (default: twice the negatives)."),
+    typer.Option(
+        min=0, help="Words of WordNet to mine negatives from; 0 reads all 138,495 (default: twice the negatives)."
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")]
 
