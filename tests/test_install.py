@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -61,3 +63,17 @@ def test_help_and_completion_show_what_there_is() -> None:
     assert set(unseen.__all__) <= set(dir(unseen))
     assert [name for name in unseen.__all__ if name[0] != "_" and f"\n{name} " not in str(unseen.__doc__)] == []
     assert (Path(unseen.__file__).parent / "py.typed").is_file()
+
+
+def test_every_command_loads_without_extras() -> None:
+    extras = (
+        "PIL onnx onnxruntime transformers fastapi starlette httpx uvicorn prometheus_client websockets ray pyarrow"
+    )
+    block = f"class Block:\n def find_spec(self, name, *_):\n  if name.partition('.')[0] in {extras.split()}: "
+    block += "raise ModuleNotFoundError(name, name=name)\n"
+    script = f"import sys\n{block}sys.meta_path.insert(0, Block())\nfrom unseen.cli import COMMANDS, load_command\n"
+    script += "for name in COMMANDS: load_command(name)\n"
+    script += "from unseen.errors import MissingExtra\n"
+    script += "try:\n import unseen.serve.client\nexcept MissingExtra as error: print(error.extra)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "serve\n", "")

@@ -75,6 +75,22 @@ def test_a_full_disk_or_a_closed_folder_ends_in_one_sentence(monkeypatch, capsys
     )
 
 
+def test_an_error_that_nobody_foresaw_ends_in_one_sentence_and_a_file(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("unseen.cli.models.find_model", lambda name: {}["nothing"])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["unseen", "models", "show", "offline"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    (file,) = tmp_path.iterdir()
+    printed = capsys.readouterr().err
+    assert printed.startswith(
+        "UnseenError: expected no error here, got KeyError: 'nothing'; this is a defect of unseen"
+    )
+    assert len(printed.splitlines()) == 1
+    assert str(file) in printed
+    assert "Traceback" in file.read_text()
+
+
 def test_the_version_is_printed():
     assert runner.invoke(app, ["--version"]).stdout.strip() == f"unseen {unseen.__version__}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +75,11 @@ def test_a_folder_without_permission_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output.check_folders(tmp_path / "state")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
-    with pytest.raises(SettingError, match="got one without permission; pass another path"):
+    assert list(tmp_path.iterdir()) == []  # the trial leaves nothing behind
+
+    def refuse(**options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)  # root may write everywhere
+    with pytest.raises(SettingError, match=r"got .* \(Read-only file system\); pass another path"):
         output.check_folders(tmp_path / "state")

@@ -176,6 +176,15 @@ def test_a_folder_that_cannot_be_opened_is_skipped_with_a_reason(folder, monkeyp
     assert batch.skipped[0].reason.startswith("cannot be opened")
 
 
+def test_a_pipe_in_a_folder_is_not_waited_for(folder):
+    os.mkfifo(folder / "pipe.jpg")
+    os.mkfifo(folder / "pipe")  # by content it would be opened
+    (batch,) = read_images(folder)
+    assert [one.reason for one in batch.skipped if one.path.endswith("pipe.jpg")] == [
+        "not a file: a pipe, socket or device"
+    ]
+
+
 def test_names_that_are_no_utf8_have_a_key_that_is(tmp_path):
     (tmp_path / "caf\udce9.png").write_bytes(encoded(flat()))
     assert [image.path for image in only(tmp_path)] == [f"{tmp_path}/caf\\udce9.png"]
@@ -195,3 +204,14 @@ def test_of_files_in_a_folder_only_paths_are_held(tmp_path):
     assert found.found == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
     assert list(found.keys) == [entry.path for entry in found] == [entry.path for entry in found[:]]
     assert found[1].identity == next(iter(found[1:])).identity
+
+
+def test_so_it_is_without_the_extra_for_object_stores(monkeypatch):
+    def missing(self):
+        raise MissingExtra("pyarrow", "tables")
+
+    monkeypatch.setattr(RemotePath, "exists", missing)
+    with pytest.raises(DataError, match=r"a\.jpg; download the images first"):
+        find_images("https://example.com/a.jpg")
+    with pytest.raises(MissingExtra, match="pyarrow"):
+        find_images("s3://bucket/photos")

@@ -29,7 +29,7 @@ def test_text_that_says_what_it_is_is_read(tmp_path: Path, encoding: str) -> Non
     [
         ("cat\ndog\n".encode("utf-16-le"), "UTF-16"),
         ("caf\xe9\n".encode("latin1"), "0xe9 at position 3"),
-        (b"cat\ndog\ncat\n", r"'cat' on lines \[1, 3\]"),
+        (b"cat\ndog\ncat\n", r"'cat' on lines 1 and 3"),
         (b"# nothing\n\n", "got none"),
         (b"\xff\xfec", "expected UTF-8"),
     ],
@@ -77,7 +77,7 @@ def test_names_are_read_as_people_keep_them(tmp_path: Path, file: str, text: str
         ("n.yaml", "- tench\n- no\n", "got False as entry 2; quote names"),
         ("n.yaml", "- [", "expected YAML in"),
         ("n.csv", "id,name\n0,tench\n1\n", "expected a name in column 2 .* got none in line 3"),
-        ("n.csv", "name\ncat\ndog\ncat\n", r"'cat' on lines \[2, 4\]"),
+        ("n.csv", "name\ncat\ndog\ncat\n", r"'cat' on lines 2 and 4"),
         ("n.json", "[]", "got none"),
     ],
 )

@@ -8,6 +8,8 @@ import importlib
 import pkgutil
 import signal
 import sys
+import tempfile
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -146,6 +148,22 @@ def main() -> None:
     except OSError as error:
         terminal.fail(file_error(error))
         sys.exit(terminal.MISUSE)
+    except MemoryError:
+        terminal.fail(DataError("expected enough memory, got too little; use a smaller --batch or --negatives"))
+        sys.exit(terminal.MISUSE)
+    except Exception as error:
+        terminal.fail(defect(error))
+        sys.exit(terminal.MISUSE)
+
+
+def defect(error: Exception) -> UnseenError:
+    """Return an error that nobody foresaw as one sentence; its traceback goes into a file."""
+    with tempfile.NamedTemporaryFile("w", prefix="unseen-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write(f"unseen {unseen.__version__}\n{' '.join(sys.argv)}\n{''.join(traceback.format_exception(error))}")
+    return UnseenError(
+        f"expected no error here, got {type(error).__name__}: {' '.join(str(error).split())[:200]}; "
+        f"this is a defect of unseen: report it with {file.name}"
+    )
 
 
 def file_error(error: OSError) -> UnseenError:

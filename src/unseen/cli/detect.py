@@ -36,7 +36,7 @@ from unseen.verdicts import Verdicts
 
 def detect(
     photos: Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")],
-    labels: Annotated[Path | None, typer.Option(help="File of known names: one per line, CSV, JSON or YAML.")] = None,
+    labels: options.Labels = None,
     label: options.Label = None,
     space: Annotated[Path | None, typer.Option(help="Label space from `unseen mine`, instead of names.")] = None,
     encoder: Annotated[
@@ -76,6 +76,9 @@ def detect(
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
     output.check_folders(state, report)
+    if features:
+        output.check_writable(features)
+    alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
     wanted = calibration.RECALL if recall is None else recall
     known = calibration.find_known(calibrate, wanted) if calibrate else None
     found = find_images(photos, root=root, stride=stride)
@@ -102,7 +105,7 @@ def detect(
         images.print_result(session, images.calibrate(session), as_json=False)
     run = DetectRun(session, out, state, known_images=images, is_rejudged=rejudge)
     run.learn, run.again = learn, again
-    run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
+    run.alarms = alarms
     run.log = stream_page.StreamLog.beside(report) if report else None
     if state and learn:
         run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))

@@ -48,8 +48,7 @@ def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabu
         space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
     warn_near_duplicates(near_duplicates(space))
     warn_similar_names(space)
-    warn_foreign(names, encoder)
-    warn_unfamiliar(names, encoder)
+    warn_strange(names, encoder)
     return space
 
 
@@ -112,6 +111,12 @@ def warn_similar_names(space: LabelSpace) -> None:
             f"may get the name of the other: {few}; keep one of each",
             markup=False,
         )
+
+
+def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
+    """Print which names the offline text tower cannot know: not English, or far from what it was fitted on."""
+    warn_foreign(names, encoder)
+    warn_unfamiliar(names, encoder)
 
 
 def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:

@@ -24,7 +24,7 @@ def learn(
     examples: Annotated[str, typer.Option(help="Photos of your classes, a folder per class.")],
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(REGISTRY)}.")] = "locoop",
     encoder: options.Encoder = "ViT-B/16",
-    labels: Annotated[Path | None, typer.Option(help="Text file with one known name per line; # comments.")] = None,
+    labels: options.Labels = None,
     label: options.Label = None,
     space: Annotated[Path | None, typer.Option(help="Names and negatives from `unseen mine`.")] = None,
     negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = 5_000,

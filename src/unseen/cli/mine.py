@@ -9,7 +9,7 @@ import typer
 
 from unseen.cli import options, terminal
 from unseen.cli.examples import ExampleImages
-from unseen.cli.label_space import names_from_options, warn_near_duplicates, words_bar
+from unseen.cli.label_space import names_from_options, warn_near_duplicates, warn_strange, words_bar
 from unseen.encoders import Encoder, load_encoder
 from unseen.errors import LabelError
 from unseen.labels import MINERS, PROMPTS, Corpus, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
@@ -93,6 +93,8 @@ def mine(
         for name, space in made:
             spaces[name] = taught.teach(space, model, recall=None) if taught else space
             spaces[name].save(files[name])
+    if ray is None:
+        warn_strange([one for own in wanted.values() for one in own], model)
     for name, space in spaces.items():
         _print_space(space, files[name], show=show, as_json=as_json)
 

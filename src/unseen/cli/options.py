@@ -16,12 +16,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a l
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.")]
 
 # names and encoders
+Labels = Annotated[Path | None, typer.Option(help="File of known names: one per line, CSV, JSON or YAML.")]
 Label = Annotated[list[str] | None, typer.Option(help="A known name; may be given many times.")]
 Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")]
 Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
 Vocabulary = Annotated[
     int | None,
-    typer.Option(help="Words of WordNet to mine negatives from; 0 reads all 138,495 (default: twice the negatives)."),
+    typer.Option(
+        min=0, help="Words of WordNet to mine negatives from; 0 reads all 138,495 (default: twice the negatives)."
+    ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).")]
 

@@ -1,8 +1,8 @@
 """Verdicts on stdout: as text for people, as JSON or CSV for machines."""
 
 import csv
-import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +32,19 @@ def check_folders(*files: Path | None) -> None:
             raise SettingError(f"expected a file to write, got the folder {path}; add a name, such as {path}/out")
         if not path.parent.is_dir():
             raise SettingError(f"expected a folder for {path}, got none; make it first: mkdir -p {path.parent}")
-        if not os.access(path.parent, os.W_OK):
-            raise SettingError(f"expected a folder to write {path} to, got one without permission; pass another path")
+        check_writable(path.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder, and refuse one that takes no files: permissions alone do not tell of read-only disks."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"expected a folder to write files to, got {folder} ({error.strerror or error}); pass another path"
+        ) from error
 
 
 def choose(*, as_json: bool, as_csv: bool = False, width: int = WIDEST) -> Output:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.errors import ImageError, MissingExtra, import_extra
@@ -35,6 +36,8 @@ TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of a TIFF
 
 def decode_file(path: Location) -> Picture:
     """Return the picture in a file."""
+    if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
+        raise ImageError("not a file: a pipe, socket or device")  # reading it could wait for ever
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -34,6 +34,8 @@ def is_image_file(path: Path) -> bool:
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES or suffix in TEXT_SUFFIXES:
         return suffix in IMAGE_SUFFIXES
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
         with path.open("rb") as file:
             return is_image(file.read(HEAD))

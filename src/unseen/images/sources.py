@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from unseen.errors import DataError, SettingError
+from unseen.errors import DataError, MissingExtra, SettingError
 from unseen.images.decode import decode_file
 from unseen.images.entry import Batch, Entry, Image, Skipped, file_identity, key_of
 from unseen.images.kinds import IMAGE_SUFFIXES, is_image_file
@@ -144,7 +144,7 @@ class FoundPaths(NamedTuple):
 
 def _expand(source: str | Path) -> FoundPaths:
     path = location(source)
-    if path.exists():
+    if _exists(path):
         return _walk(path) if path.is_dir() and path.suffix != LANCE else FoundPaths([path])
     if isinstance(path, Path) and glob.has_magic(str(source)):
         found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
@@ -152,6 +152,15 @@ def _expand(source: str | Path) -> FoundPaths:
         return FoundPaths([path for part in parts for path in part.paths], sum(part.others for part in parts))
     remedy = "download the images first" if str(source).startswith(WEB) else "check the path"
     raise DataError(f"expected a folder, file or glob of images, got nothing at {source}; {remedy}")
+
+
+def _exists(path: Location) -> bool:
+    try:
+        return path.exists()
+    except MissingExtra:  # for object stores; it would not make a folder of a page
+        if str(path).startswith(WEB):
+            return False
+        raise
 
 
 def _walk(folder: Location) -> FoundPaths:

@@ -28,9 +28,10 @@ def read_names(path: str | Path) -> tuple[str, ...]:
         places[name].append(number)
     if doubled := {name: lines for name, lines in places.items() if len(lines) > 1}:
         name, lines = next(iter(doubled.items()))
+        others = f", and {len(doubled) - 1} more such names" if len(doubled) > 1 else ""
+        where = " and ".join(map(str, lines))
         raise LabelError(
-            f"expected distinct names in {path}, got {name!r} on lines {lines} and {len(doubled) - 1} more such; "
-            "remove the duplicates"
+            f"expected distinct names in {path}, got {name!r} on lines {where}{others}; remove the duplicates"
         )
     if not places:
         raise LabelError(f"expected names in {path}, got none; write the classes you want to recognise")

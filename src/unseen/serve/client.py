@@ -11,13 +11,17 @@ from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from torch import Tensor
 
-from unseen.errors import ServiceError
+from unseen.errors import MissingExtra, ServiceError
 from unseen.progress import Progress, no_progress
 from unseen.serve.client_edits import RemoteEdits
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise MissingExtra("httpx", "serve") from error
 
 RAW = {"content-type": "application/octet-stream"}
 RETRIED = (429, 502, 503, 504, 507)

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image as Pillow
 
 from unseen.encoders import Encoder
 from unseen.encoders.base import PatchEncoder
-from unseen.errors import DataError, EncoderError
+from unseen.errors import DataError, EncoderError, import_extra
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.images import Entry, Image, find_images
 from unseen.images.entry import MISSING
@@ -149,8 +148,9 @@ class BestPatch:
 
 def noise_features(encoder: Encoder) -> torch.Tensor:
     """Return features of images of random pixels, the same ones every time (TANL)."""
+    pillow = import_extra("PIL.Image", "encode")
     drawn = np.random.default_rng(0).integers(0, 256, (NOISE_IMAGES, 224, 224, 3), dtype=np.uint8)
-    pictures = [Image(f"noise-{i}", Pillow.fromarray(pixels)) for i, pixels in enumerate(drawn)]
+    pictures = [Image(f"noise-{i}", pillow.fromarray(pixels)) for i, pixels in enumerate(drawn)]
     parts = [encoder.images(pictures[start : start + 64]).cpu() for start in range(0, NOISE_IMAGES, 64)]
     return torch.cat(parts)
 

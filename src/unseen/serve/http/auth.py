@@ -12,12 +12,14 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-
-from starlette.types import Scope
+from typing import TYPE_CHECKING
 
 from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.storage.files import replacing
+
+if TYPE_CHECKING:
+    from starlette.types import Scope  # `unseen keys` needs no server
 
 log = logging.getLogger("unseen.serve")
 
@@ -140,12 +142,12 @@ class ApiKeys:
             self._keys, self._version, self._damage = {key.id: key for key in _read(self.path)}, version, ""
 
 
-def header(scope: Scope, wanted: bytes) -> str | None:
+def header(scope: "Scope", wanted: bytes) -> str | None:
     """Return a header of a request, the first of that name, or None."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
 
 
-def bearer_secret(scope: Scope) -> str | None:
+def bearer_secret(scope: "Scope") -> str | None:
     """Return the secret in the Authorization header of a request, if there is one."""
     scheme, _, secret = (header(scope, b"authorization") or "").partition(" ")
     return secret if scheme.lower() == "bearer" else None
