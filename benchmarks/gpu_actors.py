@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -80,9 +79,7 @@ def local_run(photos: Path, folder: Path, arguments: Arguments) -> Row:
             "seconds": seconds, "running_per_s": done / seconds}  # fmt: skip
 
 
-def ray_run(
-    photos: Path, folder: Path, expected: Features, arguments: Arguments, *, share: float, kills: bool
-) -> Row:
+def ray_run(photos: Path, folder: Path, expected: Features, arguments: Arguments, *, share: float, kills: bool) -> Row:
     job = encode.EncodeJob(arguments.encoder, None, arguments.batch, gpus=share)
     started, arrived, killed = time.perf_counter(), list[tuple[float, int]](), 0
     with cluster.connect(arguments.ray) as ray:

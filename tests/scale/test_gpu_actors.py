@@ -62,7 +62,12 @@ def test_a_cluster_without_a_gpu_says_so_instead_of_waiting_for_one(tmp_path: Pa
 
 def test_shards_are_decoded_ahead_of_the_actors_once_each_and_anew_after_a_death() -> None:
     begun: list[str] = []
-    shards = DecodedAhead(lambda name: begun.append(name) or f"{name}, try {begun.count(name)}", list("abcdef"), ahead=2)
+
+    def decode(name: str) -> str:
+        begun.append(name)
+        return f"{name}, try {begun.count(name)}"
+
+    shards = DecodedAhead(decode, "abcdef", ahead=2)
     assert shards.take("a") == "a, try 1"
     assert begun == ["a", "b", "c"]
     assert [shards.take(name) for name in "bc"] == ["b, try 1", "c, try 1"]
@@ -73,7 +78,7 @@ def test_shards_are_decoded_ahead_of_the_actors_once_each_and_anew_after_a_death
 
 def test_without_a_gpu_no_shard_is_decoded_before_an_actor_has_room() -> None:
     begun: list[str] = []
-    shards = DecodedAhead(lambda name: begun.append(name) or name, list("abc"), ahead=0)
+    shards = DecodedAhead(begun.append, "abc", ahead=0)
     for number, name in enumerate("abc", 1):
         shards.take(name)
         assert begun == list("abc")[:number]

@@ -2,8 +2,8 @@
 
 The driver divides what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
 encoded and written by an actor that holds the model, and reported as one small row. A few shards wait at every actor,
-so that pixels do not pile up; beside GPUs one more for each core, so that all cores decode. What a dead worker or node had is done again by another; a shard that died too often, as
-where a picture kills the worker, is given up and named.
+so that pixels do not pile up; beside GPUs one more for each core, so that all cores decode. What a dead worker or node
+had is done again by another; a shard that died too often, as where a picture kills the worker, is given up and named.
 
 A shard's file has a name that follows from the plan, and appears whole; so a shard that ran twice is one file, and
 after a kill the same command finds what is written and plans the rest. Nothing is appended, hence nothing can be lost
@@ -193,7 +193,7 @@ class DecodedShard(NamedTuple):
 class DecodedAhead:
     """Shards on their way to pixels, begun in order: `ahead` of them before an actor has room.
 
-    An actor on a GPU takes pixels faster than a core makes them: with only its own shards decoded, most cores would wait.
+    An actor on a GPU takes pixels faster than a core makes them: with only its own shards begun, most cores would wait.
     """
 
     def __init__(self, decode: Callable[[str], Any], names: Iterable[str], ahead: int) -> None:
