@@ -4,12 +4,15 @@
     python benchmarks/merge.py FOLDER --rows rows.jsonl --json                   # one JSON object per run
     python benchmarks/merge.py FOLDER --rows rows.jsonl --plot merge.png
     python benchmarks/merge.py FOLDER --cost                                     # what a merge takes
+    python benchmarks/merge.py FOLDER --columns                                  # every column of every verdict
 
 Differences are in percentage points, sharded less sequential with the same order of samples, mean over seeds; the plot
 has the standard deviation over seeds too. `margin gap` is the largest difference of a margin, in nats. `never` merges
 only at the end of the stream. `pooled` merges at each of its updates, whatever was asked; `pooled, long rounds` does
 not, and shows what that would cost. With `--orders` other than shuffled, and for `pooled, long rounds`, only 16
-observers are tried, merged after 256 and 1,024 samples. Which part of a state must be fresh: benchmarks/merge_parts.py.
+observers are tried, merged after 256 and 1,024 samples. `--columns` has all orders and streams of `pooled` with 16
+observers merged after 1,024 samples, and prints the largest differences of each column of verdicts. Which part of a
+state must be fresh: benchmarks/merge_parts.py.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 
 import PIL.Image
 
-from unseen import arrival, detectors, suites
+from unseen import Session, arrival, detectors, suites
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.bench.timing import median_seconds
@@ -67,9 +70,12 @@ def main() -> None:
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=[SHUFFLED])
     parser.add_argument("--plot", type=Path, help="where to draw the differences")
     parser.add_argument("--cost", action="store_true", help="only the time of a merge and the size of a state")
+    parser.add_argument("--columns", action="store_true", help="only the columns of verdicts, all orders, one seed")
     arguments = command.parse(parser)
     if arguments.cost:
         command.show(cost(arguments.folder), arguments, cost_table)
+    elif arguments.columns:
+        command.show(columns(arguments.folder, arguments.first_seed), arguments, columns_table)
     else:
         command.run_and_print(cases(arguments), arguments, functools.partial(tables, plot_to=arguments.plot))
 
@@ -99,6 +105,32 @@ def measure(folder: Path, *, suite: str, set: str, order: str, seed: int, method
     row |= {f"{metric}_alone": 100 * alone.metrics[metric] for metric in METRICS}
     gap = (sharded.reading.margin - alone.reading.margin).abs().max()
     return row | {"gap": float(gap), "samples": len(alone.trial.z)}
+
+
+def columns(folder: Path, seed: int) -> Iterator[Row]:
+    """Yield for each stream and order how many verdicts and names differ, and by how much the numbers do."""
+    for (suite, ood), order in product(CELLS, arrival.ORDERS):
+        labels = loaded(suite, folder).labels
+        trial = loaded(suite, folder).against(ood).ordered(order, seed)
+        sharded = ShardedDetector.of(detectors.PooledEvidence(labels), shards=max(SHARDS), every=1024)
+        one, many = (Session(detector).observe(trial.z).structured() for detector in (sharded.detector, sharded))
+        row = {"suite": suite, "set": ood, "order": order, "samples": len(trial.z)}
+        row |= {f"{name}_differ": int((one[name] != many[name]).sum()) for name in ("known", "label", "warming")}
+        yield row | {name: float(abs(one[name] - many[name]).max()) for name in ("margin", "threshold", "confidence")}
+
+
+def columns_table(rows: list[Row]) -> Iterator[str]:
+    """Yield the worst of all orders for each stream."""
+    heads: tuple[str, ...] = ("stream", "orders", "samples", "verdicts that differ", "names", "warming")
+    heads += ("largest difference of margin", "of threshold", "of confidence")
+    lines = []
+    for (suite, ood), group in grouped(rows, "suite", "set").items():
+        counts = [
+            sum(row[name] for row in group) for name in ("samples", "known_differ", "label_differ", "warming_differ")
+        ]
+        gaps = [max(row[name] for row in group) for name in ("margin", "threshold", "confidence")]
+        lines.append((f"{suite}, {ood}", str(len(group)), *(f"{n:,}" for n in counts), *(f"{gap:.0e}" for gap in gaps)))
+    return markdown_table(heads, lines)
 
 
 @functools.lru_cache(2)  # cases come one cell and method after another

@@ -5,8 +5,11 @@ on many machines at once, with the same digits either way: each job has one torc
 """
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -17,7 +20,7 @@ from torch import Tensor
 
 from unseen.errors import DataError
 from unseen.session import Session, SessionSpec
-from unseen.storage.files import replacing
+from unseen.storage.files import replacing, sync_folder
 from unseen.threads import one_thread
 from unseen.verdicts import Verdicts
 
@@ -104,8 +107,21 @@ def read_states(folder: Path, streams: Iterable[KeyedStream]) -> dict[str, bytes
     return {key: path.read_bytes() for key, path in paths.items() if path.exists()}
 
 
-def write_state(folder: Path, result: StreamResult) -> None:
-    """Keep the state of a stream, whole or not at all."""
+@contextmanager
+def staged_states(folder: Path) -> Iterator[Callable[[StreamResult], None]]:
+    """Yield what keeps the state of a result; states take their places when the block ends well, none when not.
+
+    So a run that failed can be run again: no stream has learned its samples already.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as staged:
+        yield partial(_write_state, Path(staged))
+        for path in sorted(Path(staged).iterdir()):
+            path.replace(folder / path.name)
+        sync_folder(folder)
+
+
+def _write_state(folder: Path, result: StreamResult) -> None:
     with replacing(state_path(folder, result.key)) as temporary:
         temporary.write_bytes(result.state)
 

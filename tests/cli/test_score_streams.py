@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from itertools import islice
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from helpers import suite_files
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
 from unseen.cli import app
-from unseen.errors import MissingExtra, SettingError, StateError
+from unseen.errors import DataError, MissingExtra, SettingError, StateError
 
 KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20
 
@@ -68,6 +69,27 @@ def test_each_stream_has_a_state_in_the_folder_and_goes_on_from_it(files):
     wrong = run(*words(files, "--key", "site", "--state", files / "states"))
     assert isinstance(wrong.exception, StateError)
     assert "expected a state of detector pooled, got one of online" in str(wrong.exception)
+
+
+def test_a_run_that_fails_leaves_the_states_as_they_were_and_can_be_run_again(files, monkeypatch):
+    arguments = words(files, "--key", "site", "--state", files / "states", "--detector", "online")
+    assert run(*arguments).exit_code == 0
+    kept = {path.name: path.read_bytes() for path in (files / "states").iterdir()}
+    (files / "taken").write_text("no folder")
+    assert run(*arguments, "-o", files / "taken").exit_code != 0  # the verdicts cannot be written
+    assert {path.name: path.read_bytes() for path in (files / "states").iterdir()} == kept
+
+    def two_of_three(*work):
+        yield from islice(run_all(*work), 2)
+        raise DataError("the head died")
+
+    run_all = keyed.run_serially
+    with monkeypatch.context() as patch:
+        patch.setattr(keyed, "run_serially", two_of_three)
+        assert "the head died" in str(run(*arguments).exception)
+    assert {path.name: path.read_bytes() for path in (files / "states").iterdir()} == kept
+    rows = [json.loads(line) for line in run(*arguments).stdout.splitlines()]
+    assert [row["summary"]["seen"] for row in rows[-3:]] == [120, 80, 40]  # the second time, not the third
 
 
 def test_a_missing_column_is_refused_with_those_that_exist(files):

@@ -24,6 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from safetensors.torch import save_file
 
 from helpers import suite_files, tiny_text
 from helpers.service import downloaded, flat, reference, same
@@ -167,36 +168,72 @@ def other_versions(nodes: ThreeNodes) -> Row:
     return {"verb": "versions", "told": told}
 
 
-def head_dies(scale: int) -> Row:
-    """Kill the head while a command encodes; start another cluster and the same command again."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, count, ends = Path(name), 48 * scale, []
-        words = encode_command(folder, count)
-        for kills in (True, False):
-            nodes = ThreeNodes()
-            command = subprocess.Popen(
-                [*words, nodes.nodes.address], stdout=subprocess.DEVNULL, env=os.environ | GIVE_UP
-            )
-            try:
-                while kills and not any((folder / "out").glob("*.safetensors")):
-                    assert command.poll() is None
-                    time.sleep(0.05)
-                if kills:
-                    nodes.nodes.remove_node(nodes.nodes.head_node, allow_graceful=False)
-                ends.append(command.wait(timeout=600))
-            finally:
-                command.kill()
-                nodes.nodes.shutdown()
-        assert (ends[0] != 0, ends[1]) == (True, 0)
-        keys = [row["key"] for _, rows in read_shards(folder / "out") for row in rows]
-        inputs = [entry.path for entry in find_images(str(folder / "images"))]
-    return counted("encode, head killed", count, keys, equal=sorted(keys) == inputs) | {"killed": 1}
+def without_head(words: list[str], begun: Callable[[], bool]) -> list[str]:
+    """Return what a command prints on a second cluster, after the first one lost its head as soon as it had begun."""
+    ends = []
+    for kills in (True, False):
+        nodes = ThreeNodes()
+        command = subprocess.Popen(
+            [sys.executable, "-m", "unseen", *words, "--json", "--ray", nodes.nodes.address],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | GIVE_UP,
+        )
+        try:
+            while kills and not begun():
+                assert command.poll() is None
+                time.sleep(0.05)
+            if kills:
+                nodes.nodes.remove_node(nodes.nodes.head_node, allow_graceful=False)
+            printed, _ = command.communicate(timeout=600)
+            ends.append(command.returncode)
+        finally:
+            command.kill()
+            nodes.nodes.shutdown()
+    assert (ends[0] != 0, ends[1]) == (True, 0)
+    return printed.splitlines()
 
 
-def encode_command(folder: Path, count: int) -> list[str]:
-    model, images = save_clip(folder / "model"), save_pictures(folder / "images", count)
-    words = ["encode", str(images), "--encoder", str(model), "-o", str(folder / "out"), "--device", "cpu"]
-    return [sys.executable, "-m", "unseen", *words, "--json", "--shard", "2", "--actors", "2", "--ray"]
+def encode_without_head(folder: Path) -> Row:
+    model, images, out = save_clip(folder / "model"), save_pictures(folder / "images", 48), folder / "out"
+    words = ["encode", str(images), "--encoder", str(model), "-o", str(out), "--device", "cpu"]
+    without_head([*words, "--shard", "2", "--actors", "2"], lambda: any(out.glob("*.safetensors")))
+    keys = [row["key"] for _, rows in read_shards(out) for row in rows]
+    inputs = [entry.path for entry in find_images(str(images))]
+    return counted("encode, head killed", len(inputs), keys, equal=sorted(keys) == inputs)
+
+
+def score_without_head(folder: Path) -> Row:
+    """Score streams with states: none may have learned before all are done, or the second run would teach twice."""
+    labels, count, states = space(dtype=torch.float32), 12_000, folder / "states"
+    keys = [f"camera {number % 60}" for number in range(count)]
+    labels.save(folder / "space.safetensors")
+    save_file({"features": stream(labels, count)}, folder / "z.safetensors", metadata={"camera": json.dumps(keys)})
+    words = ["score", "streams", str(folder / "z.safetensors"), "--space", str(folder / "space.safetensors")]
+    words += ["--key", "camera", "--detector", "online"]
+    rows = without_head([*words, "--state", str(states)], lambda: any(states.glob(".new-*/*.safetensors")))
+    local = subprocess.run([sys.executable, "-m", "unseen", *words, "--json"], capture_output=True, text=True)
+    verdicts = [row["key"] for row in map(json.loads, rows) if "key" in row]
+    return counted("score --key, head killed", count, verdicts, equal=rows == local.stdout.splitlines())
+
+
+def bench_without_head(folder: Path) -> Row:
+    table, out = suite_files.write(folder), folder / "there"
+    words = ["bench", str(table), "--features", str(folder), "--seeds", "10", "--detectors", "mcm,online,pooled"]
+    without_head([*words, "-o", str(out)], lambda: any(path.stat().st_size for path in out.glob("*.jsonl")))
+    local = subprocess.run([sys.executable, "-m", "unseen", *words, "--json"], capture_output=True, text=True)
+    found, expected = ([json.dumps(json.loads(line) | {"seconds": 0}, sort_keys=True) for line in text.splitlines()]
+                       for text in (next(out.glob("*.jsonl")).read_text(), local.stdout))  # fmt: skip
+    return counted("bench, head killed", len(expected), found, equal=sorted(found) == sorted(expected))
+
+
+def heads() -> Iterator[Row]:
+    """Yield a row for each command that lost the head of its cluster, and was run again on another."""
+    for work in (encode_without_head, score_without_head, bench_without_head):
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            row = work(Path(folder))
+        yield row | {"killed": 1, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def save_pictures(folder: Path, count: int) -> Path:
@@ -302,12 +339,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
     parser.add_argument("--scale", type=int, default=1, help="how many times the rows of the short form")
-    parser.add_argument("--summary", action="store_true", help="kill a head too, and print the sums in a last line")
+    parser.add_argument("--summary", action="store_true", help="kill heads too, and print the sums in a last line")
     arguments = parser.parse_args()
     logging.getLogger("ray").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     rows = []
-    for row in chain(run(arguments.verbs, arguments.scale), [head_dies(1)] if arguments.summary else []):
+    for row in chain(run(arguments.verbs, arguments.scale), heads() if arguments.summary else []):
         print(json.dumps(row), flush=True)
         rows.append(row)
     if arguments.summary:

@@ -13,7 +13,7 @@ from helpers.tiny_models import save_clip
 from unseen.encoders import load_encoder
 from unseen.errors import SettingError
 from unseen.scale import mine
-from unseen.scale.encode import EncodeJob, EncoderActor, plan
+from unseen.scale.encode import DecodedAhead, EncodeJob, EncoderActor, plan
 
 
 class SmallMemory:
@@ -58,3 +58,27 @@ def test_a_cluster_without_a_gpu_says_so_instead_of_waiting_for_one(tmp_path: Pa
     with pytest.raises(SettingError, match="got a cluster without"):
         list(mine.mine(InlineRay(), {}, lambda: None, None, gpus=1))  # type: ignore[arg-type,return-value]
     assert not list(tmp_path.iterdir())
+
+
+def test_shards_are_decoded_ahead_of_the_actors_once_each_and_anew_after_a_death() -> None:
+    begun: list[str] = []
+
+    def decode(name: str) -> str:
+        begun.append(name)
+        return f"{name}, try {begun.count(name)}"
+
+    shards = DecodedAhead(decode, "abcdef", ahead=2)
+    assert shards.take("a") == "a, try 1"
+    assert begun == ["a", "b", "c"]
+    assert [shards.take(name) for name in "bc"] == ["b, try 1", "c, try 1"]
+    assert shards.take("a") == "a, try 2"  # whoever had it died
+    assert [shards.take(name) for name in "def"] == ["d, try 1", "e, try 1", "f, try 1"]
+    assert sorted(begun) == list("aabcdef")
+
+
+def test_without_a_gpu_no_shard_is_decoded_before_an_actor_has_room() -> None:
+    begun: list[str] = []
+    shards = DecodedAhead(begun.append, "abc", ahead=0)
+    for number, name in enumerate("abc", 1):
+        shards.take(name)
+        assert begun == list("abc")[:number]

@@ -29,7 +29,7 @@ from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import claim_folder, read_shards
 from unseen.images import find_images
 from unseen.partitions import write_partitions
-from unseen.storage.remote import location
+from unseen.storage.remote import check_bucket, location
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # with make test-ray
 COUNT = 24
@@ -166,6 +166,15 @@ def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypat
 def test_a_bucket_that_is_not_there_is_told_from_a_store_that_is_not(endpoint):
     with pytest.raises(StoreError, match="make the bucket, or check its name"):
         claim_folder(location(s3.uri(endpoint, "out").replace(s3.BUCKET, "another", 1)), "one", "a" * 64)
+
+
+def test_a_store_for_verdicts_is_looked_at_before_anything_is_scored(endpoint, tmp_path):
+    check_bucket(location(s3.uri(endpoint, "verdicts")))
+    check_bucket(tmp_path / "new")
+    with pytest.raises(StoreError, match="got Bucket 'another' not found; make the bucket, or check its name"):
+        check_bucket(location(s3.uri(endpoint, "verdicts").replace(s3.BUCKET, "another", 1)))
+    with pytest.raises(StoreError, match="check endpoint, region and network"):
+        check_bucket(location(s3.uri(f"http://127.0.0.1:{s3.free_port()}", "verdicts")))
 
 
 def test_credentials_in_a_uri_are_refused_and_not_repeated():

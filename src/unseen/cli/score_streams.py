@@ -1,7 +1,7 @@
 """unseen score streams: one session per value of a column, on one machine or on many."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from unseen.cli.session import SessionOptions
 from unseen.features import Features, load_features
 from unseen.scale import cluster
 from unseen.scale import score as scaled
-from unseen.storage.remote import location
+from unseen.storage.remote import check_bucket, location
 
 
 def streams(
@@ -37,21 +37,24 @@ def streams(
     Example: `unseen score streams table.parquet --space space.safetensors --key camera --ray auto`
 
     With --ray many streams are scored at once; the verdicts are the same, to the last bit. With -o they are written as
-    Parquet files, for SQL, and not printed.
+    Parquet files, for SQL, and not printed. States change when all verdicts are out: what failed can be run again.
     """
     spec = SessionOptions(detector, recall, threshold).spec(LabelSpace.load(space))
     job = keyed.StreamJob(spec, learn=learn, keep_state=learn and state is not None)
     samples = load_features(features)
     keys, days = samples.column(key), _days(samples, time)
     split = keyed.split(keys)
-    results = _run(job, split, samples, state, ray)
-    found = keyed.joined(split, results)
     if verdicts:
-        partitions.write_partitions(location(verdicts), found, samples.keys, keys, days)
-    else:
-        out = output.choose(as_json=as_json)
-        for stream, record in zip(keys, found.records(samples.keys), strict=True):
-            out.verdict({"key": record["key"], "stream": stream, **record})
+        check_bucket(location(verdicts))
+    with keyed.staged_states(state) if state and learn else nullcontext() as keep:
+        results = _run(job, split, samples, keyed.read_states(state, split) if state else {}, keep, ray)
+        found = keyed.joined(split, results)
+        if verdicts:
+            partitions.write_partitions(location(verdicts), found, samples.keys, keys, days)
+        else:
+            out = output.choose(as_json=as_json)
+            for stream, record in zip(keys, found.records(samples.keys), strict=True):
+                out.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}
     _print_summary([(stream.key, by_key[stream.key]) for stream in split], state, as_json=as_json)
 
@@ -66,18 +69,18 @@ def _run(
     job: keyed.StreamJob,
     streams: Sequence[keyed.KeyedStream],
     samples: Features,
-    state: Path | None,
+    states: Mapping[str, bytes],
+    keep: Callable[[keyed.StreamResult], None] | None,
     ray: str | None,
 ) -> list[keyed.StreamResult]:
-    """Return the result of every stream; keep its state as soon as it is there."""
-    states = keyed.read_states(state, streams) if state else {}
+    """Return the result of every stream, without its state, which is kept as soon as it is there."""
     results = []
     with terminal.progress("samples") as bar, _runner(ray) as run:
         task = bar.add_task(f"{len(streams):,} streams", total=len(samples), rate="")
         for result in run(job, streams, samples.z, states):
-            if state and job.keep_state:
-                keyed.write_state(state, result)
-            results.append(result)
+            if keep:
+                keep(result)
+            results.append(result._replace(state=b""))
             bar.update(task, advance=result.summary.samples, rate=result.key)
     return results
 

@@ -48,7 +48,7 @@ class Preprocess:
     def standardised(self, pixels: UInt8[Tensor, "n crop crop 3"]) -> Float[Tensor, "n 3 crop crop"]:
         """Return what `cropped` gave in [0, 1], less the mean, over the deviation, channels first."""
         scaled = pixels.permute(0, 3, 1, 2).float().div_(255)
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
         return scaled.sub_(mean).div_(std).contiguous()
 
     def pixels(self, picture: Picture) -> UInt8[np.ndarray, "crop crop 3"]:

@@ -2,8 +2,8 @@
 
 The driver divides what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
 encoded and written by an actor that holds the model, and reported as one small row. A few shards wait at every actor,
-so that pixels do not pile up. What a dead worker or node had is done again by another; a shard that died too often, as
-where a picture kills the worker, is given up and named.
+so that pixels do not pile up; beside GPUs one more for each core, so that all cores decode. What a dead worker or node
+had is done again by another; a shard that died too often, as where a picture kills the worker, is given up and named.
 
 A shard's file has a name that follows from the plan, and appears whole; so a shard that ran twice is one file, and
 after a kill the same command finds what is written and plans the rest. Nothing is appended, hence nothing can be lost
@@ -13,9 +13,10 @@ or doubled.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,9 +155,11 @@ def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[Shard
     located = job._replace(encoder=_absolute_name(job.encoder))
     decode = ray.remote(max_retries=0, num_cpus=1 if gpus else DECODE_CPUS)(decode_shard)
     prepare, shards = ray.put(plan.model.prepare), {shard.name: shard for shard in plan.shards}
+    ahead = int(cluster.cpu_slots(ray)) if gpus else 0
+    decoded = DecodedAhead(lambda name: decode.remote(prepare, shards[name]), shards, ahead)
 
     def submit(actor: Any, name: str) -> Any:
-        return actor.encode.remote(decode.remote(prepare, shards[name]))
+        return actor.encode.remote(decoded.take(name))
 
     count = min(job.actors or _actors(ray, job, gpus=gpus), len(plan.shards))
     start = partial(actor.remote, located, plan.folder, plan.model.fingerprint)
@@ -185,6 +188,23 @@ class DecodedShard(NamedTuple):
     skipped: tuple[Skipped, ...]
     pixels: np.ndarray[Any, Any]
     error: str = ""
+
+
+class DecodedAhead:
+    """Shards on their way to pixels, begun in order: `ahead` of them before an actor has room.
+
+    An actor on a GPU takes pixels faster than a core makes them: with only its own shards begun, most cores would wait.
+    """
+
+    def __init__(self, decode: Callable[[str], Any], names: Iterable[str], ahead: int) -> None:
+        self._decode, self._names, self._ahead = decode, iter(names), ahead
+        self._begun: dict[str, Any] = {}
+
+    def take(self, name: str) -> Any:
+        """Return one, and begin those that come next; one that was taken before is decoded anew."""
+        for other in islice(self._names, 1 + self._ahead - len(self._begun)):
+            self._begun[other] = self._decode(other)
+        return self._begun.pop(name) if name in self._begun else self._decode(name)
 
 
 def decode_shard(prepare: Prepare, shard: Shard) -> DecodedShard:
