@@ -3,8 +3,8 @@
     make fuzz                                        # 20,000 requests
     python benchmarks/fuzz.py --requests 2000 --json
 
-Headers, bodies, images, label spaces, states and messages over sockets are altered at random. Wanted: no answer of 500,
-no wait of the neighbour above 250 ms, memory within the budget.
+Headers, bodies, images, forms, label spaces, states and messages over WebSockets are altered at random.
+Wanted: no answer of 500, no wait of the neighbour above 250 ms, memory within the budget.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
 
 from service_load import SPAWN, percentiles
 from soak import _free_port, _resident, _until_ready, samples
@@ -130,11 +132,12 @@ class Fuzzer:
         self.image = _png()
 
     def run(self, requests: int) -> None:
-        kinds = (self.header, self.json, self.rows, self.picture, self.label_space, self.old_state, self.path, self.raw)
+        kinds = [self.header, self.json, self.rows, self.picture, self.label_space, self.old_state, self.path, self.raw]
+        kinds += [self.form, self.message]
         for _ in range(requests):
             try:
                 self.answers[self.choice.choice(kinds)()] += 1
-            except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+            except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError, ValueError):
                 self.answers[0] += 1  # the client could not send it, or the service hung up
 
     def header(self) -> int:
@@ -200,6 +203,22 @@ class Fuzzer:
             connection.shutdown(socket.SHUT_WR)
             found = re.match(rb"HTTP/1.\d (\d+)", connection.recv(100))
         return int(found[1]) if found else 0
+
+    def form(self) -> int:
+        """Send a form of many small files, some of it altered."""
+        part = b'--x\r\ncontent-disposition: form-data; name="images"; filename="a"\r\n\r\nq\r\n'
+        body = self.altered(part * self.choice.choice([1, 50, 2000, 3000]) + b"--x--\r\n")
+        headers = {"content-type": "multipart/form-data; boundary=" + self.choice.choice(["x", "x", self.odd()[:80]])}
+        return self.http.post(f"/v1/streams/{self.id}/score", content=body, headers=headers).status_code
+
+    def message(self) -> int:
+        """Send a message over a WebSocket; return 500 where its answer says that it is a defect of ours."""
+        url = f"ws://{self.address[0]}:{self.address[1]}/v1/streams/{self.id}/observe"
+        with connect(url, additional_headers={"authorization": f"Bearer {self.key}"}) as connection:
+            odd: list[str | bytes] = [self.odd(), json.dumps({"features": self.odd()}), self.altered(self.image)]
+            connection.send(self.choice.choice(odd))
+            answer = json.loads(connection.recv(timeout=20))
+        return 500 if answer.get("code") == "defect" else 422
 
     def odd(self) -> str:
         return self.choice.choice(ODD)

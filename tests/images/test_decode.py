@@ -169,3 +169,9 @@ def test_a_caller_may_allow_fewer_formats():
     data = encoded(flat(size=(32, 32)), "AVIF")
     with pytest.raises(ImageError, match="not an image of a supported format"):
         decoding.claimed_pixels(data, formats=decoding.BOUNDED_FORMATS)
+
+
+def test_a_picture_in_text_may_not_be_large():
+    assert centre(decode(b"P3 2 2 255\n" + b"255 0 0 " * 4)) == (255, 0, 0)
+    with pytest.raises(ImageError, match="too large: more than 1,048,576 bytes of numbers as text"):
+        decode(b"P3 500 500 1\n" + b"1 1 1 " * 250_000)

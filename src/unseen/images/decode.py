@@ -24,6 +24,7 @@ BOUNDED_FORMATS = tuple(name for name in FORMATS if name != "AVIF")
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
 MAX_ASPECT = 100  # of the longer side to the shorter
 MAX_SCANS = 100  # of a JPEG: a few bytes that cost a pass over all its pixels; usual are 1 to 12
+PLAIN_BYTES = 1 << 20  # of a PPM in text, which Pillow parses in Python: no other thread runs meanwhile
 BAND_PIXELS = 1 << 22  # converted at a time, so that a large picture is not held in four modes at once
 
 
@@ -122,6 +123,8 @@ def _check_parts(picture: Picture, data: bytes) -> None:
         width, length = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))  # type: ignore[attr-defined]
         if width * length > max(TILE_PIXELS, picture.width * picture.height):
             raise ImageError(f"too large: tiles of {width} x {length} pixels in {picture.width} x {picture.height}")
+    elif picture.format == "PPM" and data[1:2] in b"123" and len(data) > PLAIN_BYTES:
+        raise ImageError(f"too large: more than {PLAIN_BYTES:,} bytes of numbers as text; save it as binary PPM")
     elif picture.format in ("JPEG", "MPO") and count_scans(data, MAX_SCANS + 1) > MAX_SCANS:
         raise ImageError(f"too many scans: at most {MAX_SCANS} allowed")
 
