@@ -120,10 +120,12 @@ def test_an_example_is_named_by_the_others_of_its_name() -> None:
     assert named_by_others(Examples(z, torch.tensor([0, 0, 1, 1])), 3).tolist() == expected
 
 
-def test_one_example_cannot_be_judged_and_moves_nothing() -> None:
+def test_fewer_than_eight_examples_cannot_judge_each_other_and_move_nothing() -> None:
     labels = space(4, 10, 16, dtype=torch.float32)
-    one = Examples(unit(1, 16), torch.tensor([2]))
-    assert choose(Rows(labels.id_anchors, labels.ood_anchors), one).penalty == math.inf
+    rows, examples = Rows(labels.id_anchors, labels.ood_anchors), drawn(labels, 2)
+    assert choose(rows, examples).penalty < math.inf
+    assert choose(rows, examples[torch.arange(8) < 7]).penalty == math.inf
+    assert choose(rows, examples[torch.arange(8) < 1]).penalty == math.inf
 
 
 @pytest.mark.parametrize("shots", [2, 40])

@@ -17,9 +17,9 @@ from unseen.features import Features, load_features, stream_images
 from unseen.images import Entry, find_images
 from unseen.labels import Examples, with_examples
 from unseen.labels.examples import comparable_name, unknown_classes_message
+from unseen.labels.moving import FEWEST
 from unseen.threshold.calibrated import fewest_images
 
-FEW = 2  # examples: one alone cannot be judged by another
 SHOWN = 3  # names that a warning lists
 
 
@@ -122,8 +122,8 @@ class ExampleImages:
             shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
             have = "name has" if len(without) == 1 else "names have"
             terminal.warn(f"{len(without):,} {have} no examples ({shown}), which gains less; add some")
-        if len(examples) < FEW:
-            terminal.warn("one example cannot be judged by another: it moves no name; two or more per class are better")
+        if len(examples) < FEWEST:
+            terminal.warn(f"fewer than {FEWEST} examples cannot judge each other: they move no name; add some")
 
 
 def names_of(

@@ -40,7 +40,7 @@ STEPS = 15  # of L-BFGS
 NEGATIVES = 1024  # nearest negatives that may move: the others have no mass at any example
 ROUNDING = 1e-6  # of a sum of weights
 ALL = 0.9  # share of the examples that counts as nearly all of them
-FEWEST = 2  # examples: one cannot be judged by another
+FEWEST = 8  # examples in all: whether names are right no less often cannot be told by fewer
 
 
 class Rows(NamedTuple):
