@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +12,7 @@ from helpers.streams import cone, two_clouds
 from unseen import Session, checkpoint
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled import PooledState
-from unseen.detectors.pooled.state import INTERVAL
+from unseen.detectors.pooled.state import INTERVAL, Pending
 from unseen.detectors.state import flatten
 
 
@@ -113,3 +116,10 @@ def test_no_sum_of_weights_becomes_negative_where_many_parts_see_the_other_kind(
     assert bool((merged.sums.predictions.sides[:, 2] >= 0).all())
     assert bool((merged.sums.known.images >= 0).all())
     assert bool(detector.score(merged, z).margin.isfinite().all())
+
+
+def test_room_for_pending_samples_is_made_where_the_label_space_is():
+    """`meta` is a device that every machine has: a tensor made elsewhere cannot be joined with one there."""
+    labels: Any = SimpleNamespace(id_anchors=torch.empty(3, 4, device="meta"), dim=4, names="abc", negatives="defgh")
+    pending = Pending.none(labels)
+    assert {part.device.type for part in (pending.latest, *flatten(pending.samples).values())} == {"meta"}

@@ -74,7 +74,7 @@ class Pending(NamedTuple):
     @classmethod
     def none(cls, labels: LabelSpace) -> Pending:
         """Return room for as many samples as can be pending."""
-        zero = torch.zeros((), dtype=torch.int64)
+        zero = torch.zeros((), dtype=torch.int64, device=labels.id_anchors.device)
         return cls(zero, empty_rows(labels, INTERVAL), zero, packed(empty_rows(labels, LATEST)))
 
     def all(self, size: int, latest: int, more: SampleRows | None = None) -> SampleRows:
@@ -101,9 +101,10 @@ def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
 
     def claims(names: int) -> Claims:
         shape = count, min(TOP, names)
-        return Claims(torch.zeros(shape, dtype=torch.int64), labels.id_anchors.new_zeros(shape))
+        return Claims(like.new_zeros(shape, dtype=torch.int64), like.new_zeros(shape))
 
-    value, z = torch.zeros(count, dtype=torch.float64), labels.id_anchors.new_zeros(count, labels.dim)
+    like = labels.id_anchors
+    value, z = like.new_zeros(count, dtype=torch.float64), like.new_zeros(count, labels.dim)
     return SampleRows(z, value, value, claims(len(labels.names)), claims(len(labels.negatives)))
 
 
