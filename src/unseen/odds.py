@@ -43,9 +43,9 @@ def logits(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -
     product; on several, a batch of small products uses all of them.
     """
     is_plain = z.dtype in (torch.float32, torch.float64) and not (z.is_cuda or z.requires_grad or rows.requires_grad)
-    if len(z) != 1 or not is_plain:
+    if z.shape[0] != 1 or not is_plain:
         return z / tau @ rows.T
-    if len(rows) < FEW or torch.get_num_threads() == 1:
+    if rows.shape[0] < FEW or torch.get_num_threads() == 1:
         return torch.from_numpy(np.vecdot(rows.numpy(), z.numpy() / tau)).unsqueeze(0)
     scaled, whole = z / tau, len(rows) - len(rows) % LANES
     lanes = rows[:whole].view(LANES, -1, rows.shape[1])

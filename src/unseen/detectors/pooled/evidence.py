@@ -201,7 +201,9 @@ def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:
 
 
 def at_least(least: float, value: Tensor) -> Tensor:
-    """Return a tensor, or an array, but nothing below `least`."""
+    """Return a tensor, an array or a number, but nothing below `least`."""
+    if isinstance(value, float):
+        return max(value, least)
     return value.clamp(min=least) if isinstance(value, Tensor) else np.maximum(value, least)
 
 

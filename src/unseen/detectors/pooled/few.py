@@ -157,8 +157,9 @@ class FewJudge:
         predicted, base = rows @ table.slope + table.level, float(state.baseline)
         margin = raised - base
         weight = few_weights(margin)
-        distinct = np.sum(table.distinct_score.at(rows, known.name[..., :1]), axis=-1) / self.statistics.unit
-        score = raised + few_log_ratios(predicted, table.middle, table.rate) + distinct
+        score = raised + few_log_ratios(predicted, table.middle, table.rate)
+        if len(table.distinct_score.rows):
+            score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / self.statistics.unit
         reading = Reading(
             column(score, rows.dtype),
             column(known.named(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
@@ -176,8 +177,8 @@ class FewJudge:
         """Return the frozen evidence of the samples, as arrays."""
         known, negative = (moments_of(side) for side in logits)
         energies = [energy(side, mass.peak) for side, mass in zip(logits, masses, strict=True)]
-        peak: Any = masses[0].peak
-        return evidence_of(known, negative, peak, energies[0] - energies[1], self.statistics, self.terms)
+        peak, log_odds = plain(masses[0].peak), plain(energies[0] - energies[1])
+        return evidence_of(known, negative, peak, log_odds, self.statistics, self.terms)
 
     def _table(self, state: PooledState) -> StateTable:
         """Return what a state says until its next update, made at the first sample after an update."""
@@ -218,8 +219,12 @@ def moments_of(logits: Array) -> RowMoments:
     count = logits.shape[-1]
     mean = np.add.reduce(logits, axis=-1) / count
     off = logits - mean[..., None]
-    numbers: Any = mean, np.vecdot(off, off) / count
-    return RowMoments(*numbers)
+    return RowMoments(plain(mean), plain(np.vecdot(off, off) / count))
+
+
+def plain(values: Any) -> Any:
+    """Return a number as Python's, which is faster than NumPy's; arrays as they are."""
+    return values if values.ndim else float(values)
 
 
 def energy(logits: Array, peak: Array) -> Any:

@@ -79,7 +79,7 @@ class NameLogits(NamedTuple):
 def top_names(logits: Float[Tensor, "T C"], *, top: int = TOP) -> TopNames:
     """Return the `top` largest logits of each row, by the largest of each group of columns first: exact, and faster."""
     count = logits.shape[1]
-    if count <= GROUP * top or (len(logits) == 1 and not logits.is_cuda):
+    if count <= GROUP * top or (logits.shape[0] == 1 and not logits.is_cuda):
         logit, index = logits.topk(min(top, count), dim=1)
         return TopNames(index, logit)
     groups = count // GROUP  # a group is every `groups`-th column: the largest of each are then found in whole vectors

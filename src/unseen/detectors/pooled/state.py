@@ -113,7 +113,7 @@ def placed(rows: Tensor, more: Tensor, start: int) -> Tensor:
     if rows.is_cuda:
         return rows.index_copy(0, torch.arange(start, start + len(more), device=rows.device), more)
     copied = rows.numpy().copy()  # NumPy copies few rows in half the time of torch
-    copied[start : start + len(more)] = more.numpy()
+    copied[start : start + more.shape[0]] = more.numpy()
     return torch.from_numpy(copied)
 
 
