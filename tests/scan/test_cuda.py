@@ -112,7 +112,7 @@ def test_a_session_on_a_gpu_gives_the_verdicts_of_a_cpu(kind):
     for part in z.split(250):
         assert list(there.observe(part.cuda()).known) == list(here.observe(part).known)
     assert there.score(z[:9].cuda())[3].name == here.score(z[:9])[3].name
-    assert there.threshold == pytest.approx(here.threshold, abs=1e-6)
+    assert there.threshold == pytest.approx(here.threshold, abs=1e-5)  # mixtures are fitted in float32
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
