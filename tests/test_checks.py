@@ -318,7 +318,7 @@ def test_a_correct_detector_passes_with_its_own_stream_or_a_given_one(kind: type
 
 
 def test_check_detector_names_the_check_that_failed() -> None:
-    with pytest.raises(AssertionError, match="^check_causal: expected earlier readings of streams that differ later"):
+    with pytest.raises(AssertionError, match=r"^check_causal: expected earlier readings of streams that differ later"):
         checks.check_detector(BaselineOfBatch(space(8, 30, 16)))
 
 
