@@ -286,8 +286,13 @@ def latex(sections: Sequence[ExhibitSection]) -> str:
         lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
         for part in one.parts:
             lines += [rf"\paragraph{{{tex(part.title)}}}~\\", _latex_part(part), ""]
-        lines += [r"\begin{itemize}", *(rf"\item {tex(note)}" for note in one.notes), r"\end{itemize}", ""]
+        lines += [r"\begin{itemize}", *(rf"\item {_breakable(tex(note))}" for note in one.notes), r"\end{itemize}", ""]
     return "\n".join([*lines, r"\end{document}", ""])
+
+
+def _breakable(text: str) -> str:
+    """Return LaTeX in which a path may go on in the next line."""
+    return text.replace("/", r"/\allowbreak{}").replace(r"\_", r"\_\allowbreak{}")
 
 
 def _latex_part(part: Table | Grid | Figure) -> str:
