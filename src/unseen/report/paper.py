@@ -276,7 +276,11 @@ LATEX_HEAD = r"""\documentclass{article}
 \usepackage[T1]{fontenc}
 \usepackage{booktabs,graphicx}
 \usepackage[margin=2cm]{geometry}
-\begin{document}"""
+\newsavebox{\grid}
+\newcommand{\shrunk}[1]{\sbox{\grid}{#1}%
+  \ifdim\wd\grid>\linewidth\resizebox{\linewidth}{!}{\usebox{\grid}}\else\usebox{\grid}\fi}
+\begin{document}
+\sloppy"""
 
 
 def latex(sections: Sequence[ExhibitSection]) -> str:
@@ -297,13 +301,13 @@ def _breakable(text: str) -> str:
 
 def _latex_part(part: Table | Grid | Figure) -> str:
     if isinstance(part, Table):
-        return "\n".join([r"\resizebox{\textwidth}{!}{%", tables.latex(part).rstrip() + "}"])
+        return "\n".join([r"\shrunk{%", tables.latex(part).rstrip() + "}"])
     if isinstance(part, Figure):
         shown = rf"\includegraphics[width=\textwidth]{{figure-{part.name}.pdf}}"
         return rf"\IfFileExists{{figure-{part.name}.pdf}}{{{shown}}}{{figure-{tex(part.name)}.svg}}"
     heads, rows = _latex_heads(part), [" & ".join(map(tex, line)) + r" \\" for line in part.lines]
     grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", *heads, r"\midrule", *rows]
-    return "\n".join([r"\resizebox{\textwidth}{!}{%", *grid, r"\bottomrule", r"\end{tabular}}"])
+    return "\n".join([r"\shrunk{%", *grid, r"\bottomrule", r"\end{tabular}}"])
 
 
 def _latex_heads(grid: Grid) -> list[str]:
