@@ -317,6 +317,11 @@ def test_a_correct_detector_passes_with_its_own_stream_or_a_given_one(kind: type
     checks.check_detector(detector, checks.example_stream(detector, 31, seed=7))
 
 
+def test_check_detector_names_the_check_that_failed() -> None:
+    with pytest.raises(AssertionError, match=r"^check_causal: expected earlier readings of streams that differ later"):
+        checks.check_detector(BaselineOfBatch(space(8, 30, 16)))
+
+
 def test_check_detector_runs_every_check() -> None:
     for kind in {kind for kind, _, _ in BROKEN}:
         with pytest.raises(AssertionError):

@@ -33,7 +33,10 @@ def check_detector(detector: Detector[Any], z: Tensor | None = None) -> None:
     """
     z = example_stream(detector) if z is None else z
     for check in ALL_CHECKS:
-        check(detector, z)
+        try:
+            check(detector, z)
+        except AssertionError as error:
+            raise AssertionError(f"{check.__name__}: {error}") from error
 
 
 def example_stream(detector: Detector[Any], samples: int = 60, *, noise: float = 1.2, seed: int = 0) -> Tensor:

@@ -43,6 +43,11 @@ def test_the_sixteen_tables_and_the_figure_are_there_in_order():
     assert [one.name for one in paper.select_exhibits("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
 
 
+def test_an_exhibit_that_the_paper_does_not_have_is_refused():
+    with pytest.raises(SettingError, match=r"expected exhibits out of 1, 2, .* 16, F1, got 17, F2; "):
+        paper.select_exhibits("1,17,f2")
+
+
 def test_every_suite_over_images_belongs_to_an_exhibit():
     used = {name for one in paper.PAPER for name in one.suites}
     assert used == {name for name in suites.names() if suites.needs_images(name)}
@@ -70,6 +75,7 @@ def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
     assert "imagenet needs known (images_largescale/imagenet_1k/val or imagenet/val)" in text
     assert "imagenet200 (stand-in) needs text-imagenet1k.safetensors" in text
     assert "printed: imagenet-336" in text
+    assert r"images\_\allowbreak{}largescale/\allowbreak{}imagenet" in (tmp_path / "paper.tex").read_text()
 
 
 def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):

@@ -1,6 +1,6 @@
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from helpers import suite_files
 from unseen import bench, suites
-from unseen.bench import ResultFolder, Run, executors, list_runs, run_all, with_sweeps
+from unseen.bench import Method, ResultFolder, Run, executors, list_runs, run_all, with_sweeps
 from unseen.bench.execute import random_sizes
 from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.frozen import Frozen
@@ -303,6 +303,18 @@ def test_a_method_may_be_named_with_settings_and_stands_in_the_table_by_that_nam
     assert (one["settings"]["groups"], one["varied"], one["text"]) == (1, [], "as stored")
     with pytest.raises(SettingError, match="expected a setting of neglabel out of tau, groups, seed, got 'kappa'"):
         rows_of(suite, names=("neglabel kappa=1",))
+
+
+def test_settings_published_for_a_suite_are_those_of_its_rows_unless_others_are_named(tmp_path):
+    table = suite_files.write(tmp_path, table=suite_files.TABLE + "[settings.dnm]\nalpha = 0.12\n")
+    rows = rows_of(suites.load(str(table), tmp_path), names=("dnm", "dnm alpha=1"), seeds=1)
+    assert {row["detector"]: row["settings"]["alpha"] for row in rows} == {"dnm": 0.12, "dnm alpha=1": 1.0}
+
+
+@pytest.mark.parametrize("name", suites.names())
+def test_settings_of_packaged_suites_exist(name):
+    for method, settings in suites.read(name).get("settings", {}).items():
+        assert set(settings) <= {field.name for field in fields(Method.parse(method).kind)}
 
 
 def test_the_oracle_of_algorithm_two_routes_known_images_only(suite):

@@ -52,8 +52,11 @@ class Method:
         return detector_class(self.name)
 
     def build(self, suite: Suite, **settings: Any) -> Detector[Any]:
-        """Return the detector over its label space of a suite; one that needs ID images comes unfitted."""
-        options = dict(self.settings) | settings
+        """Return the detector over its label space of a suite; one that needs ID images comes unfitted.
+
+        Settings that its authors published for this suite stand where none are given.
+        """
+        options = dict(suite.published_settings(self.name)) | dict(self.settings) | settings
         if self.name == "tanl" and suite.noise is not None:
             options = {"noise": suite.noise()} | options
         return self.kind(suite.labels_of(self.space), **options)

@@ -10,6 +10,7 @@ from typing import Any
 from unseen import suites
 from unseen.bench.methods import ORACLE, ORACLE_ID, Method
 from unseen.bench.runs import Run, default_detectors, list_runs, with_sweeps
+from unseen.errors import SettingError
 from unseen.suites import Suite
 
 FITTED: tuple[str, ...] = (
@@ -46,6 +47,11 @@ class Exhibit:
     printed_methods: tuple[str, ...] = ()  # the lines of the suite's printed table that are its own; all if empty
     printed_elsewhere: tuple[str, ...] = ()  # those of another exhibit
     printed_sets: tuple[str, ...] = ()  # its columns; all if empty
+
+    @property
+    def short_name(self) -> str:
+        """Return what `--tables` calls it."""
+        return self.name.removeprefix("Table ").replace("Figure ", "F")
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
         """Return its runs of a suite; a detector of patches or views is left out where there are none."""
@@ -146,10 +152,11 @@ def select_exhibits(names: str | None) -> list[Exhibit]:
     """Return the exhibits named by `1,9,F1`, or all of them."""
     if not names:
         return list(PAPER)
-    wanted = {
-        f"Figure {n[1:]}" if n.upper().startswith("F") else f"Table {n}" for n in names.replace(" ", "").split(",")
-    }
-    return [one for one in PAPER if one.name in wanted]
+    wanted = names.upper().replace(" ", "").split(",")
+    known = {one.short_name: one for one in PAPER}
+    if unknown := [name for name in wanted if name not in known]:
+        raise SettingError(f"expected exhibits out of {', '.join(known)}, got {', '.join(unknown)}; write 1,9,F1")
+    return [one for name, one in known.items() if name in wanted]
 
 
 @dataclass(frozen=True)
@@ -222,8 +229,7 @@ def reproduction_rows(exhibits: Sequence[Exhibit] = PAPER) -> list[tuple[str, st
     """Return for each exhibit: name, title, command, and what it needs."""
     lines = []
     for one in exhibits:
-        number = one.name.removeprefix("Table ").replace("Figure ", "F")
-        command = f"`unseen bench paper --tables {number} --data DIR`"
+        command = f"`unseen bench paper --tables {one.short_name} --data DIR`"
         stand_in = f"; stand-in with --features: {', '.join(one.stand_ins)}" if one.stand_ins else ""
         lines.append((one.name, one.title, command, f"{', '.join(one.suites)}{stand_in}"))
     return lines

@@ -25,8 +25,8 @@ STYLE = Path(__file__).with_name("page.css")
 
 PROTOCOL = (
     "Each detector gets unit features in arrival order and nothing else. The first seed replaces, cuts and lengthens "
-    "the later half of a piece of its own stream and is refused if an earlier score changes. Truth meets scores after "
-    "the last sample. "
+    "the later half of a piece of its own stream, observes the whole stream again in calls of random lengths, and is "
+    "refused if a reading changes. Truth meets scores after the last sample. "
     "fpr95_id is the share of unknown images accepted when 95 % of the known ones are; fpr95_ood is the share of known "
     "images flagged when 95 % of the unknown ones are caught."
 )

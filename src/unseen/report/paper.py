@@ -276,7 +276,11 @@ LATEX_HEAD = r"""\documentclass{article}
 \usepackage[T1]{fontenc}
 \usepackage{booktabs,graphicx}
 \usepackage[margin=2cm]{geometry}
-\begin{document}"""
+\newsavebox{\grid}
+\newcommand{\shrunk}[1]{\sbox{\grid}{#1}%
+  \ifdim\wd\grid>\linewidth\resizebox{\linewidth}{!}{\usebox{\grid}}\else\usebox{\grid}\fi}
+\begin{document}
+\sloppy"""
 
 
 def latex(sections: Sequence[ExhibitSection]) -> str:
@@ -286,19 +290,24 @@ def latex(sections: Sequence[ExhibitSection]) -> str:
         lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
         for part in one.parts:
             lines += [rf"\paragraph{{{tex(part.title)}}}~\\", _latex_part(part), ""]
-        lines += [r"\begin{itemize}", *(rf"\item {tex(note)}" for note in one.notes), r"\end{itemize}", ""]
+        lines += [r"\begin{itemize}", *(rf"\item {_breakable(tex(note))}" for note in one.notes), r"\end{itemize}", ""]
     return "\n".join([*lines, r"\end{document}", ""])
+
+
+def _breakable(text: str) -> str:
+    """Return LaTeX in which a path may go on in the next line."""
+    return text.replace("/", r"/\allowbreak{}").replace(r"\_", r"\_\allowbreak{}")
 
 
 def _latex_part(part: Table | Grid | Figure) -> str:
     if isinstance(part, Table):
-        return "\n".join([r"\resizebox{\textwidth}{!}{%", tables.latex(part).rstrip() + "}"])
+        return "\n".join([r"\shrunk{%", tables.latex(part).rstrip() + "}"])
     if isinstance(part, Figure):
         shown = rf"\includegraphics[width=\textwidth]{{figure-{part.name}.pdf}}"
         return rf"\IfFileExists{{figure-{part.name}.pdf}}{{{shown}}}{{figure-{tex(part.name)}.svg}}"
     heads, rows = _latex_heads(part), [" & ".join(map(tex, line)) + r" \\" for line in part.lines]
     grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", *heads, r"\midrule", *rows]
-    return "\n".join([r"\resizebox{\textwidth}{!}{%", *grid, r"\bottomrule", r"\end{tabular}}"])
+    return "\n".join([r"\shrunk{%", *grid, r"\bottomrule", r"\end{tabular}}"])
 
 
 def _latex_heads(grid: Grid) -> list[str]:

@@ -72,6 +72,10 @@ class Suite:
             return str(self.table.get("text", "as stored" if "labels" not in self.table else "of the suite"))
         return f"own: {space.prompt}, {len(space.negatives):,} negatives by {space.manifest.get('miner', 'hand')}"
 
+    def published_settings(self, method: str) -> Mapping[str, Any]:
+        """Return the settings that a method's authors publish for this suite and for no other."""
+        return self.table.get("settings", {}).get(method, {})
+
     @classmethod
     def of(
         cls,
