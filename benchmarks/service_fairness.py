@@ -45,6 +45,7 @@ NEIGHBOURS = {
     "64 x 2048": Neighbour(64, "observe", 2048),
     "64 x 1": Neighbour(64, "observe", 1),
     "8 x 120 as JSON": Neighbour(8, "json", 120),
+    "4 x 2000 files": Neighbour(4, "form", 2000),
     "32 inspect": Neighbour(32, ""),
     "32 history": Neighbour(32, "/history"),
     "32 labels": Neighbour(32, "/labels"),
@@ -155,6 +156,10 @@ def _requests(host: str, wanted: Neighbour, paths: list[str], z: torch.Tensor, k
     if wanted.kind == "json":
         rows = json.dumps({"features": z[: wanted.batch].tolist()}).encode()
         return [post(host, f"{path}/observe", rows, "application/json", key) for path in paths]
+    if wanted.kind == "form":  # of what is no image
+        part = b'--x\r\ncontent-disposition: form-data; name="images"; filename="a"\r\n\r\nq\r\n'
+        body = part * wanted.batch + b"--x--\r\n"
+        return [post(host, f"{path}/score", body, "multipart/form-data; boundary=x", key) for path in paths]
     if wanted.kind == "refused":
         return [get(host, paths[0], base64.b64encode(key.encode()).decode())]
     return [get(host, path + wanted.kind, key) for path in paths]
