@@ -45,7 +45,7 @@ from unseen.scale import mine as scaled_mine
 from unseen.scale import score as scaled_score
 from unseen.scale.serve import deploy
 from unseen.scale.serve.placement import Placement
-from unseen.serve.client import Client
+from unseen.serve.client import Client, Remote
 from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.config import StreamConfig
 
@@ -227,9 +227,36 @@ def bench_without_head(folder: Path) -> Row:
     return counted("bench, head killed", len(expected), found, equal=sorted(found) == sorted(expected))
 
 
+def serve_without_head(folder: Path) -> Row:
+    """Teach a stream before the head dies, and after the service was started again on another cluster."""
+    labels, port, said, id = space(dtype=torch.float32), deploy.free_port("127.0.0.1"), list[Row](), ""
+    labels.save(folder / "space.safetensors")
+    parts = [stream(labels, 40, seed=part) for part in range(8)]
+    words = [sys.executable, "-m", "unseen", "serve", "--data", str(folder / "data"), "--port", str(port), "--ray"]
+    for kills in (True, False):
+        with patch.dict(os.environ, GIVE_UP):
+            nodes = ThreeNodes()
+            command = subprocess.Popen([*words, nodes.nodes.address], stdout=subprocess.DEVNULL)
+        try:
+            with Client(f"http://127.0.0.1:{port}", timeout=120, retries=300) as client:
+                remote = Remote(client, id) if id else client.create(folder / "space.safetensors", detector="online")
+                id = remote.id
+                for part in parts[:4] if kills else parts[4:]:
+                    said += remote.observe(part)
+                learned = downloaded(remote, labels, folder / "state.safetensors")
+            if kills:
+                nodes.nodes.remove_node(nodes.nodes.head_node, allow_graceful=False)
+                assert command.wait(timeout=600) != 0
+        finally:
+            command.kill()
+            nodes.nodes.shutdown()
+    equal = same(learned, flat(reference(StreamConfig("", "", "*", "online"), labels, parts)))
+    return counted("serve, head killed", 40 * len(parts), [str(verdict["seq"]) for verdict in said], equal=equal)
+
+
 def heads() -> Iterator[Row]:
     """Yield a row for each command that lost the head of its cluster, and was run again on another."""
-    for work in (encode_without_head, score_without_head, bench_without_head):
+    for work in (encode_without_head, score_without_head, bench_without_head, serve_without_head):
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             row = work(Path(folder))
