@@ -8,12 +8,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import unseen
 from helpers.streams import space
 from unseen import Session, checkpoint
-from unseen.errors import MissingExtra
+from unseen.errors import MissingExtra, UnseenError, import_extra
 from unseen.install import extra_command, origin_command
 from unseen.report.stream_page import about
 
@@ -39,6 +40,15 @@ def test_a_wheel_that_was_deleted_leaves_the_requirements_themselves(tmp_path: P
 
 def test_a_missing_extra_prints_the_command() -> None:
     assert str(MissingExtra("av", "video")).endswith(extra_command("video"))
+
+
+def test_a_package_that_does_not_load_is_told_from_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "built_for_another_torch.py").write_text("raise RuntimeError('operator nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnseenError, match="to load, got RuntimeError: operator nms does not exist; install builds"):
+        import_extra("built_for_another_torch", "open-clip")
 
 
 def test_the_readme_lists_every_extra() -> None:

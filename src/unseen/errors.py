@@ -93,6 +93,11 @@ def import_extra(module: str, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingExtra(PACKAGES.get(package, package), extra) from error
+    except Exception as error:  # such as a torchvision that was built for another torch
+        raise UnseenError(
+            f"expected the package {module!r} to load, got {type(error).__name__}: {error}; install builds of it, "
+            "and of what it imports, that fit the torch you have"
+        ) from error
 
 
 class ServiceError(UnseenError):

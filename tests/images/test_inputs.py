@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def forms(folder: Path) -> dict[str, Any]:
         "path": folder / "a.png",
         "text": str(folder / "a.png"),
         "bytes": encoded(picture),
+        "open file": io.BytesIO(encoded(picture)),
         "pillow": picture,
         "numpy": pixels,
         "float": pixels / 255,
@@ -82,6 +84,7 @@ def test_read_images_asks_an_iterator_for_no_more_than_it_decodes_ahead() -> Non
         (np.zeros((4, 6, 3), np.int64), "uint8 or float, got int64"),
         ({"label": 3}, r"expected a row .* got \['label'\]"),
         ([b"\x00"], "image 0: not an image"),
+        (io.StringIO("text"), r"image 0: expected a file opened for bytes, .*open\(path, 'rb'\)"),
         (["nowhere.png"], r"image 0 \(nowhere.png\): cannot be opened"),
     ],
 )

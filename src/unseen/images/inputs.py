@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 ImageBatch = Any  # what `as_images` takes
 COLUMNS = ("image", "img", "pixels", "pixel_values")  # where a row of a data set has its picture
 ACCEPTED = (
-    "a path, bytes of an image file, a Pillow image, a numpy array [h, w, 3] (uint8, or float from 0 to 1), "
+    "a path, bytes of an image file, an open file, a Pillow image, "
+    "a numpy array [h, w, 3] (uint8, or float from 0 to 1), "
     "a torch tensor [3, h, w] of such values, a row with the column 'image', or a list of these"
 )
 
@@ -72,7 +74,9 @@ def is_picture(value: Any) -> bool:
     """Tell whether a value can only be one picture, not a batch."""
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim == 3
-    return isinstance(value, str | Path | bytes | bytearray | memoryview | Mapping | Image) or _is_pillow(value)
+    if isinstance(value, str | Path | bytes | bytearray | memoryview | Mapping | Image):
+        return True
+    return _is_open_file(value) or _is_pillow(value)
 
 
 def key_of(value: Any) -> str:
@@ -92,6 +96,8 @@ def as_picture(value: Any) -> Picture:
         return decode_file(location(value))
     if isinstance(value, bytes | bytearray | memoryview):
         return decode(bytes(value))
+    if _is_open_file(value):
+        return _of_file(value)
     if isinstance(value, Mapping):
         return _of_row(value)
     if isinstance(value, Tensor):
@@ -109,6 +115,12 @@ def _image(number: int, value: Any) -> Image:
     except ImageError as error:
         name = key_of(value)
         raise ImageError(f"image {number}{f' ({name})' if name else ''}: {error}") from error
+
+
+def _of_file(file: Any) -> Picture:
+    if isinstance(file, io.TextIOBase):
+        raise ImageError("expected a file opened for bytes, got one opened for text; use open(path, 'rb')")
+    return decode(file.read())
 
 
 def _of_row(row: Mapping[str, Any]) -> Picture:
@@ -156,6 +168,10 @@ def _bytes(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             "(mean, std), or pass prepared pixels to encoder.vectors"
         )
     return (255 * pixels).round().astype(np.uint8)
+
+
+def _is_open_file(value: Any) -> bool:
+    return callable(getattr(value, "read", None))
 
 
 def _is_pillow(value: Any) -> bool:

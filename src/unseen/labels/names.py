@@ -14,6 +14,8 @@ def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False)
         raise LabelError(f"expected {which} as a list of strings, got one string; pass [{names!r}]")
     if at_least_one and not names:
         raise LabelError("expected at least one known name, got none; pass the classes you want to recognise")
+    if others := [name for name in names if not isinstance(name, str)]:
+        raise LabelError(f"expected {which} as strings, got {others[0]!r}; write {str(others[0])!r}")
     if blank := [name for name in names if not name.strip()]:
         raise LabelError(f"expected {which} without blanks, got {len(blank)} empty; remove them")
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
