@@ -79,10 +79,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(one for one in sys.path if not one.endswith("benchmarks"))])
     monkeypatch.delitem(sys.modules, "examples", raising=False)  # benchmarks/examples.py, if a test has imported it
     shutil.copytree(REPO / "examples", tmp_path / "examples")
-    for name in ("photos", "more", "known/cat", "known/dog", "path/to/folder"):
+    hues = list(COLOURS.values())[:3]
+    folders = {"photos": hues, "more": hues, "known/cat": hues[:1], "known/dog": hues[1:2], "path/to/folder": hues}
+    for name, own in folders.items():  # a photo under two names would be an example of none
         (tmp_path / name).mkdir(parents=True)
         for i in range(12):
-            shade = tuple(min(255, c + 3 * i) for c in list(COLOURS.values())[i % 3])
+            shade = tuple(min(255, c + 3 * i) for c in own[i % len(own)])
             Pillow.new("RGB", (20, 16), shade).save(tmp_path / name / f"{'ab'[i] if i < 2 else i}.jpg")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     return tmp_path

@@ -136,6 +136,14 @@ def test_copies_among_the_examples_are_warned_about(photos: Path, known: Path) -
     assert "7 examples of 2 of 2 names" in result.stderr
 
 
+def test_examples_that_all_stand_under_two_names_are_refused(photos: Path, tmp_path: Path) -> None:
+    for name in ("red", "green"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        Pillow.new("RGB", (20, 16), COLOURS["red"]).save(tmp_path / "both" / name / "a.png")
+    with pytest.raises(DataError, match="expected examples that show one name each, got every image of both under"):
+        run("photos", "--examples", "both")
+
+
 def test_examples_under_wrong_names_are_not_used_and_the_command_says_so(photos: Path, known: Path) -> None:
     for i in range(4):  # half of each folder shows the other name
         Pillow.new("RGB", (20, 16), (9, 200, 60 + 20 * i)).save(known / "red" / f"wrong{i}.png")

@@ -68,6 +68,11 @@ class ExampleImages:
                 f"{len(found) - len(examples):,} of the examples are copies, which count once, or stand under several "
                 "names, which counts for none"
             )
+        if not len(examples):
+            raise DataError(
+                f"expected examples that show one name each, got every image of {self.source} under several names; "
+                "keep each in the folder of its class alone"
+            )
         if recall is not None:
             examples, left_out = examples.for_threshold(fewest_images(recall))
             self.for_threshold = KnownImages(left_out.z, left_out.keys, recall) if len(left_out) else None
