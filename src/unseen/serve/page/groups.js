@@ -36,8 +36,10 @@ export async function edit(verb, body) {
   }
 }
 
+const similar = (names) => (names?.length ? ` It says nearly the same as ${names.map(isolated).join(", ")}.` : "");
+
 function sentence(record) {
-  if (record.verb === "promote") return `${record.name} is a known name now; ${record.now_named} of ${record.images} samples are known by it.`;
+  if (record.verb === "promote") return `${record.name} is a known name now; ${record.now_named} of ${record.images} samples are known by it.${similar(record.similar_names)}`;
   if (record.verb === "undo") return `Edit ${record.undone} (${record.of}) is undone.`;
   if (record.verb === "dismiss") return `Group ${record.group} is not shown again.`;
   if (record.verb === "rename") return `${record.name} is called ${record.new} now.`;
