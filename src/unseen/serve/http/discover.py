@@ -53,7 +53,8 @@ async def groups(service: Shared, entry: ReadEntry) -> Any:
 async def explain(service: Shared, entry: ReadEntry, seq: int) -> Any:
     """Say why a kept sample gets its verdict: nearest names, what speaks against it, similar earlier samples."""
     shown = await service.run_chore(entry.config.owner, partial(explain_sample, entry.opened, seq))
-    return shown | {"key": entry.keys.get(seq)}
+    seqs = [seq, *(one["seq"] for one in shown["similar"])]
+    return shown | {"key": entry.keys.get(seq), "pictured": [one for one in seqs if entry.thumbnail(one)]}
 
 
 @router.get(PATH + "/edits", response_model=forms.EditList)
