@@ -14,6 +14,7 @@ def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path | None
         return
     parts = [
         SENTENCES[record["verb"]].format_map(record),
+        _far(record),
         _negatives(record.get("negatives_removed", ())),
         _similar(record.get("similar_names", ())),
         ""
@@ -32,6 +33,12 @@ SENTENCES = {
     "correct": "your word on {images} images is kept",
     "undo": "edit {undone} ({of}) is undone",
 }
+
+
+def _far(record: Mapping[str, Any]) -> str:
+    if record["verb"] != "promote" or 2 * record["now_named"] >= record["images"]:
+        return ""
+    return "its text is far from most of them: undo, and try another word"
 
 
 def _similar(names: Sequence[str]) -> str:
