@@ -6,12 +6,14 @@ import csv
 import json
 
 import pytest
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from unseen import Session, demo
 from unseen.cli import app
 from unseen.discover import edits
 from unseen.errors import LabelError, StateError
+from unseen.features import load_features
 
 WORDS = demo.vocabulary()
 
@@ -72,6 +74,22 @@ def test_group_promote_and_undo(state):
     (record,) = run("undo", "--state", state)
     assert record["exact"]
     assert "ship" not in edits.find_space(state).names
+
+
+def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_path, monkeypatch):
+    """Two people at once: one promotes while the other one's command has loaded the state and reads its images."""
+    save_file({"features": demo.load().trial.z[:40].half()}, tmp_path / "more.safetensors")
+    (*groups, _) = run("group", "--state", state, "--words", "negatives")
+
+    def slowly(path):
+        run("promote", groups[0]["number"], "ship", "--state", state)
+        return load_features(path)
+
+    monkeypatch.setattr("unseen.cli.score.load_features", slowly)
+    words = ["score", tmp_path / "more.safetensors", "--space", edits.space_path(state), "--state", state]
+    refused = CliRunner().invoke(app, [*map(str, words)]).exception
+    assert "another command has changed since; nothing was learned or changed, run it again" in str(refused)
+    assert edits.find_space(state).names[-1] == "ship"
 
 
 def test_rename_retire_and_dismiss(state):

@@ -133,3 +133,7 @@ def test_only_the_last_edits_keep_their_states(state, monkeypatch):
         "0002.safetensors",
         "0003.safetensors",
     ]
+    spaces = {path.name for path in edits.edits_folder(state).glob("*.space.safetensors")}
+    assert len(spaces) == 3  # of the two states that are kept, and of the one of now
+    assert edits.undo(state).session.detector.labels.names[0] == "cat 1"
+    assert edits.undo(state).session.detector.labels.names[0] == "cat 0"

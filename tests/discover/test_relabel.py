@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
-from unseen.discover import group, promote, relabel, rename, retire
+from unseen.discover import dismiss, group, promote, relabel, rename, retire
 from unseen.discover.relabel import anchor_near_images
 from unseen.errors import LabelError, StateError
 
@@ -122,6 +122,39 @@ def test_names_that_exist_blank_names_and_groups_that_do_not_are_refused(groupin
         promote(grouping.session, "nowhere.jpg", "ship", SHIP)
 
 
+def test_images_of_no_group_are_no_group(grouping):
+    """Images of no group have the number 0; numbers of a caller may be any."""
+    for number in (0, -1, 10**30):
+        with pytest.raises(StateError, match=rf"expected .* got {number}"):
+            promote(grouping.session, number, "ship", SHIP)
+        with pytest.raises(StateError, match=rf"expected .* got {number}"):
+            dismiss(grouping.session, number)
+
+
+def test_a_key_of_digits_is_a_key_where_no_group_has_that_number(grouping, ships):
+    images = grouping.session.reservoir.images
+    keys = tuple("0815" if key == ships.keys[0] else key for key in images.keys)
+    reservoir = grouping.session.reservoir.with_images(replace(images, keys=keys))
+    session = grouping.session.at(grouping.session.snapshot, reservoir=reservoir)
+    assert promote(session, "0815", "ship", SHIP).record["images"] == 1
+    assert promote(session, str(ships.number), "ship", SHIP).record["images"] == ships.size
+
+
+@pytest.mark.parametrize("text", [SHIP[:10], SHIP[None], torch.zeros(512), torch.full((512,), torch.nan)])
+def test_a_text_vector_that_is_no_direction_is_refused(grouping, ships, text):
+    with pytest.raises(LabelError, match=r"expected the text vector of one name, of shape \[512\]"):
+        promote(grouping.session, ships.number, "ship", text)
+
+
+def test_a_promotion_says_which_names_mean_nearly_the_same(grouping, ships):
+    labels = grouping.session.detector.labels
+    assert promote(grouping.session, ships.number, "ship", SHIP).record["similar_names"] == []
+    assert promote(grouping.session, ships.number, "cats", SHIP).record["similar_names"] == ["cat"]
+    assert promote(grouping.session, ships.number, "canine", labels.id_anchors[0]).record["similar_names"] == [
+        labels.names[0]
+    ]
+
+
 def test_a_group_without_unknown_images_left_says_what_became_of_it(promoted, ships):
     session = promoted.session
     everything_known = replace(session.reservoir.images, known=torch.ones_like(session.reservoir.images.known))
@@ -157,7 +190,7 @@ def test_a_renamed_name_keeps_its_vector_and_all_that_was_learned(session, pack)
     one, two = session.at(taken_in).score(pack.trial.z[500:]), done.session.score(pack.trial.z[500:])
     torch.testing.assert_close(one.margin, two.margin, atol=1e-4, rtol=1e-4)
     assert torch.equal(one.label, two.label)
-    with pytest.raises(LabelError, match="got 'dog', which is known already"):
+    with pytest.raises(LabelError, match="got 'dog', which is known as 'dog'"):
         rename(session, "cat", "dog")
 
 

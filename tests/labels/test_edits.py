@@ -18,6 +18,19 @@ def test_a_new_name_stands_last_and_negatives_that_say_the_same_step_aside():
     assert set(labels.negatives) - set(after.negatives) == {"negative 3", "negative 7"}  # by spelling, by vector
 
 
+@pytest.mark.parametrize("name", ["sea\x00urchin", "a\nb", "half \ud800"])
+def test_a_name_that_cannot_be_written_is_refused(name):
+    with pytest.raises(LabelError, match="with control characters; remove them"):
+        with_name(space(), name, unit(16, seed=9))
+    with pytest.raises(LabelError, match="with control characters; remove them"):
+        renamed(space(), "name 1", name)
+
+
+@pytest.mark.parametrize("name", ["Seeigel für Öl", "ウニ", "قنفذ البحر", "🦔\u200d🌊"])
+def test_a_name_may_be_of_any_script(name):
+    assert with_name(space(), f" {name} ", unit(16, seed=9)).names[-1] == name
+
+
 def test_negatives_that_describe_the_images_of_a_name_step_aside():
     labels = space()
     images = labels.ood_anchors[5:6]

@@ -17,6 +17,7 @@ from unseen.errors import DataError, EncoderError, StateError
 from unseen.features import load_features, stream_images
 from unseen.features.shards import MANIFEST
 from unseen.images import Entry, find_images
+from unseen.storage.locks import check_unchanged, content_mark, locked
 from unseen.threshold import Calibrated, Calibration
 from unseen.threshold.base import check_recall
 from unseen.threshold.calibrated import check_images, fewest_images, recall_interval, suspects
@@ -44,7 +45,7 @@ def calibrate(
 
     20 photos are enough to start. Calibrate again after the state has learned from many new images.
     """
-    recall = RECALL if recall is None else recall
+    recall, mark = RECALL if recall is None else recall, content_mark(state)
     entries = find_known(known, recall)
     if not state.exists():
         raise StateError(f"expected a state to calibrate, got no file at {state}; make one with: unseen detect --state")
@@ -59,7 +60,9 @@ def calibrate(
         images = encode_known(entries, model, recall, batch=batch)
     warn_folders(images.keys, labels)
     found = images.calibrate(session)
-    session.save(state)
+    with locked(state):
+        check_unchanged(state, mark)
+        session.save(state)
     images.print_result(session, found, as_json=as_json, state=state)
     raise typer.Exit(terminal.SKIPPED if images.skipped else terminal.DONE)
 

@@ -31,6 +31,7 @@ from unseen.images.order import ORDERS, sort_entries
 from unseen.images.sources import FoundEntries
 from unseen.labels.mining import NEGATIVES
 from unseen.report import stream_page
+from unseen.storage.locks import content_mark
 from unseen.verdicts import Verdicts
 
 
@@ -79,6 +80,7 @@ def detect(
     if features:
         output.check_writable(features)
     alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
+    mark = content_mark(state)
     wanted = calibration.RECALL if recall is None else recall
     known = calibration.find_known(calibrate, wanted) if calibrate else None
     found = find_images(photos, root=root, stride=stride)
@@ -104,7 +106,7 @@ def detect(
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
     run = DetectRun(session, out, state, known_images=images, is_rejudged=rejudge)
-    run.learn, run.again = learn, again
+    run.learn, run.again, run.mark = learn, again, mark
     run.alarms = alarms
     run.log = stream_page.StreamLog.beside(report) if report else None
     if state and learn:

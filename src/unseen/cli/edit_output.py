@@ -1,6 +1,6 @@
 """What the commands that change the names of a state print."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path | None
         return
     parts = [
         SENTENCES[record["verb"]].format_map(record),
+        _far(record),
         _negatives(record.get("negatives_removed", ())),
+        _similar(record.get("similar_names", ())),
         ""
         if record.get("carried", True)
         else "the detector cannot carry its state: it learned anew from the kept images",
@@ -33,7 +35,17 @@ SENTENCES = {
 }
 
 
-def _negatives(words: tuple[str, ...]) -> str:
+def _far(record: Mapping[str, Any]) -> str:
+    if record["verb"] != "promote" or 2 * record["now_named"] >= record["images"]:
+        return ""
+    return "its text is far from most of them: undo, and try another word"
+
+
+def _similar(names: Sequence[str]) -> str:
+    return f"says nearly the same as {', '.join(names)}: images of one may get the name of the other" if names else ""
+
+
+def _negatives(words: Sequence[str]) -> str:
     if not words:
         return ""
     more = f" and {len(words) - 5} more" if len(words) > 5 else ""

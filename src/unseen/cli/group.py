@@ -46,7 +46,8 @@ def group(
         found = _of_features(features, space, words, encoder, smallest)
     assert found is not None
     if report:
-        group_page.write(report, found, title=f"unseen group: {state or features}", thumbnails=_thumbnails(found))
+        title, where = f"unseen group: {state or features}", str(state) if state else None
+        group_page.write(report, found, title=title, thumbnails=_thumbnails(found), state=where)
     if as_json:
         for one in found.groups:
             terminal.emit(one.row())

@@ -10,7 +10,7 @@ from unseen.cli.edit_output import print_record
 from unseen.discover import Edited, edits
 from unseen.discover import promote as promoted
 from unseen.discover.relabel import members
-from unseen.labels.edits import negative_vector
+from unseen.labels.edits import check_new_name, negative_vector
 from unseen.labels.prompts import described_templates
 
 
@@ -28,14 +28,16 @@ def promote(
 
     Negatives that say the same step aside. `unseen undo --state STATE` takes it back.
     """
-    session, which = saved_state.open_session(state, space), int(group) if group.isdigit() else group
-    reservoir = session.reservoir.with_recent()
-    members(session.at(session.snapshot, reservoir=reservoir), which)  # refused before an encoder is loaded
-    labels = session.detector.labels
+    session = saved_state.open_session(state, space)
+    labels, keys = session.detector.labels, session.reservoir.images.keys
+    which = int(group) if group.isdecimal() and group not in keys else group
+    members(session, which)  # refused before an encoder is loaded
+    check_new_name(labels.names, name)
     text = None if encoder or labels.encoder else negative_vector(labels, name)
     if text is None:
         model = vocabulary.text_encoder(labels, encoder)
-        label_space.check_space(labels, [], model)
+        label_space.warn_foreign([name], model)
+        label_space.warn_unfamiliar([name], model)
         text = described_templates(labels.prompt).encode([name], model)[0]
 
     def edit(session: Session) -> Edited:

@@ -97,12 +97,22 @@ def _csv(rows: list[ReviewedImage], path: Path) -> None:
         table.writerows(map(as_text_cell, (*row, row.label)) for row in rows)
 
 
+def folder_name(label: str) -> str:
+    """Return a label as the name of one folder inside another, whatever a person wrote.
+
+    >>> folder_name("cat"), folder_name("24/7 shop"), folder_name("..")
+    ('cat', '24_7 shop', '__')
+    """
+    written = "".join("_" if letter in "/\\\0" else letter for letter in label)
+    return written.replace(".", "_") if set(written) == {"."} else written
+
+
 def _folder(rows: list[ReviewedImage], output: Path) -> int:
     """Copy the files of images into a folder per label; keys that are no files are left out."""
     written = 0
     for place, row in enumerate(rows):
         if (source := Path(row.key)).is_file():
-            target = output / row.label.replace("/", "_") / f"{place:06d}-{source.name}"
+            target = output / folder_name(row.label) / f"{place:06d}-{source.name}"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
             written += 1

@@ -19,6 +19,7 @@ from unseen.errors import SettingError
 from unseen.features import Features, load_features
 from unseen.report import stream_page
 from unseen.scale import cluster, merge
+from unseen.storage.locks import content_mark
 from unseen.verdicts import Verdicts
 
 BATCH = 2048  # samples between two checkpoints
@@ -53,6 +54,7 @@ def score(
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
     output.check_folders(state, report)
+    mark = content_mark(state)
     _check_shards(shards, ray, learn=learn)
     labels = LabelSpace.load(space)
     session = chosen.session(labels, state)
@@ -63,7 +65,7 @@ def score(
     out = output.choose(as_json=as_json, as_csv=as_csv, width=max(map(len, samples.keys), default=0))
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
     with _sharded(session, shards, merge_every, ray) as shared:
-        run = ScoreRun(shared, out, state, learn, log=stream_page.StreamLog.beside(report) if report else None)
+        run = ScoreRun(shared, out, state, learn, mark, log=stream_page.StreamLog.beside(report) if report else None)
         run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
         _judge_all(run, samples, batch, known, rejudge=rejudge)
     if report and run.log:

@@ -15,7 +15,7 @@ from unseen import Session
 from unseen.cli import terminal
 from unseen.cli.alarms import Alarms
 from unseen.cli.output import Output
-from unseen.storage.locks import locked
+from unseen.storage.locks import check_unchanged, locked
 from unseen.threshold import Adaptive, Calibrated
 from unseen.verdicts import Verdicts
 
@@ -28,6 +28,7 @@ class StreamRun:
     output: Output
     state: Path | None = None  # where the session is saved
     learn: bool = True
+    mark: str = ""  # of the state file, read before the session was loaded
     judged: int = 0
     known: int = 0
     skipped: int = 0
@@ -62,6 +63,8 @@ class StreamRun:
     def until_stopped(self) -> Iterator[None]:
         """Save the state at the end; Ctrl-C ends the run and keeps what was printed. Nobody else changes the state."""
         with locked(self.state) if self.state and self.learn else nullcontext():
+            if self.state and self.learn:
+                check_unchanged(self.state, self.mark)
             try:
                 yield
             except KeyboardInterrupt:

@@ -7,6 +7,7 @@ it says which label space it needs: a crash in between loses nothing.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from unseen.discover.undo import undo as undone
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
 from unseen.session import Session
-from unseen.storage.files import replacing
+from unseen.storage.files import claimed_metadata, replacing
 from unseen.storage.locks import locked
 
 KEPT = 8  # edits that can be undone
@@ -55,6 +56,7 @@ def apply(state: Path, space: LabelSpace | None, edit: Callable[[Session], Edite
         done = edit(before)
         _keep(state, before, int(done.record["edit"]))
         _write(state, done.session)
+        _forget_old(state, int(done.record["edit"]))
     return done
 
 
@@ -83,13 +85,25 @@ def check_state(state: Path) -> None:
 
 
 def _keep(state: Path, before: Session, number: int) -> None:
-    """Keep the state and the label space of before an edit; forget the oldest."""
+    """Keep the state and the label space of before an edit."""
     folder = edits_folder(state)
     folder.mkdir(exist_ok=True)
     with replacing(folder / f"{number:04d}.safetensors") as temporary:
         shutil.copyfile(state, temporary)
     _keep_space(state, before.detector.labels)
-    (folder / f"{number - KEPT:04d}.safetensors").unlink(missing_ok=True)
+
+
+def _forget_old(state: Path, number: int) -> None:
+    """Remove the states of before the latest `KEPT` edits, and label spaces that no state needs any more."""
+    saved = {int(path.stem): path for path in edits_folder(state).glob("*.safetensors") if path.stem.isdecimal()}
+    for one, path in saved.items():
+        if one <= number - KEPT:
+            path.unlink()
+    kept = [state, *(path for one, path in saved.items() if one > number - KEPT)]
+    needed = {_space_file(state, json.loads(claimed_metadata(path)["header"])["labels"]) for path in kept}
+    for path in edits_folder(state).glob("*.space.safetensors"):
+        if path not in needed:
+            path.unlink()
 
 
 def _write(state: Path, session: Session) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.discover.clustering import average_linkage, describe_images
-from unseen.discover.naming import Suggestion, Vocabulary, suggest
+from unseen.discover.naming import Families, Suggestion, Vocabulary
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
 from unseen.reservoir import KeptImages, Reservoir
@@ -188,15 +188,18 @@ class Context(NamedTuple):
         central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
         directions = [normalize(z - self.mean, dim=-1) for z in central]
         words = self.words.refined(directions, exact=self.known)
+        families = Families(words.words[self.known :])
         found = zip(numbers, groups, orders, words.shares(directions), strict=True)
-        return [self._group(*one) for one in found]
+        return [self._group(*one, families) for one in found]
 
     def _by_centrality(self, images: KeptImages) -> Centrality:
         centred = normalize(images.features - self.mean, dim=-1)
         cosine = centred @ normalize(centred.mean(0), dim=0)
         return Centrality(cosine.argsort(descending=True, stable=True), float(cosine.mean()))
 
-    def _group(self, number: int, images: KeptImages, order: Centrality, shares: Float[Tensor, " w"]) -> Group:
+    def _group(
+        self, number: int, images: KeptImages, order: Centrality, shares: Float[Tensor, " w"], families: Families
+    ) -> Group:
         called = images.select(order.rows).names()
         unlike = distinct(images.features[order.rows]).tolist()
         common = Counter(images.label.tolist()).most_common(1)[0][0]
@@ -213,7 +216,7 @@ class Context(NamedTuple):
             not len(others) or bool(known.max() > others.max()),
             tuple(called[row] for row in unlike[:EXEMPLARS]),
             tuple(called),
-            suggest(self.words.words[self.known :], others),
+            families.suggest(others),
         )
 
 

@@ -22,11 +22,15 @@ TAXA = ("genus ", "family ", "order ", "class ", "phylum ", "subfamily ", "subor
 COUNT = 5
 GROUPS = 64  # groups that are named at once
 REFINED = 20  # words of each group whose approximate vectors are replaced by exact ones
+SPREAD = 0.3  # share of a family that its largest kind may take where the group is called by the family
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A word for a group, and its mean share over the images: how much of the softmax over all words it takes."""
+    """A word for a group, and its mean share over the images: how much of the softmax over all words it takes.
+
+    A word that stands for its kinds has their shares too.
+    """
 
     word: str
     share: float
@@ -88,13 +92,40 @@ class Vocabulary:
             yield from (part.mean(0) for part in share.split([len(images) for images in some]))
 
 
-def suggest(words: Sequence[str], shares: Float[Tensor, " w"], *, count: int = COUNT) -> tuple[Suggestion, ...]:
-    """Return the words with the largest shares, the largest first."""
-    top = shares.topk(min(count, len(words)))
-    return tuple(
-        Suggestion(words[row], round(value, 4))
-        for row, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-    )
+class Families:
+    """Words with their kinds, which are words that end with them: truck has dump truck and fire truck."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self._kinds: dict[int, list[int]] = {}
+        self._heads: dict[int, list[int]] = {}
+        place = {canonical_spelling(word): row for row, word in enumerate(words)}
+        for row, parts in enumerate(canonical_spelling(word).split() for word in words):
+            for start in range(1, len(parts)):
+                if (head := place.get(" ".join(parts[start:]))) is not None:
+                    self._kinds.setdefault(head, []).append(row)
+                    self._heads.setdefault(row, []).append(head)
+
+    def suggest(self, shares: Float[Tensor, " w"], *, count: int = COUNT) -> tuple[Suggestion, ...]:
+        """Return the words with the largest shares, the largest first.
+
+        A word whose share is spread over its kinds stands for all of them: images that are a bit of dump truck, of fire
+        truck and of delivery truck are trucks. Where one kind takes `SPREAD` of the family or more, each counts alone.
+
+        >>> found = Families(("dump truck", "fire truck", "ice truck", "truck", "ship"))
+        >>> [word.word for word in found.suggest(torch.tensor([0.2, 0.2, 0.2, 0.1, 0.3]), count=2)]
+        ['truck', 'ship']
+        """
+        near = shares.topk(min(REFINED, len(shares))).indices.tolist()
+        together = shares.clone()
+        for head in {head for row in near for head in (row, *self._heads.get(row, ()))} & self._kinds.keys():
+            kinds = shares[self._kinds[head]]
+            family = shares[head] + kinds.sum()
+            if kinds.max() < SPREAD * family:
+                together[head] = family
+        top = together.topk(min(count, len(shares)))
+        found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return tuple(Suggestion(self.words[row], round(value, 4)) for row, value in found)
 
 
 @cache

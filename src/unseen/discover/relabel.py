@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import detectors
-from unseen.errors import StateError
+from unseen.errors import LabelError, StateError
 from unseen.labels import LabelSpace
-from unseen.labels.edits import Difference, renamed, with_name, without_name
+from unseen.labels.edits import Difference, check_new_name, renamed, with_name, without_name
+from unseen.labels.nearest import names_like
 from unseen.reservoir import KeptImages
 from unseen.session import Session
 
@@ -53,16 +54,19 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
     session = session.at(session.snapshot, reservoir=reservoir)
     member = members(session, which)
     images, labels = reservoir.kept.select(member), session.detector.labels
+    name = check_new_name(labels.names, name)
+    check_text_vector(text, labels.dim)
     anchor = anchor_near_images(session, member, text)
     moved = move_to_space(session, with_name(labels, name, anchor, images.features))
     judged = leave_group(rejudge_images(moved.session, member), member)
     now = judged.reservoir.kept
     record = {
         "verb": "promote",
-        "name": name.strip(),
+        "name": name,
         "group": which,
         "images": len(images),
         "now_known": int(now.known[member].sum()),
+        "similar_names": list(names_like(labels, name, text)),
         "now_named": int((now.known & (now.label == len(labels.names)))[member].sum()),
         **moved.record,
     }
@@ -116,15 +120,15 @@ def dismiss(session: Session, number: int) -> Edited:
 def members(session: Session, which: int | str) -> Bool[Tensor, " n"]:
     """Return which kept images belong to a group, or are called by a key; refuse none, and say what there is."""
     images = session.reservoir.images
-    if isinstance(which, str) and not which.isdigit():
-        found = torch.tensor([key == which for key in images.names()], dtype=torch.bool)
-        if not bool(found.any()):
-            raise StateError(f"expected a group's number or an image's key, got {which!r}; {_numbers(images)}")
+    is_number = isinstance(which, int) or which.isdecimal()
+    if is_number and int(which) in _group_numbers(images):
+        return (images.group == int(which)) & ~images.known
+    found = torch.tensor([key == which for key in images.names()], dtype=torch.bool)
+    if bool(found.any()):
         return found
-    found = (images.group == int(which)) & ~images.known
-    if not bool(found.any()):
+    if is_number:
         raise StateError(_no_group(session, int(which)))
-    return found
+    raise StateError(f"expected a group's number or an image's key, got {which!r}; {_numbers(images)}")
 
 
 def _no_group(session: Session, number: int) -> str:
@@ -136,10 +140,24 @@ def _no_group(session: Session, number: int) -> str:
     return f"expected the number of a group, got {number}; {_numbers(session.reservoir.images)}"
 
 
+def _group_numbers(images: KeptImages) -> set[int]:
+    """Return the numbers of groups with unknown images."""
+    return set(images.group[~images.known].tolist()) - {0}
+
+
 def _numbers(images: KeptImages) -> str:
-    numbers = sorted(set(images.group[~images.known].tolist()) - {0})
+    numbers = sorted(_group_numbers(images))
     listed = ", ".join(map(str, numbers[:12])) + (" ..." if len(numbers) > 12 else "")
     return f"there are {listed}" if numbers else "there are no groups yet: unseen group"
+
+
+def check_text_vector(text: Tensor, dim: int) -> None:
+    """Refuse what is no direction of the width of a label space."""
+    if text.shape != (dim,) or not bool(text.isfinite().all()) or not bool(text.any()):
+        raise LabelError(
+            f"expected the text vector of one name, of shape [{dim}], finite and not zero, got shape "
+            f"{list(text.shape)}; pass encoder.texts([prompt])[0] of the encoder of the label space"
+        )
 
 
 def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:

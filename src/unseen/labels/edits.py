@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace
 
 TAU = 0.01
+UNWRITABLE = ("Cc", "Cs")  # Unicode's control characters and lone halves of characters
 CLAIMED = 0.1  # a negative that takes this share of the images of a new name describes the same thing
 
 
@@ -48,6 +50,24 @@ class Difference:
         return "; ".join(parts) or "the same names in another order, or other vectors"
 
 
+def check_new_name(names: Sequence[str], name: str) -> str:
+    """Return a name without blanks around it; refuse one that is known, by any spelling, or that cannot be written.
+
+    >>> check_new_name(["sea urchin"], " starfish ")
+    'starfish'
+    """
+    if not (stripped := name.strip()):
+        raise LabelError("expected a name, got a blank; write what the images show")
+    if any(unicodedata.category(letter) in UNWRITABLE for letter in stripped):
+        raise LabelError(f"expected a name of letters, got {stripped!r} with control characters; remove them")
+    taken = {canonical_spelling(one): one for one in names}
+    if (spelling := canonical_spelling(stripped)) in taken:
+        raise LabelError(
+            f"expected a new name, got {stripped!r}, which is known as {taken[spelling]!r}; choose another"
+        )
+    return stripped
+
+
 def with_name(
     space: LabelSpace, name: str, anchor: Float[Tensor, " d"], images: Float[Tensor, "n d"] | None = None
 ) -> LabelSpace:
@@ -56,17 +76,13 @@ def with_name(
     Those are negatives spelled like it, with nearly its vector, or that describe its `images` as the frozen text sees
     them.
     """
-    taken = {canonical_spelling(one): one for one in space.names}
-    if not name.strip():
-        raise LabelError("expected a name, got a blank; write what the images show")
-    if (spelling := canonical_spelling(name)) in taken:
-        raise LabelError(f"expected a new name, got {name!r}, which is known as {taken[spelling]!r}; choose another")
+    name = check_new_name(space.names, name)
     row = normalize(anchor.to(space.id_anchors), dim=0).unsqueeze(0)
     stays = ~_conflicts(space, name, row, images)
     kept = stays.nonzero().flatten().tolist()
     return replace(
         space,
-        names=(*space.names, name.strip()),
+        names=(*space.names, name),
         id_anchors=torch.cat([space.id_anchors, row]),
         negatives=tuple(space.negatives[place] for place in kept),
         ood_anchors=space.ood_anchors[stays],
@@ -114,15 +130,11 @@ def _examples_without(examples: Examples | None, place: int) -> Examples | None:
 def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
     """Return the label space with a known name by another word; its vector stays."""
     place_of(space, old)
-    others = {canonical_spelling(one) for one in space.names if one != old}
-    if not new.strip():
-        raise LabelError("expected a name, got a blank; write what the images show")
-    if canonical_spelling(new) in others:
-        raise LabelError(f"expected a new name, got {new!r}, which is known already; choose another")
+    new = check_new_name([one for one in space.names if one != old], new)
     stays = [row for row, word in enumerate(space.negatives) if canonical_spelling(word) != canonical_spelling(new)]
     return replace(
         space,
-        names=tuple(new.strip() if one == old else one for one in space.names),
+        names=tuple(new if one == old else one for one in space.names),
         negatives=tuple(space.negatives[row] for row in stays),
         ood_anchors=space.ood_anchors[stays],
     )

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
 from unseen.labels.corpus import canonical_spelling
 from unseen.labels.space import LabelSpace
 
@@ -41,6 +45,13 @@ def similar_names(space: LabelSpace, above: float = NEAR) -> list[tuple[str, str
     cosines = (space.id_anchors @ space.id_anchors.T).triu(1)
     found = [(space.names[i], space.names[j], float(cosines[i, j])) for i, j in (cosines > above).nonzero().tolist()]
     return sorted(found, key=lambda pair: -pair[2])
+
+
+def names_like(space: LabelSpace, name: str, vector: Float[Tensor, " d"], above: float = NEAR) -> tuple[str, ...]:
+    """Return the known names that say nearly the same as another: by vector, or as singular and plural of one word."""
+    cosines = (space.id_anchors @ normalize(vector.to(space.id_anchors), dim=0)).tolist()
+    found = zip(space.names, cosines, strict=True)
+    return tuple(one for one, cosine in found if cosine > above or _stem(one) == _stem(name))
 
 
 def near_duplicates(space: LabelSpace, above: float = NEAR) -> list[Pair]:

@@ -1,4 +1,7 @@
-"""The page about groups of unknown images: exemplars and suggested names, to look at, to sort and to correct."""
+"""The page about groups of unknown images: exemplars and suggested names, to look at, to sort and to correct.
+
+Below the groups is a table of every kept image, known ones too, for the word of a person on any of them.
+"""
 
 import base64
 import json
@@ -7,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from unseen.discover import Group, Grouping, explain
+from unseen.discover.review import reviewed
 from unseen.report.pictures import STYLE as STREAM_STYLE
 from unseen.session import Session
 from unseen.storage.files import replacing
@@ -14,13 +18,23 @@ from unseen.storage.files import replacing
 STYLE, SCRIPT = (Path(__file__).with_name(f"group_page.{kind}") for kind in ("css", "js"))
 
 
-def write(path: str | Path, found: Grouping, *, title: str, thumbnails: Mapping[str, bytes] | None = None) -> None:
-    """Write the page, whole or not at all; `thumbnails` are JPEGs by key."""
+def write(
+    path: str | Path,
+    found: Grouping,
+    *,
+    title: str,
+    thumbnails: Mapping[str, bytes] | None = None,
+    state: str | None = "STATE",
+) -> None:
+    """Write the page, whole or not at all; `thumbnails` are JPEGs by key.
+
+    `state` is the state file as commands name it, None where images were grouped that nobody has judged.
+    """
     with replacing(path) as temporary:
-        temporary.write_text(page(found, title=title, thumbnails=thumbnails or {}), encoding="utf-8")
+        temporary.write_text(page(found, title=title, thumbnails=thumbnails or {}, state=state), encoding="utf-8")
 
 
-def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes]) -> str:
+def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes], state: str | None) -> str:
     """Return one HTML page that needs nothing beside it."""
     names = found.session.detector.labels.names
     articles = [_group(one, _reasons(found.session, one), thumbnails) for one in found.groups]
@@ -29,7 +43,8 @@ def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes]) -> str
         f"<h1>{escape(title)}</h1><p>{counts} Write what a group shows, or take a suggestion; “Corrections” gives the "
         "commands that promote and dismiss, and a CSV with your word for single images.</p>"
         + _controls()
-        + f'<main id="groups">{"".join(articles)}</main>'
+        + f'<main id="groups" data-state="{escape(state or "STATE")}">{"".join(articles)}</main>'
+        + (_review(found.session) if state else "")
         + f'<datalist id="names">{"".join(f"<option>{escape(name)}</option>" for name in names[:1000])}</datalist>'
     )
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
@@ -38,6 +53,23 @@ def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes]) -> str
     return (
         f'<!doctype html><html lang="en"><head>{head}<style>{style}</style></head>'
         f"<body>{body}<script>{script}</script></body></html>"
+    )
+
+
+def _review(session: Session) -> str:
+    """Return the table of every kept image, which the script of the page fills."""
+    rows = json.dumps([(*row, row.label) for row in reviewed(session)], ensure_ascii=False).replace("<", "\\u003c")
+    kinds = "".join(f"<option>{kind}</option>" for kind in ("all", "unknown", "known", "corrected"))
+    orders = "".join(f"<option>{order}</option>" for order in ("nearest to the threshold", "newest", "group"))
+    heads = "".join(f"<th>{head}</th>" for head in ("image", "verdict", "nearest", "margin", "group", "your word"))
+    return (
+        '<section id="review"><h2>Review</h2><p>Every image that is kept. Your word is kept apart from the verdict; '
+        'nothing is learned from it.</p><form class="controls" onsubmit="return false">'
+        '<label>Find <input id="review-find" type="search" placeholder="name, file"></label>'
+        f'<label>Show <select id="review-kind">{kinds}</select></label>'
+        f'<label>Sort <select id="review-sort">{orders}</select></label><span id="review-count"></span></form>'
+        f'<table><thead><tr>{heads}</tr></thead><tbody id="review-rows"></tbody></table></section>'
+        f'<script type="application/json" id="kept" data-threshold="{session.threshold}">{rows}</script>'
     )
 
 

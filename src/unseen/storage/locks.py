@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unseen.errors import StateError
+from unseen.storage.files import claimed_checksum
 
 try:
     import fcntl
@@ -26,6 +27,20 @@ def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
     finally:
         lock.unlink(missing_ok=True)  # while it is held, so that nobody locks a name that is about to go
         os.close(handle)
+
+
+def content_mark(path: Path | None) -> str:
+    """Return what tells one content of a file of `save_tensors` from another, "" where there is no file."""
+    return claimed_checksum(path) if path else ""
+
+
+def check_unchanged(path: Path, mark: str) -> None:
+    """Refuse a file that another command has changed since its mark was read; called while its lock is held."""
+    if content_mark(path) != mark:
+        raise StateError(
+            f"expected {path} as it was when this command began, got one that another command has changed since; "
+            "nothing was learned or changed, run it again"
+        )
 
 
 def _acquired(lock: Path, path: Path, until: float) -> int:

@@ -279,6 +279,7 @@ def test_a_group_is_explained_promoted_and_undone_by_keyboard(browser, url):
     until(lambda: grouped(browser))
     browser.find_element("css selector", "#groups .look").send_keys(keys.ENTER)
     until(lambda: text(browser, "why-sentence").startswith("unknown: "))
+    until(lambda: browser.find_elements("css selector", "#why-pictures .this img"))
     browser.find_element("id", "why-word").send_keys("a thing")
     browser.find_element("id", "why-save").send_keys(keys.ENTER)
     until(lambda: not browser.find_element("id", "why").is_displayed())

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from unseen import LabelSpace
 from unseen.discover import Edited, dismiss, promote, rename, retire
+from unseen.discover.relabel import check_text_vector
 from unseen.discover.review import ReviewedImage, coco, fiftyone
-from unseen.errors import EncoderError, FeatureError, ServiceError
-from unseen.labels.edits import negative_vector
+from unseen.errors import EncoderError, LabelError, ServiceError
+from unseen.labels.edits import check_new_name, negative_vector
 from unseen.serve.http import bodies, schema
 from unseen.serve.http import edit_schema as forms
 from unseen.serve.http.routes import AdminEntry, ReadEntry, Shared
@@ -53,7 +54,8 @@ async def groups(service: Shared, entry: ReadEntry) -> Any:
 async def explain(service: Shared, entry: ReadEntry, seq: int) -> Any:
     """Say why a kept sample gets its verdict: nearest names, what speaks against it, similar earlier samples."""
     shown = await service.run_chore(entry.config.owner, partial(explain_sample, entry.opened, seq))
-    return shown | {"key": entry.keys.get(seq)}
+    seqs = [seq, *(one["seq"] for one in shown["similar"])]
+    return shown | {"key": entry.keys.get(seq), "pictured": [one for one in seqs if entry.thumbnail(one)]}
 
 
 @router.get(PATH + "/edits", response_model=forms.EditList)
@@ -177,10 +179,14 @@ def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, 
 async def name_vector(service: Service, entry: StreamEntry, body: forms.PromoteBody) -> Float[Tensor, " d"]:
     """Return the text vector of a new name: sent with it, of a suggestion or a negative called so, or encoded."""
     labels = entry.opened.labels
+    try:
+        check_new_name(labels.names, body.name)
+    except LabelError as error:
+        raise ServiceError(409, str(error), "edit") from error
     if body.vector is not None:
-        if len(body.vector) != labels.dim or not any(body.vector):
-            raise FeatureError(f"expected a vector of width {labels.dim}, got {len(body.vector)}; use the same encoder")
-        return torch.tensor(body.vector, dtype=torch.float32)
+        vector = torch.tensor(body.vector, dtype=torch.float32)
+        check_text_vector(vector, labels.dim)
+        return vector
     found = await service.run_chore(entry.config.owner, partial(listed_vector, service.words, labels, body.name))
     if found is not None:
         return found

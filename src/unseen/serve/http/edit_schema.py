@@ -149,4 +149,5 @@ class ExplanationInfo(BaseModel):
     text_margin: float
     learned_margin: float
     similar: list[SimilarSample]
+    pictured: list[int] = Field(description="Of the sample and the similar ones, those that have a thumbnail.")
     why: str

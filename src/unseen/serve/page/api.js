@@ -19,6 +19,15 @@ export async function ask(path, options = {}) {
 
 export const json = async (path, options) => (await ask(path, options)).json();
 
+// A thumbnail of a sample; the service says which samples have one.
+export async function picture(path) {
+  const url = URL.createObjectURL(await (await ask(path)).blob());
+  const image = Object.assign(new Image(), { alt: "" });
+  image.onload = image.onerror = () => URL.revokeObjectURL(url);
+  image.src = url;
+  return image;
+}
+
 // Server-sent events of a response, parsed.
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

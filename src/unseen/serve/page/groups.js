@@ -1,6 +1,6 @@
 // Groups of the unknown samples of a stream, and edits of its names: promote, dismiss, rename, retire, undo.
 
-import { ask, json } from "/api.js";
+import { json, picture } from "/api.js";
 import { isolated, part } from "/cards.js";
 import { explain } from "/why.js";
 
@@ -8,7 +8,7 @@ const $ = (id) => document.getElementById(id);
 const SHOWN = 12; // groups on screen
 const PICTURES = 6; // of one group
 
-const state = { at: null, run: null, changed: null, corrected: null, edit: 0, loading: 0, urls: [] };
+const state = { at: null, run: null, changed: null, corrected: null, edit: 0, loading: 0 };
 
 // `at` gives a path of the stream, `run` reports errors, `changed` shows names and counts again, `corrected` a correction.
 export function attach({ at, run, changed, corrected }) {
@@ -36,8 +36,10 @@ export async function edit(verb, body) {
   }
 }
 
+const similar = (names) => (names?.length ? ` It says nearly the same as ${names.map(isolated).join(", ")}.` : "");
+
 function sentence(record) {
-  if (record.verb === "promote") return `${record.name} is a known name now; ${record.now_named} of ${record.images} samples are known by it.`;
+  if (record.verb === "promote") return `${record.name} is a known name now; ${record.now_named} of ${record.images} samples are known by it.${similar(record.similar_names)}`;
   if (record.verb === "undo") return `Edit ${record.undone} (${record.of}) is undone.`;
   if (record.verb === "dismiss") return `Group ${record.group} is not shown again.`;
   if (record.verb === "rename") return `${record.name} is called ${record.new} now.`;
@@ -70,7 +72,6 @@ async function group({ quietly = false } = {}) {
 
 function show(found) {
   state.edit = found.edit;
-  for (const url of state.urls.splice(0)) URL.revokeObjectURL(url);
   const grouped = found.groups.reduce((sum, one) => sum + one.size, 0);
   $("group-count").textContent = found.groups.length
     ? `${grouped.toLocaleString("en")} unknown samples in ${found.groups.length} groups${found.groups.length > SHOWN ? `, the largest ${SHOWN} shown` : ""}.`
@@ -106,19 +107,11 @@ function pictures(one) {
     const look = action("", state.run(() => explain(state.at, seq, state.corrected)));
     look.title = look.ariaLabel = `Why is sample ${seq} unknown?`;
     look.className = "look";
-    if (one.pictured.includes(seq)) picture(look, seq);
-    else look.textContent = seq;
+    look.textContent = seq;
+    if (one.pictured.includes(seq)) picture(state.at(`pictures/${seq}`)).then((image) => look.replaceChildren(image), () => null /* no longer kept */);
     row.append(look);
   }
   return row;
-}
-
-async function picture(button, seq) {
-  try {
-    const url = URL.createObjectURL(await (await ask(state.at(`pictures/${seq}`))).blob());
-    state.urls.push(url);
-    button.append(Object.assign(new Image(), { src: url, alt: "" }));
-  } catch { button.textContent = seq; /* it is no longer kept */ }
 }
 
 // Buttons for a row of the table of names.

@@ -1,11 +1,18 @@
 // Why one sample got its verdict, in a dialog, with a field for the word of a person.
 
-import { json } from "/api.js";
+import { json, picture } from "/api.js";
 import { isolated, part } from "/cards.js";
 
 const $ = (id) => document.getElementById(id);
-const percent = (share) => `${Math.round(100 * share)} %`;
+const percent = (share) => (share > 0 && share < 0.005 ? "under 1 %" : `${Math.round(100 * share)} %`);
 const words = (list) => list.map((one) => `${isolated(one.word)} ${percent(one.share)}`).join(", ");
+
+function frame(at, seq, isThis) {
+  const made = part("span", isThis ? "this" : "", "");
+  made.title = isThis ? "this sample" : `similar sample ${seq}`;
+  picture(at(`pictures/${seq}`)).then((image) => made.append(Object.assign(image, { alt: made.title })), () => made.remove() /* no longer kept */);
+  return made;
+}
 
 // `changed` shows what follows from a correction.
 export async function explain(at, seq, changed) {
@@ -22,6 +29,7 @@ export async function explain(at, seq, changed) {
     "looks like": similar.join(", ") || "no earlier sample is kept",
   };
   $("why-rows").replaceChildren(...Object.entries(rows).flatMap(([name, text]) => [part("dt", "", name), part("dd", "", text)]));
+  $("why-pictures").replaceChildren(...found.pictured.map((one) => frame(at, one, one === seq)));
   $("why-word").value = "";
   $("why-save").onclick = async () => {
     const word = $("why-word").value.trim();
