@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unseen.detectors import Reading
 from unseen.errors import import_extra
-from unseen.storage.cells import as_text_cell
+from unseen.storage.csv_cells import as_text_cell
 from unseen.threshold import Decisions
 
 VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]

@@ -15,7 +15,7 @@ from unseen import LabelSpace
 from unseen.errors import DataError, EncoderError
 from unseen.features import Features
 from unseen.labels import Corpus, Examples, with_examples
-from unseen.labels.moving import (
+from unseen.labels.residuals import (
     Outcome,
     Rows,
     choose,

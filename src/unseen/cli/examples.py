@@ -17,7 +17,7 @@ from unseen.features import Features, load_features, stream_images
 from unseen.images import Entry, find_images
 from unseen.labels import Examples, with_examples
 from unseen.labels.examples import comparable_name, unknown_classes_message
-from unseen.labels.moving import FEWEST
+from unseen.labels.residuals import FEWEST
 from unseen.threshold.calibrated import fewest_images
 
 SHOWN = 3  # names that a warning lists

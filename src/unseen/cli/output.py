@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from unseen.cli import terminal
 from unseen.errors import SettingError
-from unseen.storage.cells import as_text_cell
+from unseen.storage.csv_cells import as_text_cell
 from unseen.verdicts import FIELDS
 
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS

@@ -12,7 +12,7 @@ from unseen.cli import options, saved_state, terminal
 from unseen.discover import edits
 from unseen.discover.review import ReviewedImage, coco, confirmed_known, correct, fiftyone, latest_corrections, reviewed
 from unseen.errors import DataError, check_choice
-from unseen.storage.cells import as_text_cell, of_text_cell
+from unseen.storage.csv_cells import as_text_cell, of_text_cell
 from unseen.storage.files import replacing
 from unseen.storage.locks import locked
 

@@ -4,7 +4,7 @@ from unseen.labels.corpus import Corpus, synset_names, word_list, wordnet
 from unseen.labels.examples import Examples
 from unseen.labels.miners import MINERS
 from unseen.labels.mining import MiningSpec, build
-from unseen.labels.moving import with_examples
 from unseen.labels.names import read_names
 from unseen.labels.prompts import PROMPTS, LearnedPrompts, Prompt, PromptTemplates
+from unseen.labels.residuals import with_examples
 from unseen.labels.space import LabelSpace

@@ -14,9 +14,9 @@ from unseen.errors import LabelError
 from unseen.labels.corpus import Corpus
 from unseen.labels.examples import Examples
 from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
-from unseen.labels.moving import with_examples
 from unseen.labels.names import check_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
+from unseen.labels.residuals import with_examples
 from unseen.labels.shortlist import WordCounts, lowest_of_each, shortlist
 from unseen.labels.space import LabelSpace
 from unseen.labels.vectors import (

@@ -14,7 +14,7 @@ from unseen.checks import ALL_CHECKS, Check, example_stream
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled import distinction
 from unseen.detectors.pooled.evidence import Contrast, LabelStatistics
-from unseen.detectors.pooled.measured import measured_unit, some_examples
+from unseen.detectors.pooled.example_statistics import measured_unit, some_examples
 from unseen.detectors.pooled.state import EXAMPLE_WEIGHT
 from unseen.labels import Examples, with_examples
 from unseen.text import text_logits

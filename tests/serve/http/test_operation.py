@@ -32,7 +32,7 @@ from unseen.serve.http.log import RequestLog
 from unseen.serve.http.service import Service
 from unseen.serve.run import hush_libraries
 from unseen.serve.settings import Limits, Settings
-from unseen.serve.stream.watch import UnknownWatch
+from unseen.serve.stream.unknown_alarm import UnknownAlarm
 from unseen.serve.work.jobs import Jobs
 from unseen.verdicts import VERDICT_DTYPE
 
@@ -191,7 +191,7 @@ def verdicts(known: list[bool], warming: bool = False):
 
 
 def test_the_alarm_learns_the_usual_rate_and_names_the_sample_that_raised_it():
-    watch = UnknownWatch()
+    watch = UnknownAlarm()
     watch.add(0, verdicts([False] * 500, warming=True))
     watch.add(500, verdicts([True, True, True, False] * 250))
     assert watch.shown()["allowed"] == pytest.approx(0.25, abs=0.07)

@@ -26,9 +26,9 @@ from unseen.detectors.pooled.evidence import (
     gap_shrinkage,
     typical_peak,
 )
-from unseen.detectors.pooled.few import FewJudge
+from unseen.detectors.pooled.example_statistics import measured_peak, measured_unit, some_examples
+from unseen.detectors.pooled.few_samples import FewJudge
 from unseen.detectors.pooled.learning import Learning
-from unseen.detectors.pooled.measured import measured_peak, measured_unit, some_examples
 from unseen.detectors.pooled.names import (
     CLAIMED_BY_LOOK,
     NAMING_SAMPLES,

@@ -226,7 +226,8 @@ def typical_peak(labels: LabelSpace) -> float:
     constants are a fit to 21 label spaces with CLIP's text: averages deviate by 0.24 from it, in 22 others by 0.29.
     Infinity, so that no image is clear, where separation lies beyond those of the fit, where text and images come from
     two models, as with the offline text tower, whose peaks follow from its own fit (1.6 to 4.5 where 5 would be
-    typical). Examples move anchors, which raises the peaks of all images, and show the typical peak (`measured`).
+    typical). Examples move anchors, which raises the peaks of all images, and show the typical peak
+    (`example_statistics`).
     """
     if not (labels.has_own_text and FITTED[0] <= labels.separation <= FITTED[1]):
         return math.inf

@@ -29,7 +29,7 @@ from unseen.serve.stream.editing import Change, edit_stream, undo_edit
 from unseen.serve.stream.groups import KeptSamples, Words, corrected, explain_sample, reviewed_samples, stream_groups
 from unseen.serve.stream.store import StreamEntry
 from unseen.session import Session
-from unseen.storage.cells import as_text_cell
+from unseen.storage.csv_cells import as_text_cell
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
 PATH = "/v1/streams/{id}"

@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from unseen.errors import ServiceError, UnseenError
 from unseen.serve.http.schema import CODE_OF_KIND, CODE_OF_STATUS
-from unseen.serve.stream.room import NO_ROOM, no_room
+from unseen.serve.stream.disk_errors import DISK_IS_FULL, disk_is_full
 
 log = logging.getLogger("unseen.serve")
 
@@ -84,9 +84,9 @@ async def on_disconnect(_: Request, error: Exception) -> Response:
 
 async def on_system_error(request: Request, error: Exception) -> Response:
     """Answer a full or failing disk, or too many open files, as what may be tried again; the rest is unexpected."""
-    if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in NO_ROOM:
+    if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in DISK_IS_FULL:
         log.error("no room: %s", error)
-        return error_response(no_room(error))
+        return error_response(disk_is_full(error))
     return await on_unexpected_error(request, error)
 
 

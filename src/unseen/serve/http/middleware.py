@@ -19,9 +19,9 @@ from unseen.serve.http.errors import error_response, on_unexpected_error
 from unseen.serve.http.log import ACCESS, AUDIT, RequestLog
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import EVERYONE, Limits
+from unseen.serve.work.caller_limiter import Activity, CallerLimiter
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.shares import Shares
-from unseen.serve.work.turns import Activity, Turns
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -174,7 +174,10 @@ class AdmissionMiddleware(HTTPMiddleware):
         self.key_of, self.reserved = key_of, limits.reserved
         self.reads = RateLimiter(limits.reads, "requests that read", "reads")
         self.health = RateLimiter(limits.reads)
-        self.turns = {True: Turns(limits.reads_at_once, activity), False: Turns(limits.at_once, activity)}
+        self.limiters = {
+            True: CallerLimiter(limits.reads_at_once, activity),
+            False: CallerLimiter(limits.at_once, activity),
+        }
         self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,12 +203,12 @@ class AdmissionMiddleware(HTTPMiddleware):
             if scope["path"].endswith("/events") or scope["path"].startswith("/v1/jobs/"):  # these only wait
                 await self.app(scope, receive, send)
             else:
-                turns = self.turns[is_read]
-                await turns.take(caller)
+                limiter = self.limiters[is_read]
+                await limiter.acquire(caller)
                 try:
                     await self.app(scope, receive, send)
                 finally:
-                    turns.give_back(caller)
+                    limiter.release(caller)
         finally:
             self.requests.give_back(owner, 1)
 

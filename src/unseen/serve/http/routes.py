@@ -26,7 +26,7 @@ from unseen.serve.stream.history import THUMBNAILS
 from unseen.serve.stream.snapshots import AUTO, KEPT, SavedSnapshot
 from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
-from unseen.serve.stream.watch import UnknownWatch
+from unseen.serve.stream.unknown_alarm import UnknownAlarm
 
 router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
 BINARY = {
@@ -200,7 +200,7 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
 async def restart_alarm(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Take note of an alarm on the unknown rate: the test starts again, with an allowed rate or one learned anew."""
     body = await bodies.read_json(request, schema.AlarmBody, service.limits)
-    watch = entry.opened.history.watch = UnknownWatch(body.allowed)
+    watch = entry.opened.history.watch = UnknownAlarm(body.allowed)
     return watch.shown()
 
 

@@ -19,11 +19,11 @@ from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import LocalStreams, StreamEntry, StreamStore
+from unseen.serve.work.caller_limiter import Activity, Pace
 from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.jobs import Jobs
 from unseen.serve.work.shares import Shares
-from unseen.serve.work.turns import Activity, Pace
 from unseen.serve.work.vocabulary import GroupWords
 
 T = TypeVar("T")

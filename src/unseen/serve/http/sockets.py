@@ -115,10 +115,10 @@ class Conversation:
     async def _parsed(self, content: bytes | str, key: str | None) -> SampleBatch | UnseenError:
         """Return the samples of a message, or why it is refused; the next one is read after that, to keep their order.
 
-        While others are active a caller has its pace: messages go around the turns of requests.
+        While others are active a caller has its pace: messages go around the limits of requests.
         """
         owner = self.entry.config.owner
-        await self.service.pace.take(owner)
+        await self.service.pace.acquire(owner)
         try:
             if isinstance(content, bytes) and len(content) <= AT_ONCE:
                 return self._batch(content, key)

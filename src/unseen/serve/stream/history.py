@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from unseen.serve.stream.watch import UnknownWatch
+from unseen.serve.stream.unknown_alarm import UnknownAlarm
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 RECENT = 2048  # samples in the histogram
@@ -53,7 +53,7 @@ class History:
         self._settling = max(0, SETTLED - seen)  # samples to come whose margins still move because it learns
         self._settled_at: int | None = None  # the number of the first sample after those
         self.points: list[Point] = []
-        self.watch = UnknownWatch()
+        self.watch = UnknownAlarm()
         self.growing: list[int] = []  # numbers of groups that grew fast when samples were last grouped
         self._stride = STRIDE
         self.recent = RecentVerdicts(0, np.empty(0, VERDICT_DTYPE))

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import StateError
+from unseen.serve.stream.disk_errors import disk_is_full, is_transient
 from unseen.serve.stream.receipts import Receipt, Receipts, forget_receipts, hash_of
-from unseen.serve.stream.room import is_passing, no_room
 from unseen.serve.stream.wal import journal_damage, refuse_holes
 
 VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
@@ -204,7 +204,7 @@ class SqliteJournal(Journal):
             self._check_tip()
         except sqlite3.Error as error:
             self._connection.close()
-            raise no_room(error) if is_passing(error) else journal_damage(path, error) from error
+            raise disk_is_full(error) if is_transient(error) else journal_damage(path, error) from error
         except BaseException:
             self._connection.close()
             raise
@@ -288,7 +288,7 @@ class SqliteJournal(Journal):
                     raise journal_damage(self.path, f"entry {here.entry + 1} is missing or altered")
                 yield entry, at
         except sqlite3.Error as error:
-            raise no_room(error) if is_passing(error) else journal_damage(self.path, error) from error
+            raise disk_is_full(error) if is_transient(error) else journal_damage(self.path, error) from error
 
     def note(self, name: str) -> str | None:
         row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()

@@ -12,7 +12,7 @@ from unseen import LabelSpace, checkpoint
 from unseen.errors import StateError
 from unseen.serve.stream.journal import Journal, JournalEntry, Position
 from unseen.serve.stream.snapshots import SnapshotFolder
-from unseen.serve.stream.soundness import arithmetic
+from unseen.serve.stream.state_checks import arithmetic
 from unseen.session import Session
 
 log = logging.getLogger("unseen.serve")

@@ -17,6 +17,7 @@ from unseen.serve.settings import EVERYONE, Settings
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.disk import check_quota, expected_bytes, folder_bytes
+from unseen.serve.stream.disk_errors import disk_is_full
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.history import (
     KEY_CHARACTERS,
@@ -27,7 +28,6 @@ from unseen.serve.stream.history import (
     RecentItems,
 )
 from unseen.serve.stream.memory import check_names, state_bytes
-from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
 from unseen.serve.work.batcher import MicroBatcher
@@ -119,7 +119,7 @@ class StreamStore(ABC):
         try:
             self.open(entry)
         except OSError as error:
-            self._wait(entry, no_room(error))
+            self._wait(entry, disk_is_full(error))
         except ServiceError as error:
             self._wait(entry, error)
         except UnseenError as error:

@@ -27,7 +27,7 @@ from unseen.serve.stream.batch import (
 )
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.disk import expected_bytes
-from unseen.serve.stream.fresh import fresh_session
+from unseen.serve.stream.disk_errors import disk_is_full
 from unseen.serve.stream.group_numbers import GroupNumbers
 from unseen.serve.stream.history import History
 from unseen.serve.stream.journal import (
@@ -44,12 +44,12 @@ from unseen.serve.stream.journal import (
     SqliteJournal,
 )
 from unseen.serve.stream.memory import session_bytes
+from unseen.serve.stream.new_session import fresh_session
 from unseen.serve.stream.receipts import Receipt
 from unseen.serve.stream.recovery import compare_arithmetic, features_of, newest_state
-from unseen.serve.stream.room import no_room
 from unseen.serve.stream.snapshots import AUTO, AUTOS, BEFORE, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
-from unseen.serve.stream.soundness import refuse_infinite
 from unseen.serve.stream.spaces import NamesOverTime, SpaceFolder
+from unseen.serve.stream.state_checks import refuse_infinite
 from unseen.session import Session
 
 log = logging.getLogger("unseen.serve")
@@ -287,7 +287,7 @@ class Stream:
         try:
             self.at = self.journal.append(self.at, entry, receipts, retention=self._retention)
         except (sqlite3.Error, OSError) as error:
-            raise no_room(error) from error
+            raise disk_is_full(error) from error
         self._retention, self._fresh, self.used = None, True, time.monotonic()
         self.on_commit(time.perf_counter() - started)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from unseen.errors import ServiceError
-from unseen.serve.work.turns import Activity
+from unseen.serve.work.caller_limiter import Activity
 
 CALLERS = 10_000  # whose rates are remembered
 T = TypeVar("T")

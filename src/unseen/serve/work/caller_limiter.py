@@ -1,4 +1,4 @@
-"""Turns between requests: so many of one caller are worked on at once, the others of that caller wait in order."""
+"""Limits per caller: so many requests of one are worked on at once, the others of that caller wait in order."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ class Pace:
         self._seconds, self._activity = seconds, activity
         self._next: dict[str, float] = {}
 
-    async def take(self, caller: str) -> None:
+    async def acquire(self, caller: str) -> None:
         """Wait until a caller may go on."""
         self._activity.note(caller)
         if self._activity.is_alone(caller):
@@ -48,7 +48,7 @@ class Pace:
             await asyncio.sleep(at - now)
 
 
-class Turns:
+class CallerLimiter:
     """Let `each` requests of one caller be worked on at once, a quarter of that while others are active.
 
     The loop takes what is ready in the order it came: a caller with hundreds of requests would otherwise put hundreds
@@ -60,40 +60,40 @@ class Turns:
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def take(self, caller: str) -> None:
-        """Wait for a turn of a caller; who has it gives it back."""
+    async def acquire(self, caller: str) -> None:
+        """Wait until a request of a caller may be worked on; `release` ends it."""
         self._activity.note(caller)
         if self._running[caller] >= self._most(caller) or caller in self._waiting:
-            await self._turn(caller)
+            await self._wait(caller)
         else:
             self._running[caller] += 1
 
-    def give_back(self, caller: str) -> None:
-        """Let the next request of a caller have its turn."""
+    def release(self, caller: str) -> None:
+        """End a request of a caller, and begin the next that waits."""
         self._running[caller] -= 1
         self._call_next(caller)
 
     def _most(self, caller: str) -> int:
         return self._each if self._activity.is_alone(caller) else max(1, self._each // 4)
 
-    async def _turn(self, caller: str) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(caller, deque()).append(turn)
+    async def _wait(self, caller: str) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(place)
         try:
-            await turn
+            await place
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given and is not used
-                self.give_back(caller)
+            if place.done() and not place.cancelled():  # it was given and is not used
+                self.release(caller)
             raise
 
     def _call_next(self, caller: str) -> None:
-        """Give turns to requests of a caller that wait, while it has room."""
+        """Begin requests of a caller that wait, while it has room."""
         waiting = self._waiting.get(caller, deque())
         while waiting and self._running[caller] < self._most(caller):
-            turn = waiting.popleft()
-            if not turn.done():
+            place = waiting.popleft()
+            if not place.done():
                 self._running[caller] += 1
-                turn.set_result(None)
+                place.set_result(None)
         if not waiting:
             self._waiting.pop(caller, None)
         if not self._running[caller]:

@@ -10,7 +10,7 @@ from unseen.verdicts import VerdictArray
 REFERENCE = 1000  # samples from which the usual rate is learned, once the threshold is reliable
 
 
-class UnknownWatch:
+class UnknownAlarm:
     """An alarm on the unknown rate of a stream; samples judged by a threshold that warms up do not count.
 
     `allowed` is the rate that is no cause for alarm; without it, a bound of the rate of the first REFERENCE samples.

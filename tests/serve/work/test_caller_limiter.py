@@ -1,4 +1,4 @@
-"""Turns: so many requests of one caller are worked on at once, and another caller does not wait for the rest."""
+"""So many requests of one caller are worked on at once, and another caller does not wait for the rest."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from unseen.serve.work.turns import Activity, Pace, Turns
+from unseen.serve.work.caller_limiter import Activity, CallerLimiter, Pace
 
 
 @asynccontextmanager
-async def taken(turns: Turns, caller: str) -> AsyncIterator[None]:
-    await turns.take(caller)
+async def taken(limiter: CallerLimiter, caller: str) -> AsyncIterator[None]:
+    await limiter.acquire(caller)
     try:
         yield
     finally:
-        turns.give_back(caller)
+        limiter.release(caller)
 
 
 def test_a_caller_with_many_requests_leaves_room_for_another():
     async def check() -> list[str]:
-        turns, ended, free = Turns(8, Activity()), list[str](), asyncio.Event()
+        limiter, ended, free = CallerLimiter(8, Activity()), list[str](), asyncio.Event()
         most = 0
         running = 0
 
         async def work(caller: str, wait: bool) -> None:
             nonlocal most, running
-            async with taken(turns, caller):
+            async with taken(limiter, caller):
                 running += 1
                 most = max(most, running)
                 if wait:
@@ -40,8 +40,8 @@ def test_a_caller_with_many_requests_leaves_room_for_another():
         free.set()
         await asyncio.gather(*many)
         assert most == 9  # all that one alone may have, and one of the other
-        assert not turns._running
-        assert not turns._waiting
+        assert not limiter._running
+        assert not limiter._waiting
         return ended
 
     assert asyncio.run(check()) == ["b", *["a"] * 10]
@@ -49,10 +49,10 @@ def test_a_caller_with_many_requests_leaves_room_for_another():
 
 def test_a_request_that_is_cancelled_gives_its_turn_back():
     async def check() -> None:
-        turns = Turns(1, Activity())
+        limiter = CallerLimiter(1, Activity())
 
         async def work() -> None:
-            async with taken(turns, "a"):
+            async with taken(limiter, "a"):
                 await asyncio.sleep(10)
 
         first, second = asyncio.create_task(work()), asyncio.create_task(work())
@@ -60,7 +60,7 @@ def test_a_request_that_is_cancelled_gives_its_turn_back():
         for task in (second, first):
             task.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
-        async with asyncio.timeout(1), taken(turns, "a"):
+        async with asyncio.timeout(1), taken(limiter, "a"):
             pass
 
     asyncio.run(check())
@@ -70,17 +70,17 @@ def test_a_caller_has_a_quarter_of_its_turns_while_another_is_active():
     async def check() -> int:
         now = [0.0]
         activity = Activity(lambda: now[0])
-        turns, free = Turns(8, activity), asyncio.Event()
+        limiter, free = CallerLimiter(8, activity), asyncio.Event()
         activity.note("b")
 
         async def work() -> None:
-            async with taken(turns, "a"):
+            async with taken(limiter, "a"):
                 await free.wait()
 
         tasks = [asyncio.create_task(work()) for _ in range(20)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        beside = turns._running["a"]
+        beside = limiter._running["a"]
         now[0] = 5.0  # the other has been quiet since
         free.set()
         await asyncio.gather(*tasks)
@@ -98,12 +98,12 @@ def test_a_caller_has_its_pace_only_beside_others():
         pace, loop = Pace(0.02, activity), asyncio.get_running_loop()
         started = loop.time()
         for _ in range(50):
-            await pace.take("a")
+            await pace.acquire("a")
         alone = loop.time() - started
         activity.note("b")
         started = loop.time()
         for _ in range(5):
-            await pace.take("a")
+            await pace.acquire("a")
         return loop.time() - started - alone
 
     assert asyncio.run(check()) > 0.05

@@ -5,16 +5,16 @@ import sqlite3
 
 from unseen.errors import ServiceError
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS})
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS})
 PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 
 
-def is_passing(error: sqlite3.Error) -> bool:
+def is_transient(error: sqlite3.Error) -> bool:
     """Return whether SQLite failed for want of room or by the disk, which says nothing about the file."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING
 
 
-def no_room(error: object) -> ServiceError:
+def disk_is_full(error: object) -> ServiceError:
     """Return the error for a full or failing disk."""
     why = getattr(error, "strerror", None) or error  # without the path, which is nobody's business
     return ServiceError(507, f"expected room and a sound disk, got {why}; nothing was learned, try again")
