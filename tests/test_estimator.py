@@ -56,3 +56,23 @@ def test_names_are_enough_to_fit(monkeypatch: pytest.MonkeyPatch, tmp_path) -> N
     assert estimator.classes_.tolist() == ["cat", "dog", "unknown"]
     rows = np.asarray(HashEncoder().texts(["cat", "word 3"]))
     assert set(estimator.predict(rows)) <= {"cat", "dog", "unknown"}
+
+
+# The other checks of scikit-learn fit to random numbers, where this estimator is fitted to names.
+WITHOUT_DATA = (
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+)
+
+
+@pytest.mark.parametrize("name", WITHOUT_DATA)
+def test_it_passes_the_checks_of_scikit_learn_that_fit_nothing(name: str) -> None:
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    getattr(checks, name)("UnknownDetector", UnknownDetector())
