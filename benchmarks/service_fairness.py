@@ -45,6 +45,7 @@ NEIGHBOURS = {
     "64 x 2048": Neighbour(64, "observe", 2048),
     "64 x 1": Neighbour(64, "observe", 1),
     "8 x 120 as JSON": Neighbour(8, "json", 120),
+    "8 x refused JSON": Neighbour(8, "bad json", 60_000),
     "4 x 2000 files": Neighbour(4, "form", 2000),
     "32 inspect": Neighbour(32, ""),
     "32 history": Neighbour(32, "/history"),
@@ -82,24 +83,29 @@ def measure_all(arguments: Arguments) -> Iterator[Row]:
 
 
 class Round(NamedTuple):
-    """The p99 of the lone tenant in milliseconds, alone and beside a neighbour, and what that one had answered."""
+    """The percentiles of the lone tenant, alone and beside a neighbour, and how much that one had answered."""
 
-    alone: float
-    beside: float
+    alone: Row
+    beside: Row
     answered: int
+
+    def ratio(self, name: str) -> float:
+        """Return how many times as long the tenant waited beside the neighbour."""
+        return float(self.beside[name] / self.alone[name])
 
 
 def _round(host: str, lone: list[bytes], name: str, requests: list[bytes], seconds: float) -> Round:
     """Measure alone, then beside a neighbour that is killed afterwards; say on stderr how it went."""
-    alone = _p99(host, lone, seconds)
+    alone = _percentiles(host, lone, seconds)
     answered = CALLER.Value("q", 0)
     neighbour = CALLER.Process(target=_ask, args=(host, requests, NEIGHBOURS[name].callers, answered), daemon=True)
     neighbour.start()
     time.sleep(0.5)
-    beside = _p99(host, lone, seconds)
+    beside = _percentiles(host, lone, seconds)
     neighbour.kill()
     neighbour.join()
-    line = f"{name}: p99 {alone:.0f} ms alone, {beside:.0f} ms beside, {answered.value:,} answers to the neighbour"
+    texts = [f"p50 {one['p50_ms']:.1f}, p99 {one['p99_ms']:.0f} ms" for one in (alone, beside)]
+    line = f"{name}: {texts[0]} alone, {texts[1]} beside, {answered.value:,} answers to the neighbour"
     print(line, file=sys.stderr, flush=True)
     return Round(alone, beside, answered.value)
 
@@ -107,27 +113,26 @@ def _round(host: str, lone: list[bytes], name: str, requests: list[bytes], secon
 def _row(name: str, rounds: list[Round]) -> Row:
     return {
         "neighbour": name,
-        "alone_p99_ms": statistics.median(one.alone for one in rounds),
-        "beside_p99_ms": statistics.median(one.beside for one in rounds),
-        "ratio": statistics.median(one.beside / one.alone for one in rounds),
+        "alone_p99_ms": statistics.median(one.alone["p99_ms"] for one in rounds),
+        "beside_p99_ms": statistics.median(one.beside["p99_ms"] for one in rounds),
+        "ratio": statistics.median(one.ratio("p99_ms") for one in rounds),
+        "p50_ratio": statistics.median(one.ratio("p50_ms") for one in rounds),
         "neighbour_requests": sum(one.answered for one in rounds),
     }
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    heads = ("neighbour", "alone p99 ms", "beside p99 ms", "ratio", "neighbour's requests")
-    names = ("alone_p99_ms", "beside_p99_ms")
-    cells = (
-        (row["neighbour"], *(f"{row[n]:.0f}" for n in names), f"{row['ratio']:.1f}", f"{row['neighbour_requests']:,}")
-        for row in rows
-    )
+    heads = ("neighbour", "alone p99 ms", "beside p99 ms", "ratio", "p50 ratio", "neighbour's requests")
+    formats = {"alone_p99_ms": ".0f", "beside_p99_ms": ".0f", "ratio": ".1f", "p50_ratio": ".1f"}
+    formats["neighbour_requests"] = ",d"
+    cells = ((row["neighbour"], *(format(row[name], form) for name, form in formats.items())) for row in rows)
     yield from markdown_table(heads, cells)
 
 
-def _p99(host: str, requests: list[bytes], seconds: float) -> float:
+def _percentiles(host: str, requests: list[bytes], seconds: float) -> Row:
     load = Load(host, requests, 1)
     load.run(seconds)
-    return float(percentiles(load.times)["p99_ms"])
+    return percentiles(load.times)
 
 
 def _ask(host: str, requests: list[bytes], callers: int, answered: Any) -> None:
@@ -156,6 +161,9 @@ def _requests(host: str, wanted: Neighbour, paths: list[str], z: torch.Tensor, k
     if wanted.kind == "json":
         rows = json.dumps({"features": z[: wanted.batch].tolist()}).encode()
         return [post(host, f"{path}/observe", rows, "application/json", key) for path in paths]
+    if wanted.kind == "bad json":  # one row of so many values that ends in what is none
+        row = b'{"features": [[' + b"1," * wanted.batch + b"x]]}"
+        return [post(host, f"{path}/observe", row, "application/json", key) for path in paths]
     if wanted.kind == "form":  # of what is no image
         part = b'--x\r\ncontent-disposition: form-data; name="images"; filename="a"\r\n\r\nq\r\n'
         body = part * wanted.batch + b"--x--\r\n"

@@ -32,7 +32,7 @@ from unseen.errors import EncoderError, MissingExtra
 from unseen.evaluate import EARLY, Evaluation, evaluate, sides
 from unseen.metrics import auroc, balanced_at_recall
 from unseen.report import verdicts as report
-from unseen.threshold import Adaptive
+from unseen.threshold import Adaptive, calibrated
 from unseen.trial import Trial
 
 SUITES = {**SETS, **NEAR, **OFFLINE}
@@ -41,6 +41,7 @@ Scores = dict[str, Float[Tensor, " n"]]  # of each frozen method
 ONE_KIND = ("id_only", "ood_only", "mixture")  # no AUROC, or two other orders have its name
 ORDERS = tuple(kind for kind in arrival.ORDERS if kind not in ONE_KIND)
 DEFAULT_ORDERS = tuple(kind for kind in ORDERS if kind != "drift")  # temporal asks the same
+PHOTOS = (20, 50, 100, 200)  # known images that an oracle draws to set a threshold
 PERCENT = {  # field of a row -> metric of an evaluation
     "margin_auroc": "margin_auroc",
     "margin_fpr95": "margin_fpr95_id",
@@ -142,7 +143,19 @@ def verdict_figures(evaluation: Evaluation, name: str, anchors: Float[Tensor, "K
         "microseconds": 1e6 * evaluation.cost.seconds / len(trial.z),
         "state_bytes": evaluation.cost.state_bytes,
         "reliability": report.bins_of(verdicts.confidence[judged], known[judged]),
+        "interval": [100 * end for end in evaluation.recall_interval or ()],
+        "kept_by_photos": {str(photos): kept_by_photos(verdicts.margin[known], photos) for photos in PHOTOS},
     }
+
+
+def kept_by_photos(margins: Float[Tensor, " n"], photos: int) -> float:
+    """Return the share of known images above a threshold from some of them, drawn at random with the truth's help.
+
+    An oracle that the adaptive threshold, which sees no label, is compared with.
+    """
+    draw = int(1e3 * margins.double().abs().sum())  # another one in every stream
+    drawn = margins[torch.randint(len(margins), (photos,), generator=torch.Generator().manual_seed(draw))]
+    return 100 * float((margins >= calibrated(drawn).threshold).double().mean())
 
 
 def right(label: Tensor, truth: Tensor) -> float:

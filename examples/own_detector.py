@@ -31,9 +31,8 @@ class Contrast(Detector[None]):
 
 def main() -> None:
     """Check it, and judge the images inside the package with it."""
-    pack = demo.load()
-    check_detector(detector := Contrast(pack.space))
-    print(Session(detector).observe(pack.trial.ordered("shuffled", seed=0).z))
+    check_detector(detector := Contrast(demo.load().space))
+    print(Session(detector).observe(demo.load().trial.ordered("shuffled", seed=0).z))
 
 
 if __name__ == "__main__":

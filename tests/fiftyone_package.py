@@ -16,14 +16,15 @@ from PIL import Image
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session
 from unseen.discover import review
-from unseen.integrations.fiftyone import apply, from_fiftyone
+from unseen.integrations.fiftyone import apply, apply_groups, from_fiftyone
+from unseen.threshold import Fixed
 
 
 def make_photos(folder: Path) -> list[str]:
-    """Return the paths of nine photos of three colours, one of which has no name."""
+    """Return the paths of fifteen photos of three colours, one of which has no name."""
     paths = []
-    for i in range(9):
-        shade = tuple(min(255, value + 5 * i) for value in list(COLOURS.values())[i % 3])
+    for i in range(15):
+        shade = tuple(min(255, value + 12 * i) for value in list(COLOURS.values())[i % 3])
         Image.new("RGB", (20, 16), shade).save(folder / f"{i}.png")
         paths.append(str(folder / f"{i}.png"))
     return paths
@@ -44,6 +45,22 @@ def check_apply(paths: list[str], session: Session) -> None:
     apply(dataset.limit(3), session, field="second")  # a view, with learning
     assert int(session.snapshot.tally.seen) == 3
     assert len(dataset.exists("second")) == 3
+    dataset.delete()
+
+
+def check_groups(paths: list[str], session: Session) -> None:
+    """Groups of unknown images are fields, and a file that is missing has a reason in place of a verdict."""
+    dataset = fiftyone.Dataset()
+    dataset.add_samples([fiftyone.Sample(filepath=path) for path in [*paths, "/absent/photo.png"]])
+    apply(dataset, session)
+    found = apply_groups(dataset, session)
+    dataset.reload()
+    groups = dict(zip(dataset.values("filepath"), dataset.values("unseen_group"), strict=True))
+    assert found.groups
+    for one in found.groups:
+        assert {groups[key] for key in one.keys} == {one.number}
+        assert len(dataset.match(fiftyone.ViewField("unseen_group") == one.number)) == one.size
+    assert [bool(words) for words in dataset.values("unseen_skipped")] == [False] * len(paths) + [True]
     dataset.delete()
 
 
@@ -72,7 +89,8 @@ def main() -> None:
         paths = make_photos(Path(folder))
         check_apply(paths, session)
         check_export(paths, session, Path(folder))
-    print(f"FiftyOne {fiftyone.__version__}: fields, views and exported labels agree with the verdicts")
+        check_groups(paths, Session(space, Fixed(1e9), encoder=encoder))  # all are unknown
+    print(f"FiftyOne {fiftyone.__version__}: fields, views, groups and exported labels agree with the verdicts")
 
 
 if __name__ == "__main__":

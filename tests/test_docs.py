@@ -42,6 +42,16 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
         assert not unknown, f"{line}: {unknown}"
 
 
+def test_what_the_glossary_points_to_exists() -> None:
+    files = list((REPO / "src").rglob("*.py"))
+    source = "\n".join(file.read_text() for file in files)
+    defined = set(re.findall(r"^ *(?:class |def |)(\w+)(?=[(:\[]| =| \()", source, re.M))
+    defined |= {part for file in files for part in (file.stem, file.parent.name)}
+    rows = [line.split("|") for line in (REPO / "docs" / "glossary.md").read_text().splitlines() if line[:1] == "|"]
+    found = {name for row in rows for name in re.findall(r"`([A-Za-z_.]+)`", row[-2])}
+    assert {name for name in found if not set(name.split(".")) <= defined} == set()
+
+
 def own_classes() -> set[type]:
     names = {module.name for module in pkgutil.walk_packages(unseen.__path__, "unseen.")} - {"unseen.__main__"}
     found = {one for name in names for one in vars(importlib.import_module(name)).values() if inspect.isclass(one)}

@@ -33,9 +33,11 @@ def test_the_command_for_an_extra_follows_where_the_package_came_from(tmp_path: 
     assert origin_command(archive, "video") == f"pip install 'unseen[video] @ {wheel.as_uri()}'"
 
 
-def test_a_wheel_that_was_deleted_leaves_the_requirements_themselves(tmp_path: Path) -> None:
+def test_a_wheel_that_was_deleted_and_git_on_this_machine_leave_the_requirements_themselves(tmp_path: Path) -> None:
     gone = {"url": (tmp_path / "gone.whl").as_uri(), "archive_info": {}}
-    assert shlex.split(origin_command(gone, "tables", REQUIRES)) == ["pip", "install", "pyarrow>=17"]
+    cloned = {"url": tmp_path.as_uri(), "vcs_info": {"vcs": "git", "commit_id": "3f9a"}}
+    for origin in (gone, cloned):
+        assert shlex.split(origin_command(origin, "tables", REQUIRES)) == ["pip", "install", "pyarrow>=17"]
 
 
 def test_a_missing_extra_prints_the_command() -> None:

@@ -77,7 +77,7 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
 def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Return the states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
     return {
-        name: {field: part for field, part in flat(fresh.get(name)).items() if _is_new(name, field)}
+        name: {field: part for field, part in flatten(fresh.get(name)).items() if _is_new(name, field)}
         | {field: part for field, part in tensors.items() if (name, field) not in UNUSED}
         for name, tensors in found.states.items()
     }

@@ -36,7 +36,7 @@ class UnknownDetector(BaseEstimator):  # type: ignore[misc]
         self,
         encoder: str | Path | Encoder | None = "offline",
         detector: str = "default",
-        recall: float = 0.95,
+        recall: float = Adaptive.recall,
         unknown: str = "unknown",
     ) -> None:
         self.encoder = encoder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from unseen.detectors.base import BLOCK, unit
 from unseen.metrics import ReliabilityBin, balanced_at_recall, best_balanced, calibration_error, reliability, summary
 from unseen.session import Session
 from unseen.text import text_logits
+from unseen.threshold import ByExamples, RecallInterval
 from unseen.trial import Trial
 from unseen.verdicts import Verdicts
 
@@ -38,6 +39,7 @@ class Evaluation:
     verdicts: Verdicts
     trial: Trial
     cost: Cost
+    recall_interval: RecallInterval | None = None  # what the rule says at the end that it keeps of the known images
 
     @property
     def reading(self) -> Reading:
@@ -62,12 +64,19 @@ def evaluate(judged: Judged, trial: Trial) -> Evaluation:
     session = _session(judged)
     started = perf_counter()
     z = _to_device_of(session.detector, trial.z)
+    if isinstance(session.rule, ByExamples):  # calibrates itself as the stream grows
+        copied = session.at(session.snapshot)
+        verdicts = copied.observe(z)
+        found = judged_by_truth(session, verdicts, trial, cost=_cost(started, copied.snapshot.detector))
+        return replace(found, recall_interval=copied.recall_interval)
     reading, state = session.detector.observe(session.snapshot.detector, z)
     return judge(session, reading.cpu(), trial, cost=_cost(started, state))
 
 
 def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
     """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
+    if isinstance(_session(detector).rule, ByExamples):
+        return [evaluate(detector, pool[order]) for order in orders]
     started = perf_counter()
     observed = detector.observe_many(
         [detector.start()] * len(orders),
@@ -104,9 +113,18 @@ def judge(
     judged: Judged, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
     """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
-    session, is_id = _session(judged), trial.is_id
-    decisions, _ = session.rule.learn(session.snapshot.threshold, reading.margin, reading.clarity)
+    session = _session(judged)
+    decisions, after = session.rule.learn(session.snapshot.threshold, reading.margin, reading.clarity)
     verdicts = Verdicts(session.detector.labels.names, reading, decisions)
+    found = judged_by_truth(session, verdicts, trial, name=name, cost=cost)
+    return replace(found, recall_interval=session.rule.recall_interval(after))
+
+
+def judged_by_truth(
+    session: Session, verdicts: Verdicts, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+) -> Evaluation:
+    """Return every metric of verdicts that were made without the truth."""
+    reading, is_id = verdicts.reading, trial.is_id
     metrics = {
         **ranking(reading, is_id),
         **verdict_metrics(verdicts, is_id, ~is_id),

@@ -29,11 +29,13 @@ def origin_command(origin: dict[str, Any], extra: str, requires: Any = ()) -> st
     "pip install 'unseen[video] @ git+https://example.org/u.git@3f9a'"
     """
     url, where = origin.get("url", ""), _local(origin.get("url", ""))
-    if where and not where.exists():  # a wheel that was deleted after it was installed
+    source = origin.get("vcs_info")
+    # a wheel that was deleted since; a repository on this machine, whose address older pips refuse beside an extra
+    if where and (source or not where.exists()):
         return f"pip install {' '.join(map(quote, extra_requirements(requires, extra)))}"
     if where and where.is_dir():
         return checkout_command(where, extra, editable=origin.get("dir_info", {}).get("editable", False))
-    if source := origin.get("vcs_info"):
+    if source:
         url = f"{source['vcs']}+{url}@{source['commit_id']}"
     return f"pip install '{PACKAGE}[{extra}]{f' @ {url}' if url else ''}'"
 

@@ -25,7 +25,7 @@ from unseen.verdicts import Verdicts
 
 UNKNOWN = 8192  # unknown images that are kept
 KNOWN_SHARE = 8  # one known image is kept for so many unknown ones
-INTAKE = 1024  # images after which those that are not to be kept are dropped
+INTAKE = 2048  # images after which those that are not to be kept are dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +179,9 @@ def arrived(parts: Sequence[Arrivals]) -> KeptImages:
         torch.cat(columns)
         for columns in zip(*((p.z, p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts), strict=True)
     )
-    keys = tuple(key for part in parts for key in part.keys)
+    keys = tuple(chain.from_iterable(part.keys for part in parts))
     place = torch.from_numpy(places)
-    return KeptImages(z.cpu(), place, margin.float(), label, known, torch.zeros_like(place), keys)
+    return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
 
 
 def joined(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
@@ -193,7 +193,11 @@ def joined(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages
         first = getattr(parts[0], name)
         columns[name] = whole = first.new_empty(sum(sizes), *first.shape[1:])
         for part, some, place in zip(parts, rows, whole.split(sizes), strict=True):
-            torch.index_select(getattr(part, name), 0, some, out=place)
+            column = getattr(part, name)
+            if column.is_cuda:  # only what is kept is transferred
+                place.copy_(column.index_select(0, some.to(column.device)))
+            else:
+                torch.index_select(column, 0, some, out=place)
     keys = compress(chain.from_iterable(part.keys for part in parts), keeps.tolist())
     return KeptImages(**columns, keys=tuple(keys))
 

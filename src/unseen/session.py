@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,19 @@ from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.labels import LabelSpace
 from unseen.reservoir import UNKNOWN, Reservoir
-from unseen.threshold import Adaptive, Calibrated, Calibration, ThresholdRule, calibration
-from unseen.threshold.calibrated import check_images
+from unseen.threshold import (
+    Adaptive,
+    ByExamples,
+    Calibrated,
+    Calibration,
+    RecallInterval,
+    ThresholdRule,
+    calibration,
+)
+from unseen.threshold.calibrated import check_images, fewest_images
 from unseen.verdicts import Verdicts
+
+FIRST_INTERVAL = 16  # images between two calibrations by examples, up to 128; then a quarter to an eighth of the stream
 
 
 class Tally(NamedTuple):
@@ -65,7 +76,8 @@ class Session:
     ) -> None:
         """Start a stream; of its unknown images at most `keep` are kept for `unseen.discover`.
 
-        A label space alone gets the recommended detector. With an encoder, `observe` and `score` take images too.
+        A label space alone gets the recommended detector. With an encoder, `observe` and `score` take images too. Where
+        the label space spares enough examples for the recall of an adaptive rule, they set the threshold.
         """
         if isinstance(detector, LabelSpace):
             detector = detectors.make(detectors.DEFAULT, detector)
@@ -76,11 +88,13 @@ class Session:
             )
         self.encoder = encoder
         self._detector = detector
-        rule = (rule or Adaptive()).for_detector(derives_baseline=detector.derives_baseline)
+        rule = by_examples(rule or Adaptive(), detector.labels)
+        rule = rule.for_detector(derives_baseline=detector.derives_baseline)
         zero = torch.zeros((), dtype=torch.int64)
         # one pair, because calibration replaces both while others score
         self._live = rule, Snapshot(detector.start(), rule.start(), Tally(zero, zero, zero, zero))
         self._reservoir = Reservoir.empty(detector.labels.dim, unknown=keep)
+        self.calibrate_by_examples()
 
     def __repr__(self) -> str:
         return f"Session({self.detector.name}, {self.detector.labels!r}, seen={int(self.snapshot.tally.seen)})"
@@ -106,6 +120,17 @@ class Session:
         return self.rule.threshold_of(self.snapshot.threshold)
 
     @property
+    def recall_interval(self) -> RecallInterval | None:
+        """Return what share of the known images the threshold keeps, in nine streams of ten; None if nothing tells.
+
+        >>> from unseen import Session, demo
+        >>> session = Session(demo.load().space)
+        >>> [f"{100 * end:.0f} %" for end in session.recall_interval]  # before the first image
+        ['72 %', '100 %']
+        """
+        return self.rule.recall_interval(self.snapshot.threshold)
+
+    @property
     def is_warming(self) -> bool:
         """Return whether too few samples have been seen for the threshold to be reliable."""
         return self.rule.is_warming(self.snapshot.threshold)
@@ -128,7 +153,16 @@ class Session:
         (['bird', 'bird', 'bird'], 3)
         """
         z, names = self._features(z)
-        keys = keys or names
+        keys, parts = keys or names, []
+        while len(z) >= (until := self._until_calibration):
+            parts.append(self._observe(z[:until], keys[:until]))
+            self.calibrate_by_examples()
+            z, keys = z[until:], keys[until:]
+        if len(z) or not parts:
+            parts.append(self._observe(z, keys))
+        return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
+
+    def _observe(self, z: Float[Tensor, "T d"], keys: Sequence[str]) -> Verdicts:
         rule, before = self._live
         reading, state = self.detector.observe(before.detector, z)
         decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
@@ -190,6 +224,32 @@ class Session:
         state = rule.calibrated_state(stream, margins, at=int(snapshot.tally.seen))
         self._live = rule, snapshot._replace(threshold=state)
         return calibration(margins, recall=recall)
+
+    def calibrate_by_examples(self) -> None:
+        """Set the threshold anew by the examples that the label space spares, where they are what sets it.
+
+        Where an edit of the names has left too few of them, the stream sets it from now on.
+        """
+        rule, snapshot = self._live
+        if not isinstance(rule, ByExamples):
+            return
+        spared = self.detector.labels.spared
+        if spared is None or len(spared) < fewest_images(rule.recall):
+            self._live = rule.inner, snapshot._replace(threshold=snapshot.threshold.stream)
+            return
+        margins = self.detector.score(snapshot.detector, spared.z.to(self.detector.labels.id_anchors)).cpu().margin
+        rule = replace(rule, images=len(spared))
+        state = rule.calibrated_state(snapshot.threshold.stream, margins, at=int(snapshot.tally.seen))
+        self._live = rule, snapshot._replace(threshold=state)
+
+    @property
+    def _until_calibration(self) -> int:
+        """Return after how many images the examples set the threshold anew: a fixed count, whatever the calls."""
+        if not isinstance(self.rule, ByExamples):
+            return sys.maxsize
+        seen = int(self.snapshot.tally.seen)
+        interval = max(FIRST_INTERVAL, 1 << max(0, seen.bit_length() - 3))
+        return interval - seen % interval
 
     def at(
         self, snapshot: Snapshot, *, detector: Detector[Any] | None = None, reservoir: Reservoir | None = None
@@ -317,6 +377,17 @@ class SessionSpec:
     def identity(self) -> dict[str, Any]:
         """Return what a state must agree on to be resumed."""
         return self.build().identity
+
+
+def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[Any]:
+    """Return the rule by which the examples that a label space spares set the threshold, `rule` where they cannot.
+
+    They cannot where there are too few for its recall, and do not where a rule is not adaptive.
+    """
+    spared = 0 if labels.spared is None else len(labels.spared)
+    if not isinstance(rule, Adaptive) or spared < fewest_images(rule.recall):
+        return rule
+    return ByExamples.of(rule, recall=rule.recall, images=spared)
 
 
 def _added(tally: Tally, verdicts: Verdicts) -> Tally:

@@ -96,6 +96,7 @@ def goal_row(**changed):
     row = {"suite": "imagenet200", "set": "near", "order": "shuffled", "seed": 0, "sets": ["near"], "ece": 0.04}
     row |= {"margin_auroc": 90, "frozen_auroc": 90, "balanced": 80, "frozen_balanced": 80, "best_threshold": 82}
     row |= {"kept": 95, "kept_first_200": 91, "known_first_200": 100, "accuracy": 80, "accuracy_frozen": 80}
+    row |= {"interval": [88, 99], "kept_by_photos": {"20": 91, "200": 95}}
     return row | changed
 
 
@@ -109,6 +110,8 @@ def test_goals_say_how_many_streams_meet_them_and_which_is_worst():
     assert any(line.startswith("NOT MET  margin AUROC") and "3 of 4 streams" in line for line in found)
     assert any(line.startswith("met      kept of the first 200") and "3 of 3 streams" in line for line in found)
     assert any(line.startswith("met      balanced within 3") for line in found)
+    assert any(line.startswith("NOT MET  kept within the interval") and "3 of 4 streams" in line for line in found)
+    assert "oracle   20 known images of the stream: 0 of 4 keep 92 to 98, 0 under 88" in found
     assert not any("tin-near" in line or "far then near" in line for line in found)
 
 

@@ -138,6 +138,28 @@ def test_names_are_checked_before_a_model_is_loaded(photos: Path, monkeypatch: p
             run("photos", "--label", "red", *(part for name in others for part in ("--label", name)))
 
 
+def test_counts_and_files_are_checked_before_a_model_is_loaded(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "load_encoder", lambda name, **options: pytest.fail("a model was loaded"))
+    with pytest.raises(LabelError, match="expected a label space with negatives for 'pooled', got none"):
+        run("photos", "--label", "red", "--negatives", "0")
+    with pytest.raises(LabelError, match="expected at least 2 known names for 'mcm', got 1"):
+        run("photos", "--label", "red", "--detector", "mcm")
+    (tmp_path / "names.txt").write_text("red\ngreen\n")
+    (tmp_path / "empty").touch()
+    LabelSpace(("red",), (), torch.eye(2)[:1], torch.empty(0, 2)).save(tmp_path / "space.safetensors")
+    for name, found in (("names.txt", "something unseen"), ("empty", "an empty file"), ("space.safetensors", "label-")):
+        for options in (("--label", "red"), (), ("--space", "space.safetensors")):
+            with pytest.raises(StateError, match=f"expected a state file at {name}, got {found}"):
+                run("photos", *options, "--state", name)
+
+
+def test_a_list_given_as_one_name_is_refused(photos: Path) -> None:
+    with pytest.raises(LabelError, match=r"got 'red\\ngreen'; give each by itself, or a file of them"):
+        run("photos", "--label", "red\ngreen")
+
+
 def test_names_that_say_the_same_get_a_warning(photos: Path) -> None:
     assert "say nearly the same" not in run("photos", "--label", "red", "--label", "green").stderr
     words = run("photos", "--label", "red", "--label", "green", "--label", "dark red").stderr

@@ -84,7 +84,7 @@ def test_a_class_without_examples_is_known_all_the_same(photos: Path, known: Pat
 def test_enough_examples_set_the_threshold_too(photos: Path, known: Path) -> None:
     result = run("photos", "--examples", "known", "--recall", "0.6")
     assert "6 examples of 2 of 2 names + 2 for the threshold" in result.stderr
-    assert "calibrated with 2 known images" in result.stderr
+    assert "set by 2 examples, keeps at least 60 % of known" in result.stderr
     fixed = run("photos", "--examples", "known", "--recall", "0.95")
     assert "adaptive, aims at 95 % of known" in fixed.stderr
 
@@ -192,8 +192,11 @@ def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, kno
     with pytest.raises(EncoderError, match="expected examples of the encoder of this label space"):
         run("photos", "--examples", "g.safetensors")
     save_file({"features": z}, "h.safetensors", metadata={})
-    with pytest.raises(DataError, match=r"expected labelled features in h\.safetensors, got no labels"):
+    with pytest.raises(DataError, match="expected labelled features in h, got no labels; encode a folder per class"):
         run("photos", "--examples", "h.safetensors")
+    keys = {"keys": json.dumps(["known/red/a.png", "known/green/b.png"])}
+    save_file({"features": z}, "folders.safetensors", metadata=meta | keys | {"classes": "[]"})
+    assert "2 examples of 2 of 2 names" in run("photos", "--examples", "folders.safetensors").stderr
 
 
 def test_mine_writes_a_label_space_with_examples(known: Path, encoder: NamedColours, monkeypatch: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from unseen.cli import output
 from unseen.errors import SettingError
@@ -22,19 +23,38 @@ def test_text_has_verdict_its_own_probability_name_margin_and_threshold() -> Non
     assert "unknown only    12 %" in output.verdict_line(UNKNOWN | {"confidence": 0.88})
 
 
-def test_lines_fit_eighty_columns_and_are_whole_in_a_pipe() -> None:
-    long = UNKNOWN | {"key": "photos/" * 9 + "b.jpg", "nearest": "soft-coated wheaten terrier " * 3, "margin": -123.45}
-    assert len(output.verdict_line(long)) == len(output.verdict_line(KNOWN)) == 80
-    assert str(long["key"]) in output.verdict_line(long, most=0)
-    assert str(long["nearest"]) in output.verdict_line(long, most=0)
+LONG = {"key": "photos/" * 9 + "b.jpg", "nearest": "soft-coated wheaten terrier " * 3, "margin": -123.45}
 
 
-def test_columns_align_in_a_pipe_however_long_the_keys_are(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = output.choose(as_json=False, width=40)
+@pytest.mark.parametrize("name", ["cat", "soft-coated wheaten terrier " * 3, "柴犬" * 20])
+@pytest.mark.parametrize("key", ["b.jpg", "photos/" * 9 + "b.jpg", "写真/" * 20])
+@pytest.mark.parametrize("columns", [30, 40, 79, 80, 200])
+def test_lines_fit_the_terminal(columns: int, key: str, name: str) -> None:
+    wide = output.widths(columns, output.longest([key]), output.longest([name]))
+    for record in (UNKNOWN | {"key": key, "nearest": name}, KNOWN | {"key": key, "name": name}):
+        lines = output.verdict_line(record, wide).splitlines()
+        assert len(lines) == (1 if columns >= 80 else 2)
+        assert max(map(cell_len, lines)) <= max(columns, 40)
+
+
+def test_names_lose_their_middle_and_lines_are_whole_in_a_pipe() -> None:
+    assert "near soft-co…errier" in output.verdict_line(UNKNOWN | LONG | {"nearest": "soft-coated wheaten terrier"})
+    line = output.verdict_line(UNKNOWN | LONG, output.widths(0, output.longest([str(LONG["key"])]), 90))
+    assert str(LONG["key"]) in line
+    assert str(LONG["nearest"]) in line
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_columns_align_in_a_pipe_however_long_keys_and_names_are(
+    capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    lines = output.choose(as_json=False, key=width, name=width)
     lines.verdict(KNOWN)
-    lines.verdict(UNKNOWN | {"key": "b" * 40})
-    known, unknown = capsys.readouterr().out.splitlines()
-    assert known.index("known") == unknown.index("unknown") == 41
+    lines.verdict(UNKNOWN | {"key": "b" * width, "nearest": "n" * width})
+    lines.verdict(UNKNOWN | {"key": "写" * (width // 2), "nearest": "犬"})
+    known, *unknown = capsys.readouterr().out.splitlines()
+    assert known.index(" known") == unknown[0].index(" unknown") == width
+    assert {cell_len(line) for line in unknown} == {cell_len(known)}
 
 
 def test_csv_has_the_fields_of_json_and_reasons_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +82,7 @@ def test_a_key_that_a_spreadsheet_would_compute_is_printed_as_text(capsys: pytes
 
 def test_two_outputs_at_once_are_refused() -> None:
     with pytest.raises(SettingError, match="expected --json or --csv, got both"):
-        output.choose(as_json=True, as_csv=True)
+        output.check_formats(as_json=True, as_csv=True)
 
 
 def test_what_would_move_the_cursor_is_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:

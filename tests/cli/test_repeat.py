@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,11 @@ from PIL import Image as Pillow
 
 from helpers.detect_command import rows, run
 from helpers.tiny_models import NamedColours
-from unseen import LabelSpace, Session, checkpoint, detectors
-from unseen.cli import learned_files
+from unseen import LabelSpace, Session, checkpoint, demo, detectors
+from unseen.cli import learned_files, stream_run
 from unseen.cli.learned_files import LearnedFiles
+from unseen.cli.output import choose
+from unseen.cli.stream_run import StreamRun
 from unseen.errors import SettingError
 from unseen.images import Image
 
@@ -55,17 +61,20 @@ def test_the_same_command_learns_nothing_twice_and_judges_everything(tmp_path: P
     assert before.keys() == after.keys()
 
 
-def test_after_ctrl_c_the_same_command_ends_as_a_run_that_was_never_stopped(
-    tmp_path: Path,
-    photos: Path,
-    encoder: NamedColours,
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop", [interrupt, partial(signal.raise_signal, signal.SIGTERM)], ids=["ctrl-c", "sigterm"])
+def test_after_a_stop_the_same_command_ends_as_a_run_that_was_never_stopped(
+    tmp_path: Path, photos: Path, encoder: NamedColours, stop: Callable[[], None]
 ) -> None:
     whole = margins(run("photos", *NAMES, "--state", "whole.safetensors", "--batch", "4"))
     images, encoder.calls = encoder.images, 0
 
     def interrupted(batch: list[object]) -> torch.Tensor:
         if encoder.calls >= 4:
-            raise KeyboardInterrupt
+            stop()
         return images(batch)
 
     encoder.images = interrupted  # type: ignore[method-assign]
@@ -75,6 +84,54 @@ def test_after_ctrl_c_the_same_command_ends_as_a_run_that_was_never_stopped(
     assert list(resumed) == list(whole)
     assert list(resumed.values())[4:] == pytest.approx(list(whole.values())[4:])
     assert int(loaded(tmp_path).snapshot.tally.seen) == 12
+
+
+def test_what_a_killed_command_left_is_removed_and_nothing_else(tmp_path: Path, photos: Path) -> None:
+    run("photos", *NAMES, *STATE)
+    old = [".s.safetensors.abcd1234.partial", ".s.learned.safetensors.abcd1234.partial"]
+    kept = [".s2.safetensors.abcd1234.partial", ".s.settings", ".s.space.safetensors.in_work_.partial"]
+    for name in old + kept:
+        (tmp_path / name).touch()
+        if "in_work" not in name:
+            os.utime(tmp_path / name, (0, 0))
+    run("photos", *STATE)
+    assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(kept)
+
+
+def test_after_a_kill_what_came_after_the_last_write_is_learned_again(
+    tmp_path: Path, photos: Path, encoder: NamedColours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_run, "SAVING_SHARE", 1e-9)  # only the first batch is written on the way
+    images, left = encoder.images, {}
+
+    def watched(batch: list[object]) -> torch.Tensor:
+        left.update({path: path.read_bytes() for path in tmp_path.glob("s.*safetensors")})  # what a kill would leave
+        return images(batch)
+
+    encoder.images = watched  # type: ignore[method-assign]
+    whole = margins(run("photos", *NAMES, *STATE, "--batch", "1"))
+    for path, content in left.items():
+        path.write_bytes(content)
+    assert int(loaded(tmp_path).snapshot.tally.seen) == 1
+    result = run("photos", *NAMES, *STATE, "--batch", "1")
+    assert rows(result)[-1]["summary"]["learned_before"] == 1
+    assert list(margins(result).values())[1:] == pytest.approx(list(whole.values())[1:])
+
+
+def test_saving_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, spent = [0.0], [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class Saved(StreamRun):
+        def save(self) -> None:
+            now[0] += 0.3
+            spent[0] += 0.3
+
+    stream = Saved(Session(demo.load().space), choose(as_json=True, as_csv=False))
+    while now[0] < 300:
+        now[0] += 0.05
+        stream.save_when_due()
+    assert 0.01 < spent[0] / now[0] <= stream_run.SAVING_SHARE
 
 
 def test_changed_files_are_new_and_again_learns_all(tmp_path: Path, photos: Path) -> None:

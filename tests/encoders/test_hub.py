@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import CLIPImageProcessorPil, CLIPModel, CLIPProcessor
+from transformers import AutoModel, CLIPImageProcessorPil, CLIPModel, CLIPProcessor
 
 from helpers.tiny_models import CONTEXT, pictures, save_clip, save_siglip, tokenizer
 from unseen.encoders.catalogue import SHORT_NAMES, load_encoder, resolve_name
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.offline.tower import VisionTower
-from unseen.errors import EncoderError, LabelError, MissingExtra, SettingError
+from unseen.errors import EncoderError, LabelError, MissingExtra, SettingError, UnseenError
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,19 @@ def test_without_a_network_the_offline_encoder_is_offered_at_once(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(EncoderError, match="run `unseen models fetch offline` once and use `--encoder offline`"):
         load_encoder("nobody/such-model")
+
+
+def test_a_torchvision_for_another_torch_is_named_as_the_reason(clip, monkeypatch):
+    def refuse(*source, **options):  # as transformers does when it imports a class
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'CLIPModel'") from error
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", refuse)
+    for source in (clip, "nobody/such-model"):
+        with pytest.raises(UnseenError, match=r"got RuntimeError: operator torchvision.*pip uninstall torchvision"):
+            load_encoder(source)
 
 
 def test_names_resolve_to_a_backend_and_its_own_name():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from PIL import Image as Pillow
 from safetensors import safe_open
 
 from unseen.encoders import load_encoder
@@ -14,6 +15,7 @@ from unseen.encoders.offline import int8
 from unseen.encoders.offline.int8 import Int8Linear
 from unseen.encoders.offline.tower import Affine
 from unseen.errors import EncoderError, SettingError
+from unseen.images import Image
 
 needs_int8 = pytest.mark.skipif(not int8.is_available(), reason="this CPU has no int8 instructions")
 
@@ -40,6 +42,18 @@ def test_ranges_moved_into_the_weights_halve_the_error_of_a_layer_with_an_outlie
     monkeypatch.setattr(int8, "MOVED", 0.0)
     assert moved < 0.002
     assert moved < relative_error(layer, x) / 2
+
+
+@needs_int8
+def test_tokens_that_differ_a_hundredfold_have_scales_of_their_own():
+    layer, x = outlier_layer()
+    x = x.abs() * torch.logspace(-2, 0, len(x)).unsqueeze(1)
+    quick = Int8Linear.quantise(layer, torch.zeros(64), x.amax(0), by_token=True)
+    small = x[: len(x) // 4]  # where all tokens have one scale, these use few of the 256 values
+    error = quick.project_by_token(small) - layer.project(small)
+    assert error.norm() < (quick.project(quick.encode(small)) - layer.project(small)).norm() / 4
+    beyond = 3 * x[-1:]  # no range cuts it
+    assert (quick.project_by_token(beyond) - layer.project(beyond)).norm() < 0.02 * layer.project(beyond).norm()
 
 
 @needs_int8
@@ -91,3 +105,17 @@ def test_the_int8_tower_is_near_the_float32_tower_and_has_a_fingerprint_of_its_o
     assert torch.cosine_similarity(exact.vectors(pixels), quick.vectors(pixels)).min() > 0.95
     assert quick.fingerprint != exact.fingerprint
     assert load_encoder(quick.name).fingerprint == quick.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_an_encoder_that_merges_tokens_has_a_name_and_a_fingerprint_of_its_own_and_no_patches():
+    if not offline.TOWER.path.is_file():
+        pytest.skip("the offline tower is not here; run: unseen models fetch offline")
+    plain, merging = (offline.OfflineEncoder(variant, device="cpu") for variant in ("", "merge8"))
+    assert (merging.name, load_encoder(merging.name).fingerprint) == ("offline-b16-merge8", merging.fingerprint)
+    assert merging.fingerprint != plain.fingerprint
+    pictures = [Image("a", Pillow.effect_mandelbrot((224, 224), (-2, -1.5, 1, 1.5), 60).convert("RGB"))]
+    assert 0.9 < float((plain.images(pictures) * merging.images(pictures)).sum()) < 0.9999
+    with pytest.raises(EncoderError, match="expected an encoder whose patches keep their places"):
+        merging.patches(pictures)

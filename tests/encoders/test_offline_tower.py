@@ -1,9 +1,12 @@
 """The offline vision tower against that of transformers."""
 
+from dataclasses import replace
+
 import torch
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from helpers.tiny_models import VISION
+from unseen.encoders.offline.merging import Tokens
 from unseen.encoders.offline.tower import VisionTower
 
 
@@ -41,3 +44,24 @@ def test_bfloat16_products_stay_close_to_float32():
     tower = VisionTower.build(model.state_dict(), heads=2, dtype=torch.bfloat16)
     assert torch.cosine_similarity(tower.images(PIXELS), embeds(model, PIXELS)).min() > 0.999
     assert tower.images(PIXELS).dtype == torch.float32
+
+
+def test_merging_equal_tokens_changes_nothing_because_attention_counts_patches():
+    block = VisionTower.build(reference().state_dict(), heads=2).blocks[0]
+    few = torch.randn(1, 4, VISION["hidden_size"], generator=torch.Generator().manual_seed(0))
+    twins = Tokens(few.repeat_interleave(torch.tensor([1, 2, 2, 2]), dim=1))  # a class token and three pairs
+    merged = Tokens(few, torch.tensor([[1.0, 2, 2, 2]]))
+    torch.testing.assert_close(block.summary(merged), block.summary(twins))
+    torch.testing.assert_close(block.tokens(merged).x, block.tokens(twins).x[:, [0, 1, 3, 5]])
+
+
+def test_a_tower_that_merges_equal_patches_computes_the_same_function():
+    """Without positions, patches of one colour are the same token, and stay so."""
+    weights = reference().state_dict()
+    weights["vision_model.embeddings.position_embedding.weight"].zero_()
+    tower = VisionTower.build(weights, heads=2)
+    colour = torch.tensor([0.5, -1.0, 2.0])[None, :, None, None].expand(2, 3, 32, 32)
+    merging = replace(tower, merges=1)
+    assert merging._before_last(colour).x.shape[1] < tower._before_last(colour).x.shape[1]
+    torch.testing.assert_close(merging.images(colour), tower.images(colour), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(merging.images(PIXELS), tower.images(PIXELS), atol=1e-3)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_tip_adapter_equals_its_formula() -> None:
         for name in range(5):
             text = 100 * float(sample @ LABELS.id_anchors[name])
             near = [float(sample @ EXAMPLES.z[i].double()) for i in range(15) if int(EXAMPLES.label[i]) == name]
-            assert float(row[name]) == pytest.approx(text + sum(math.exp(-5.5 * (1 - c)) for c in near), rel=1e-6)
+            assert float(row[name]) == pytest.approx(text + 1.17 * sum(math.exp(c - 1) for c in near), rel=1e-6)
 
 
 def test_tuned_keys_lower_the_loss_of_the_examples() -> None:
@@ -117,6 +118,25 @@ def test_the_trainer_finds_the_minimum_of_a_parabola() -> None:
         [torch.zeros(2)], lambda x, rows, epoch: (x[0] - 3).square().sum(), 1, Schedule("adam", 0.3, 200, 1), seed=0
     )
     torch.testing.assert_close(found, torch.full((2,), 3.0), atol=1e-2, rtol=0)
+
+
+def test_an_epoch_has_batches_of_one_size_and_every_example_once() -> None:
+    seen: list[torch.Tensor] = []
+
+    def loss(x: Sequence[torch.Tensor], rows: torch.Tensor, epoch: int) -> torch.Tensor:
+        seen.append(rows)
+        return x[0].sum()
+
+    train([torch.zeros(1)], loss, 400, Schedule("sgd", 0.1, 2, 128), seed=0)
+    assert [len(rows) for rows in seen] == 8 * [100]
+    assert torch.cat(seen[:4]).sort().values.tolist() == list(range(400))
+
+
+@pytest.mark.parametrize(("by_batch", "expected"), [(False, [1, 1, 0.5, 0.5]), (True, [1, 0.854, 0.5, 0.146])])
+def test_the_rate_falls_by_a_cosine_with_every_epoch_or_every_batch(by_batch: bool, expected: list[float]) -> None:
+    schedule = Schedule("sgd", 1.0, 2, 5, by_batch=by_batch)
+    rates = [schedule.rate_at(epoch, share) for epoch in range(2) for share in (0, 0.5)]
+    assert rates == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["taskres", "few-shot-prototypes", "linear-probe"])

@@ -16,7 +16,7 @@ from unseen.alarm import UnknownRateAlarm
 from unseen.errors import MissingExtra
 from unseen.images import read_images
 from unseen.integrations.datasets import COLUMNS, judge_rows
-from unseen.integrations.fiftyone import apply, from_fiftyone
+from unseen.integrations.fiftyone import apply, apply_groups, from_fiftyone
 from unseen.integrations.mlflow import AlarmLogger
 
 pytestmark = pytest.mark.slow  # the packages take seconds to import; run by make docs
@@ -65,11 +65,12 @@ class Sample(dict):
 def test_samples_of_fiftyone_get_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder: Any = NamedColours()
     samples = []
-    for i in range(3):
-        flat((250, 5, 5), (16, 16)).save(tmp_path / f"{i}.png")
+    for i in range(10):
+        flat((250, 40 * i, 5) if i < 5 else (5, 40 * (i - 5), 250), (16, 16)).save(tmp_path / f"{i}.png")
         samples.append(Sample(tmp_path / f"{i}.png"))
+    samples.insert(2, Sample(tmp_path / "absent.png"))
     space = LabelSpace(("red",), ("blue",), encoder.texts(["red"]), encoder.texts(["blue"]))
-    session = Session(space, encoder=encoder)
+    session = Session(space, threshold.Fixed(1e9), encoder=encoder)  # all are unknown
     with pytest.raises(MissingExtra, match="fiftyone"):
         apply(samples, session)
     package: Any = ModuleType("fiftyone")
@@ -77,8 +78,19 @@ def test_samples_of_fiftyone_get_fields(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(__import__("sys").modules, "fiftyone", package)
     apply(samples, session)
     assert list(from_fiftyone(samples)) == [one.filepath for one in samples]
-    assert {one["unseen"].label for one in samples} <= {"red", "unknown"}
+    absent = samples.pop(2)
+    assert absent.saved == 1
+    assert "unseen" not in absent
+    assert "no such file" in absent["unseen_skipped"].lower()
+    assert {one["unseen"].label for one in samples} == {"unknown"}
     assert all(one.saved == 1 and isinstance(one["unseen_margin"], float) for one in samples)
+    found = apply_groups([*samples, absent], session).groups
+    assert len(found) == 2
+    for one in found:
+        of_group = [sample for sample in samples if sample["unseen_group"] == one.number]
+        assert {sample.filepath for sample in of_group} == set(one.keys)
+        assert {sample["unseen_group_name"] for sample in of_group} == {one.suggestions[0].word}
+    assert absent["unseen_group"] is absent["unseen_group_name"] is None
 
 
 def test_an_alarm_is_a_metric_of_mlflow(labels: LabelSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,6 +241,11 @@ def test_as_few_examples_are_spared_for_the_threshold_as_is_enough() -> None:
     assert kept.keys == ("a", "b", "c", "f", "g", "h")
     kept, left_out = examples.for_threshold(4)  # each name keeps three
     assert (len(kept), len(left_out)) == (9, 0)
+    assert len(examples.for_threshold(0).left_out) == 0
+    many = Examples(unit(2_400, 4), torch.arange(2_400) % 600)
+    assert len(many.for_threshold(19).left_out) == 200
+    assert len(many.for_threshold(400).left_out) == 400
+    assert Examples(unit(48, 4), torch.arange(48) % 3).for_threshold(2).left_out.label.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path) -> None:
@@ -250,6 +255,13 @@ def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path
     loaded = LabelSpace.load(tmp_path / "space.safetensors")
     assert loaded.fingerprint == taught.fingerprint
     assert torch.equal(loaded.examples.z, taught.examples.z)
+    sparing = with_examples(labels, drawn(labels, 8))
+    assert (len(sparing.examples), len(sparing.spared)) == (12, 20)
+    one = with_examples(labels, Examples(sparing.spared.z[:5], torch.zeros(5, dtype=torch.int64)), spare=1)
+    assert one.spared is None  # of one name of four
+    sparing.save(tmp_path / "space.safetensors")
+    assert LabelSpace.load(tmp_path / "space.safetensors").fingerprint == sparing.fingerprint
+    assert replace(sparing, spared=None).fingerprint != sparing.fingerprint
     others = replace(taught, examples=replace(taught.examples, z=taught.examples.z.flip(0)))
     assert others.fingerprint != taught.fingerprint
 

@@ -60,6 +60,7 @@ def test_word_lists_may_repeat_themselves(tmp_path: Path) -> None:
         ("n.json", '{"categories": [{"id": 1, "name": "tench"}, {"id": 2, "name": "sea urchin"}]}'),
         ("n.yaml", "# mine\n- tench\n- sea urchin  # spiny\n"),
         ("n.yml", "path: data\nnames:\n  0: tench\n  1: sea urchin\n"),
+        ("n.yaml", "animals:\n  - tench\n  - sea urchin\n"),
         ("n.names", "tench\nsea urchin\n"),
     ],
 )
@@ -79,6 +80,7 @@ def test_names_are_read_as_people_keep_them(tmp_path: Path, file: str, text: str
         ("n.csv", "id,name\n0,tench\n1\n", "expected a name in column 2 .* got none in line 3"),
         ("n.csv", "name\ncat\ndog\ncat\n", r"'cat' on lines 2 and 4"),
         ("n.json", "[]", "got none"),
+        ("n.json", '{"pets": ["cat", "dog"], "farm": ["cow", "pig"]}', r"got \['cat', 'dog'\] as entry 1"),
     ],
 )
 def test_names_that_cannot_be_told_are_refused(tmp_path: Path, file: str, text: str, says: str) -> None:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from helpers.tiny_text import HashEncoder
-from unseen import LabelSpace
-from unseen.labels import Corpus, vectors
+from unseen import LabelSpace, detectors, load_encoder, suites
+from unseen.encoders.offline import encoder as offline
+from unseen.evaluate import evaluate
+from unseen.labels import Corpus, vectors, wordnet
 from unseen.labels.prompts import NICE
 from unseen.labels.shortlist import coarse_corpus
 from unseen.labels.vectors import CorpusPrompts, chunk_corpus
@@ -51,6 +53,24 @@ def test_the_shortlist_gives_the_same_negatives_and_encodes_fewer_words(tmp_path
     assert len(found.negatives) == len(exact.negatives)
     assert len(shared) >= 0.99 * len(exact.negatives)
     assert encoder.encoded < 300
+
+
+@pytest.mark.data
+@pytest.mark.slow  # encodes 4,000 words
+@pytest.mark.parametrize("suite", ["tin-near-0", "imagenet200"])
+def test_the_shipped_codes_give_the_negatives_and_the_auroc_of_exact_mining(
+    tmp_path: Path, features: Path, suite: str
+) -> None:
+    if not offline.is_fetched():
+        pytest.skip("the offline towers are not here; run: unseen models fetch offline")
+    loaded, encoder = suites.load(suite, features), load_encoder("offline")
+    options = {"negatives": 2000, "corpus": wordnet().thinned(4000), "cache": tmp_path}
+    spaces = [LabelSpace.build(loaded.labels.names, encoder, exact=exact, **options) for exact in (False, True)]
+    coarse, exact = (set(space.negatives) for space in spaces)
+    assert len(coarse & exact) >= 0.99 * len(exact)
+    trial = loaded.against("near").ordered("shuffled", seed=0)
+    found = [evaluate(detectors.make("pooled", space), trial).metrics["auroc"] for space in spaces]
+    assert found[0] == pytest.approx(found[1], abs=5e-4)
 
 
 def test_chunks_of_which_no_word_is_on_the_shortlist_are_left_out(tmp_path: Path, monkeypatch) -> None:

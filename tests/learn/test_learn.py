@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from torch.amp import GradScaler
 from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
@@ -21,6 +23,7 @@ from unseen.encoders.hub import HubEncoder
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
 from unseen.learn import REGISTRY, LabelledBatch, LearnOptions, LSNScore, PromptTower, Training, encode_batch, learn
 from unseen.learn.losses import mean_pairwise_cosine, name_loss, negative_loss, outlier_loss, patch_entropy
+from unseen.learn.methods import CoOp
 from unseen.learn.space import chosen_crops, random_crops
 
 NAMES = ("cat", "dog", "photo", "nice")
@@ -134,6 +137,25 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(method: str, encoder: Hu
     assert all(torch.equal(resumed.best[name], whole.best[name]) for name in whole.best)
     with pytest.raises(StateError, match="expected the unfinished run of the same method, settings, seed"):
         training(encoder, method, progress=path, seed=5)
+
+
+def test_gradients_in_float16_are_scaled_and_the_scale_is_kept(
+    encoder: HubEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = HubEncoder.of_model(copy.deepcopy(encoder.model), encoder.processor, encoder.tokenizer, dtype=torch.float16)
+    tiny = CoOp.loss
+    monkeypatch.setattr(CoOp, "loss", lambda *arguments: 1e-8 * tiny(*arguments))
+    run, plain = training(half, progress=tmp_path / "progress.safetensors"), training(half)
+    plain.scaler = GradScaler("cpu", enabled=False)
+    run.scaler = GradScaler("cpu", init_scale=2.0**20)
+    for one in (run, plain):
+        one.step(torch.arange(6))
+    assert float(run.contexts["shared"].grad.norm()) > 0  # type: ignore[union-attr]
+    assert float(plain.contexts["shared"].grad.norm()) == 0  # type: ignore[union-attr]
+    next(iter(run))
+    assert training(half, progress=tmp_path / "progress.safetensors").scaler.state_dict()["scale"] == 2.0**20
+    assert training(half).scaler.is_enabled()
+    assert not training(encoder).scaler.is_enabled()
 
 
 def test_training_stops_when_held_out_examples_no_longer_gain(encoder: HubEncoder) -> None:

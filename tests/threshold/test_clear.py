@@ -86,7 +86,7 @@ def test_clear_images_that_are_mostly_unknown_do_not_hide_the_known_ones():
     stream = shuffled(known, few, near_images(2800, -3))
     rule = Adaptive(derives_baseline=True)
     _, state = rule.learn(rule.start(), *stream)
-    assert float((known[0] >= rule.threshold_of(state)).double().mean()) == pytest.approx(0.95, abs=0.03)
+    assert float((known[0] >= rule.threshold_of(state)).double().mean()) == pytest.approx(0.95, abs=0.04)
     at_nodes = state.clear.at_nodes
     assert float(at_nodes @ torch.from_numpy(AT_NODES)) / float(at_nodes.sum()) < 8  # a plain mean would mislead
 
@@ -137,7 +137,7 @@ def test_clarity_tells_poor_known_images_from_a_mix_with_near_ones(mean, near):
     _, state = rule.learn(rule.start(), margin, clarity)
     _, blind = rule.learn(rule.start(), margin)
     kept, kept_blind = (float((known[0] >= rule.threshold_of(one)).double().mean()) for one in (state, blind))
-    assert 0.91 <= kept <= 0.98
+    assert 0.9 <= kept <= 0.985
     assert abs(kept - 0.95) < abs(kept_blind - 0.95)
 
 

@@ -36,7 +36,9 @@ def test_calibration_says_how_many_margins_it_needs():
 
 
 def test_an_unknown_rule_or_setting_is_refused():
-    with pytest.raises(SettingError, match="expected a threshold out of adaptive, calibrated, fixed, got 'sharp'"):
+    with pytest.raises(
+        SettingError, match="expected a threshold out of adaptive, calibrated, examples, fixed, got 'sharp'"
+    ):
         threshold.make("sharp")
     with pytest.raises(SettingError, match=r"expected settings of 'fixed', got \['cut'\]"):
         threshold.make("fixed", cut=1.0)

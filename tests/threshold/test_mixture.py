@@ -12,6 +12,7 @@ from torch import Tensor
 from helpers.margins import gumbel, normal
 from unseen.threshold import mixture, nodes
 from unseen.threshold.clear import ClearImages
+from unseen.threshold.correction import OUTLIER
 from unseen.threshold.mixture import MixtureFit
 from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP
 
@@ -57,9 +58,11 @@ def test_a_rounding_error_moves_the_threshold_by_as_little():
 
 
 def test_every_hypothesis_is_a_distribution():
-    total = mixture.log_density().double().exp().sum(0)
-    assert torch.allclose(total, torch.full_like(total, 1 + mixture.OUTLIER), atol=1e-5)
-    for side in mixture.cells():
+    known, unknown = mixture.cells()
+    for share, found in zip(mixture.KNOWN_SHARES, mixture.log_density().double(), strict=True):
+        mixed = (share * known + (1 - share) * unknown + OUTLIER / NODES).T.log()
+        torch.testing.assert_close(found - found[0], mixed - mixed[0], rtol=1e-5, atol=1e-5)
+    for side in (known, unknown):
         assert bool((side >= 0).all())
         torch.testing.assert_close(side.sum(0), torch.ones_like(side[0]))
 
@@ -110,17 +113,6 @@ def test_known_images_alone_are_accepted(mean):
 def test_unknown_images_alone_are_rejected(mean, deviation):
     unknown = gumbel(3000, mean, deviation)
     assert accepted(unknown, fit(unknown).threshold) < 0.2
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_the_share_of_known_images_is_estimated_from_recent_margins(share):
-    grid, cells = mixture.hypotheses(), mixture.cells()
-    pick = (grid.known_mean == 9.5) & (grid.known_deviation == 5.1) & (grid.shape == mixture.NORMAL)
-    pick &= (grid.unknown_mean == -6) & (grid.unknown_deviation == 2.5)
-    ratio = mixture.likelihood_ratio(*(side[:, pick].squeeze(1) for side in cells))
-    drawn = torch.cat([normal(round(2000 * share), 9.5, 5.1), gumbel(round(2000 * (1 - share)), -6, 2.5)])
-    assert float(mixture.known_share(nodes.counts(drawn), ratio)) == pytest.approx(share, abs=0.05)
-    assert float(mixture.known_share(torch.zeros(NODES, dtype=torch.float64), ratio)) == 0.5
 
 
 def test_before_any_image_the_threshold_is_that_of_the_prior():
@@ -175,3 +167,41 @@ def test_several_counts_are_fitted_as_each_by_itself():
     torch.testing.assert_close(
         together.probability, torch.stack([one.probability for one in alone]), rtol=1e-4, atol=1e-5
     )
+
+
+def test_recall_interval_is_that_of_the_distributions_without_the_rarest():
+    known = mixture.sides().known
+    weight = torch.rand(2, known.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1)).pow(6)
+    found = mixture.recall_interval(torch.tensor([-1.25, 3.0], dtype=torch.float64), weight)
+    cells = LOWEST + STEP * (np.arange(NODES + 1) - 0.5)  # their edges
+    for row, threshold in enumerate((-1.25, 3.0)):
+        below = np.stack([np.interp(threshold, cells, np.cumsum([0, *column])) for column in known.T.numpy()])
+        share, rank = np.sort(1 - below), np.argsort(1 - below)
+        total = np.cumsum(weight[row].numpy()[rank]) / weight[row].sum().item()
+        expected = [share[np.searchsorted(total, tail)] for tail in (0.025, 0.975)]
+        assert found[row].tolist() == pytest.approx(expected, abs=0.003)  # nodes against edges
+
+
+@pytest.mark.parametrize("recall", [0.8, 0.95])
+def test_recall_interval_holds_the_recall_and_narrows_where_modes_lie_apart(recall):
+    before = mixture.fit_mixture(
+        torch.zeros(NODES, dtype=torch.float64), torch.zeros(NODES, dtype=torch.float64), recall
+    )
+    margins = torch.cat([normal(2000, 12, 5.2), gumbel(2000, -8, 3)])
+    after = fit(margins, recall)
+    for low, high in (before.recall, after.recall):
+        assert low < recall < high
+    assert after.recall.diff() < before.recall.diff()
+    assert after.recall[0] < accepted(margins[:2000], after.threshold) < after.recall[1]
+
+
+def test_tables_by_row_are_interpolated_as_one_table_is():
+    generator = torch.Generator().manual_seed(0)
+    tables = torch.rand(3, NODES, dtype=torch.float64, generator=generator)
+    margins = torch.cat(
+        [20 * torch.randn(200, dtype=torch.float64, generator=generator), torch.from_numpy(nodes.AT_NODES)]
+    )
+    row = np.arange(len(margins)) % 3
+    found = nodes.interpolate_rows(tables, margins, row)
+    for one, table in enumerate(tables):
+        assert torch.equal(found[row == one], nodes.interpolate(table, margins[row == one]))

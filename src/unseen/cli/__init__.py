@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -140,6 +141,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 def main() -> None:
     """Run the command line; an error raised on purpose, or by a file, ends in one sentence and exit code 2."""
+    warnings.filterwarnings("ignore", module="PIL")  # of odd images, whose verdict or reason says enough
     try:
         app()
     except UnseenError as error:

@@ -18,11 +18,11 @@ from unseen.features import load_features, stream_images
 from unseen.features.shards import MANIFEST
 from unseen.images import Entry, find_images
 from unseen.storage.locks import check_unchanged, content_mark, locked
-from unseen.threshold import Calibrated, Calibration
+from unseen.threshold import Adaptive, Calibrated, Calibration
 from unseen.threshold.base import check_recall
 from unseen.threshold.calibrated import check_images, fewest_images, recall_interval, suspects
 
-RECALL = 0.95
+RECALL = Adaptive.recall  # wanted, unless something else is asked for
 BUYS = (20, 50, 200)  # numbers of images whose spread is printed
 SHOWN = 5  # suspects that are named
 
@@ -83,9 +83,13 @@ class KnownImages:
 
     def calibrate(self, session: Session) -> Calibration:
         """Calibrate a session and warn about images that look unknown."""
+        self.warn_suspects(session)
+        return session.calibrate(self.z, recall=self.recall)
+
+    def warn_suspects(self, session: Session) -> None:
+        """Warn about images that look unknown."""
         margins, threshold = session.score(self.z).margin, stream_threshold(session)
         self._warn(suspects(margins, threshold=threshold, recall=self.recall).tolist(), margins.tolist(), threshold)
-        return session.calibrate(self.z, recall=self.recall)
 
     def follow(self, session: Session, *, last: bool = False) -> None:
         """Calibrate again whenever the stream has grown by an eighth: margins move while a detector learns."""

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -12,8 +13,7 @@ from rich.table import Table
 from unseen import Session, detectors
 from unseen import demo as embedded
 from unseen.arrival import ORDERS
-from unseen.cli import demo_discover, options, terminal
-from unseen.cli.output import verdict_line
+from unseen.cli import demo_discover, options, output, terminal
 from unseen.cli.stream_run import threshold_in_words
 from unseen.evaluate import Evaluation, judge, over_time
 from unseen.report import charts, stream_page
@@ -66,9 +66,10 @@ def demo(
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
         run = {"detector": session.detector.name, "order": order, "seed": seed, "report": str(report)}
-        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum()), "threshold": session.threshold}
+        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum())}
+        threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}
-        terminal.emit({**run, **counts, **metrics})
+        terminal.emit({**run, **counts, **threshold, **metrics})
         return
     _print_verdicts(pack, session, verdicts)
     _print_truth(verdicts, frozen, learning)
@@ -83,7 +84,9 @@ def _write_photos(pack: embedded.Pack, folder: Path, *, as_json: bool) -> None:
     if as_json:
         terminal.emit({"photos": PHOTOS, "folder": str(folder)})
     else:
-        terminal.out.print(f"{PHOTOS} photos in {folder}; next: unseen detect {folder} --label dog --label cat")
+        terminal.out.print(
+            f"{PHOTOS} photos in {folder}; next: unseen detect {quote(str(folder))} --label dog --label cat"
+        )
 
 
 def _print_images(pack: embedded.Pack) -> None:
@@ -95,8 +98,9 @@ def _print_images(pack: embedded.Pack) -> None:
 
 def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
     terminal.out.print(f"{stream_page.about(session)}\n")
-    records = list(verdicts.records(pack.keys))
-    print("\n".join([*map(verdict_line, records[:SHOWN]), "…", *map(verdict_line, records[-SHOWN:])]))
+    columns = output.EIGHTY if terminal.out.width >= output.COLUMNS else output.widths(terminal.out.width, 0, 0)
+    lines = [output.verdict_line(record, columns) for record in verdicts.records(pack.keys)]
+    print("\n".join([*lines[:SHOWN], "…", *lines[-SHOWN:]]))
     known, tally = int(verdicts.known.sum()), session.snapshot.tally
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "

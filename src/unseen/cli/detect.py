@@ -32,6 +32,7 @@ from unseen.images.sources import FoundEntries
 from unseen.labels.mining import NEGATIVES
 from unseen.report import stream_page
 from unseen.storage.locks import content_mark
+from unseen.threshold import ByExamples
 from unseen.verdicts import Verdicts
 
 
@@ -76,6 +77,7 @@ def detect(
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
+    output.check_formats(as_json=as_json, as_csv=as_csv)
     output.check_folders(state, report)
     if features:
         output.check_writable(features)
@@ -85,10 +87,11 @@ def detect(
     known = calibration.find_known(calibrate, wanted) if calibrate else None
     found = find_images(photos, root=root, stride=stride)
     entries = sort_entries(found, order)
-    out = output.choose(as_json=as_json, as_csv=as_csv, width=_width(entries))
     saved = label_space.saved_space(space, state, has_names=bool(labels or label or examples))
     taught = ExampleImages.find(examples, saved=saved, state=state) if examples else None
     names = names_of(labels, label, taught, saved)
+    if not saved:
+        chosen.kind.check_counts(len(names), negatives)
     model = load_encoder(
         encoder or (saved.encoder if saved else "offline"), device=device, dtype=named_precision(precision)
     )
@@ -98,13 +101,15 @@ def detect(
     if taught:
         used = taught.teach(used, model, recall=None if calibrate or threshold is not None else wanted)
     session = chosen.session(used, state)
-    images = taught.for_threshold if taught else None
-    images = images or _known_images(calibrate, known, used, model, wanted)
+    images = _known_images(calibrate, known, used, model, wanted)
     if state and learn and not state.exists():
         used.save(space_path(state))
     terminal.err.print(stream_page.about(session), markup=False)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
+    elif taught and used.spared and isinstance(session.rule, ByExamples):
+        KnownImages(used.spared.z, used.spared.keys, wanted).warn_suspects(session)
+    out = output.choose(as_json=as_json, as_csv=as_csv, key=_width(entries), name=output.longest(used.names))
     run = DetectRun(session, out, state, known_images=images, is_rejudged=rejudge)
     run.learn, run.again, run.mark = learn, again, mark
     run.alarms = alarms
@@ -160,7 +165,7 @@ class DetectRun(StreamRun):
                 self.judge_batch(batch, z)
                 if self.known_images and self.learn:
                     self.known_images.follow(self.session)
-                self.save()
+                self.save_when_due()
                 bar.update(task, advance=len(batch.rows), rate=f"{self.rate:.1f} per second")
             if self.known_images and self.learn:
                 self.known_images.follow(self.session, last=True)
@@ -215,4 +220,4 @@ class DetectRun(StreamRun):
 def _width(entries: Iterable[Entry]) -> int:
     """Return the width of the column for the keys."""
     keys = entries.keys if isinstance(entries, FoundEntries) else (entry.path for entry in entries)
-    return max(map(len, keys), default=0) if isinstance(entries, Sequence) else output.WIDEST
+    return output.longest(keys) if isinstance(entries, Sequence) else output.KEY

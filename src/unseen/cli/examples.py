@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from unseen import LabelSpace
 from unseen.cli import label_space, terminal
-from unseen.cli.calibrate import KnownImages, is_features
+from unseen.cli.calibrate import is_features
 from unseen.encoders import Encoder
 from unseen.errors import DataError, SettingError
 from unseen.features import Features, load_features, stream_images
@@ -31,7 +31,6 @@ class ExampleImages:
     folders: Mapping[str, Sequence[Entry]]  # class -> its images; empty lists where features were given
     features: Features | None = None
     skipped: Sequence[tuple[str, str]] = ()
-    for_threshold: KnownImages | None = field(default=None, init=False)  # examples that teach nothing
 
     @classmethod
     def find(cls, source: str, *, saved: LabelSpace | None, state: Path | None) -> ExampleImages:
@@ -45,9 +44,7 @@ class ExampleImages:
             raise SettingError(f"expected a label space without examples, got {len(saved.examples)}; leave out one")
         if not is_features(source):
             return cls(source, class_folders(source))
-        features = load_features(source)
-        if features.labels is None:
-            raise DataError(f"expected labelled features in {source}, got no labels; encode a folder per class")
+        features = load_features(source).labelled
         return cls(source, {name.replace("_", " "): () for name in features.classes}, features)
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -57,7 +54,7 @@ class ExampleImages:
             raise DataError(unknown_classes_message(foreign, tuple(names), self.source))
 
     def teach(self, space: LabelSpace, model: Encoder, *, recall: float | None) -> LabelSpace:
-        """Return the label space that the examples have moved; where there are enough, some set the threshold.
+        """Return the label space that the examples have moved; of enough, some are spared for the threshold.
 
         `recall` is None where something else sets the threshold.
         """
@@ -73,15 +70,11 @@ class ExampleImages:
                 f"expected examples that show one name each, got every image of {self.source} under several names; "
                 "keep each in the folder of its class alone"
             )
-        if recall is not None:
-            examples, left_out = examples.for_threshold(fewest_images(recall))
-            self.for_threshold = KnownImages(left_out.z, left_out.keys, recall) if len(left_out) else None
-        moved = with_examples(space, examples)
-        if moved.examples is None:
-            self.for_threshold = None
-        elif len(moved.examples) < len(examples):
+        moved = with_examples(space, examples, spare=0 if recall is None else fewest_images(recall))
+        used = sum(len(one) for one in (moved.examples, moved.spared) if one)
+        if moved.examples and used < len(examples):
             terminal.warn(
-                f"{len(examples) - len(moved.examples):,} examples are not used, because their names have far more "
+                f"{len(examples) - used:,} examples are not used, because their names have far more "
                 "than the others; add examples of the others"
             )
         self.print_result(moved)
@@ -120,7 +113,7 @@ class ExampleImages:
             )
             return
         counts = examples.counts(len(space.names))
-        spared = f" + {len(self.for_threshold.keys)} for the threshold" if self.for_threshold else ""
+        spared = f" + {len(space.spared)} for the threshold" if space.spared else ""
         names = f"{int((counts > 0).sum()):,} of {len(space.names):,} names"
         terminal.err.print(f"{len(examples):,} examples of {names}{spared} · {left_out_text(space)}", markup=False)
         if without := [name for name, count in zip(space.names, counts.tolist(), strict=True) if not count]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from unseen import LabelSpace
 from unseen.cli import terminal
-from unseen.discover.edits import find_space
+from unseen.discover.edits import check_state, find_space
 from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.errors import EncoderError, LabelError
 from unseen.labels import read_names, wordnet
 from unseen.labels.mining import corpus_size_for
-from unseen.labels.names import check_names
+from unseen.labels.names import check_new_names
 from unseen.labels.nearest import Pair, near_duplicates, similar_names
 from unseen.progress import Progress
 
@@ -24,15 +24,16 @@ def names_from_options(path: Path | None, given: list[str] | None) -> list[str]:
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
         raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
-    return list(check_names("names", names))
+    return list(check_new_names(names))
 
 
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
     """Return the label space of `--space`, or the one saved beside the state; None for a new one."""
+    if state and state.exists():
+        check_state(state)
+        return LabelSpace.load(space) if space else find_space(state)
     if space:
         return LabelSpace.load(space)
-    if state and state.exists():
-        return find_space(state)
     if state and not has_names:
         raise LabelError(
             f"expected names, or a state that knows them, got no file at {state}; pass --labels for the first run"
@@ -121,7 +122,7 @@ def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
 
 def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names the offline text tower, which learned from English alone, cannot know."""
-    foreign = [name for name in names if not name.isascii()] if encoder.name in OFFLINE else []
+    foreign = [name for name in names if not name.isascii()] if OFFLINE.fullmatch(encoder.name) else []
     if foreign:
         terminal.err.print(
             f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
@@ -134,8 +135,9 @@ def warn_unfamiliar(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names are far from everything that the offline text tower was fitted on."""
     unfamiliar = encoder.text_tower.unfamiliar(names) if isinstance(encoder, OfflineEncoder) else []
     if unfamiliar:
+        count = "1 of the names is" if len(unfamiliar) == 1 else f"{len(unfamiliar)} of the names are"
         terminal.err.print(
-            f"warning: {len(unfamiliar)} of the names are far from every name that the offline text tower was fitted "
-            f"on: {', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)",
+            f"warning: {count} far from every name that the offline text tower was fitted on: "
+            f"{', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)",
             markup=False,
         )

@@ -16,6 +16,7 @@ from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, EncoderError
 from unseen.images import Image
 from unseen.labels.examples import comparable_name
+from unseen.labels.mining import NEGATIVES
 from unseen.learn import REGISTRY, Epoch, LearnOptions, PromptLearner, encode_batch
 from unseen.learn import learn as learn_prompts
 
@@ -27,7 +28,7 @@ def learn(
     labels: options.Labels = None,
     label: options.Label = None,
     space: Annotated[Path | None, typer.Option(help="Names and negatives from `unseen mine`.")] = None,
-    negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = 5_000,
+    negatives: Annotated[int, typer.Option(help="How many negative labels to mine for the names.")] = NEGATIVES,
     vocabulary: Annotated[int, typer.Option(help="How many words of WordNet to mine them from; 0: all.")] = 10_000,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the examples (default: as published).")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens of a context (default: 16).")] = None,

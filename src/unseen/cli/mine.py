@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli import options, terminal
+from unseen.cli.calibrate import RECALL
 from unseen.cli.examples import ExampleImages
 from unseen.cli.label_space import names_from_options, warn_near_duplicates, warn_strange, words_bar
 from unseen.encoders import Encoder, load_encoder
@@ -91,7 +92,7 @@ def mine(
             made = _on_ray(ray, wanted, encoder, settings, workers, gpus, progress)
         spaces = {}
         for name, space in made:
-            spaces[name] = taught.teach(space, model, recall=None) if taught else space
+            spaces[name] = taught.teach(space, model, recall=RECALL) if taught else space
             spaces[name].save(files[name])
     if ray is None:
         warn_strange([one for own in wanted.values() for one in own], model)

@@ -34,7 +34,7 @@ Precision = Annotated[
 ]
 
 # images and features
-Batch = Annotated[int, typer.Option(min=1, help="Images per step; each step is saved.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images per step.")]
 Root = Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")]
 Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.")]
 Features = Annotated[

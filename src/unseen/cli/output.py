@@ -3,9 +3,11 @@
 import csv
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
 
 from unseen.cli import terminal
 from unseen.errors import SettingError
@@ -13,9 +15,24 @@ from unseen.storage.csv_cells import as_text_cell
 from unseen.verdicts import FIELDS
 
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
-WIDEST = 24  # column for keys on a terminal
-COLUMNS = 80  # of a line, where a terminal is no wider
+NARROWEST = 40  # columns of a terminal for which lines are made
+COLUMNS = 80  # from which a verdict is one line; below it is two
+NEAR = "near "
 FIXED = 39  # of them for verdict, probability, margin and threshold, with the spaces between columns
+KEY = 24  # least column for long keys on a terminal
+NAME = 17  # least column for the names in a pipe
+
+
+class Widths(NamedTuple):
+    """Columns for the image and for the name; whether longer ones are shortened, and verdicts are two lines."""
+
+    key: int = 22
+    name: int = COLUMNS - FIXED - 22
+    is_cut: bool = True
+    is_narrow: bool = False
+
+
+EIGHTY = Widths()  # of a line of eighty columns, as the docs show it
 
 
 class Output(NamedTuple):
@@ -47,22 +64,48 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def choose(*, as_json: bool, as_csv: bool = False, width: int = WIDEST) -> Output:
-    """Return the output that the options ask for; `width` is that of the longest key."""
+def check_formats(*, as_json: bool, as_csv: bool) -> None:
+    """Refuse two outputs at once."""
     if as_json and as_csv:
         raise SettingError("expected --json or --csv, got both; choose one")
+
+
+def choose(*, as_json: bool, as_csv: bool = False, key: int = KEY, name: int = 0) -> Output:
+    """Return the output that the options ask for; `key` and `name` are the widths of the longest ones."""
     if as_json:
         return Output(terminal.emit, lambda key, reason: terminal.emit({"key": key, "skipped": reason}))
-    return _csv_table() if as_csv else _text(width)
+    return _csv_table() if as_csv else _text(widths(terminal.out.width if terminal.out.is_terminal else 0, key, name))
 
 
-def _text(width: int) -> Output:
-    """Return lines for people; where they go into a file or a pipe nothing is shortened."""
-    most = max(COLUMNS, terminal.out.width) if terminal.out.is_terminal else 0
-    width = min(width, WIDEST) if most else width
+def longest(words: Iterable[str]) -> int:
+    """Return the columns that the longest of some words takes on a terminal."""
+    return max((cell_len(printable(one)) for one in words), default=0)
+
+
+def widths(columns: int, key: int, name: int) -> Widths:
+    """Return the columns for images and names; 0 `columns` is a file or a pipe, where nothing is shortened.
+
+    >>> widths(80, key=60, name=3)
+    Widths(key=33, name=8, is_cut=True, is_narrow=False)
+    >>> widths(40, key=60, name=3)
+    Widths(key=23, name=16, is_cut=True, is_narrow=True)
+    """
+    name += len(NEAR)
+    if not columns:
+        return Widths(key, max(name, NAME), is_cut=False)
+    if columns < COLUMNS:
+        columns = max(columns, NARROWEST)
+        return Widths(columns - 17, columns - 24, is_narrow=True)
+    room = columns - FIXED
+    key = min(key, max(KEY, room - name))
+    return Widths(key, room - key)
+
+
+def _text(columns: Widths) -> Output:
+    """Return lines for people."""
     return Output(
-        lambda record: print(verdict_line(record, width=width, most=most)),
-        lambda key, reason: print(f"{printable(key):<{width}} skipped: {reason}"),
+        lambda record: print(verdict_line(record, columns)),
+        lambda key, reason: print(skipped_line(key, reason, columns)),
     )
 
 
@@ -81,28 +124,40 @@ def _csv_table() -> Output:
     return Output(row, skipped)
 
 
-def verdict_line(record: Record, *, width: int = 22, most: int = COLUMNS) -> str:
+def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
     """Return one verdict as one line: image, verdict and how likely it is, name or nearest name, margin and threshold.
 
-    `width` is that of the column for the image; `most` columns are filled at most, 0 for no limit. A threshold of which
-    too few images have been seen is marked "~".
+    On a narrow terminal it is two lines. A threshold of which too few images have been seen is marked "~".
 
     >>> verdict = {"key": "b.jpg", "verdict": "unknown", "name": None, "nearest": "espresso", "confidence": 0.03}
-    >>> verdict_line(verdict | {"margin": -2.51, "threshold": 0.4, "warming": False}, width=8)
+    >>> verdict |= {"margin": -2.51, "threshold": 0.4, "warming": False}
+    >>> verdict_line(verdict, Widths(key=8, name=33))
     'b.jpg    unknown  97 % likely  near espresso                      -2.51 <   0.40'
+    >>> print(verdict_line(verdict, widths(40, key=5, name=8)))
+    b.jpg                    -2.51 <   0.40
+      unknown  97 % likely  near espresso
     """
     is_known = record["verdict"] == "known"
-    name = record["name"] if is_known else f"near {record['nearest']}"
     limit = f"{'~' if record['warming'] else ''}{_number(record['threshold'])}"
-    room = (most or COLUMNS) - width - FIXED
+    margin = f"{_number(record['margin']):>6} {'≥' if is_known else '<'} {limit:>6}"
+    verdict = f"{record['verdict']:<7} {probability_text(record)}"
     key = printable(record["key"])
-    key = shortened(key, width) if most else key
-    if most and len(name) > room:
-        name = f"{name[: room - 1]}…"
-    return (
-        f"{key:<{width}} {record['verdict']:<7} {probability_text(record)}  {name:<{room}} "
-        f"{_number(record['margin']):>6} {'≥' if is_known else '<'} {limit:>6}"
-    )
+    name = printable(record["name"] if is_known else record["nearest"])
+    if columns.is_cut:
+        key = without_start(key, columns.key)
+        name = without_middle(name, columns.name - (0 if is_known else len(NEAR)))
+    name = name if is_known else f"{NEAR}{name}"
+    if columns.is_narrow:
+        return f"{_padded(key, columns.key)} {margin}\n  {verdict}  {name}"
+    return f"{_padded(key, columns.key)} {verdict}  {_padded(name, columns.name)} {margin}"
+
+
+def skipped_line(key: str, reason: str, columns: Widths) -> str:
+    """Return the key of a skipped input and the reason, in two lines on a narrow terminal."""
+    words = printable(key)
+    if columns.is_narrow:
+        return f"{without_start(words, columns.key)}\n  skipped: {reason}"
+    return f"{_padded(words, columns.key)} skipped: {reason}"
 
 
 def probability_text(record: Record) -> str:
@@ -129,13 +184,34 @@ def printable(words: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in words)
 
 
-def shortened(words: str, width: int) -> str:
+def without_start(words: str, width: int) -> str:
     """Return words that fit a column: the end of a path says more than its beginning.
 
-    >>> shortened("photos/2024/holiday/beach.jpg", 16)
+    >>> without_start("photos/2024/holiday/beach.jpg", 16)
     '…liday/beach.jpg'
     """
-    return words if len(words) <= width else f"…{words[len(words) - width + 1 :]}"
+    if cell_len(words) <= width:
+        return words
+    while cell_len(words) > width - 1:
+        words = words[1:]
+    return f"…{words}"
+
+
+def without_middle(words: str, width: int) -> str:
+    """Return words that fit a column, with their beginning and their end.
+
+    >>> without_middle("soft-coated wheaten terrier", 17)
+    'soft-coat…terrier'
+    """
+    if cell_len(words) <= width:
+        return words
+    tail = without_start(words, width // 2)
+    return f"{set_cell_size(words, width - cell_len(tail)).rstrip()}{tail}"
+
+
+def _padded(words: str, width: int) -> str:
+    """Return words filled to a column: letters of some scripts take two."""
+    return words + " " * (width - cell_len(words))
 
 
 def _number(value: float | None) -> str:

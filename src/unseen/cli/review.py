@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, saved_state, terminal
+from unseen.cli.calibrate import RECALL
 from unseen.discover import edits
 from unseen.discover.review import ReviewedImage, coco, confirmed_known, correct, fiftyone, latest_corrections, reviewed
 from unseen.errors import DataError, check_choice
@@ -72,7 +73,7 @@ def _read(path: Path) -> dict[str, str]:
 def _calibrated(state: Path, space: Path | None, recall: float | None) -> dict[str, float]:
     with locked(state):
         session = saved_state.open_session(state, space)
-        found = session.calibrate(confirmed_known(session), recall=0.95 if recall is None else recall)
+        found = session.calibrate(confirmed_known(session), recall=RECALL if recall is None else recall)
         session.save(state)
     return {"calibrated_with": found.images, "threshold": session.threshold}
 

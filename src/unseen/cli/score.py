@@ -53,6 +53,7 @@ def score(
     `unseen score streams` scores many streams, each by itself.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
+    output.check_formats(as_json=as_json, as_csv=as_csv)
     output.check_folders(state, report)
     mark = content_mark(state)
     _check_shards(shards, ray, learn=learn)
@@ -62,7 +63,8 @@ def score(
     if not learn and state is None:
         terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
-    out = output.choose(as_json=as_json, as_csv=as_csv, width=max(map(len, samples.keys), default=0))
+    columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
+    out = output.choose(as_json=as_json, as_csv=as_csv, **columns)
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
     with _sharded(session, shards, merge_every, ray) as shared:
         run = ScoreRun(shared, out, state, learn, mark, log=stream_page.StreamLog.beside(report) if report else None)
@@ -113,7 +115,7 @@ def _judge_all(run: ScoreRun, samples: Features, batch: int, known: KnownImages 
                 _print(run, verdicts, samples.keys[start : start + batch])
             if known and run.learn:
                 known.follow(run.session)
-            run.save()
+            run.save_when_due()
             bar.update(task, advance=len(verdicts), rate=f"{run.rate:,.0f} per second")
         if known and run.learn:
             known.follow(run.session, last=True)

@@ -52,7 +52,9 @@ def streams(
         if verdicts:
             partitions.write_partitions(location(verdicts), found, samples.keys, keys, days)
         else:
-            out = output.choose(as_json=as_json)
+            out = output.choose(
+                as_json=as_json, key=output.longest(samples.keys), name=output.longest(spec.labels.names)
+            )
             for stream, record in zip(keys, found.records(samples.keys), strict=True):
                 out.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}

@@ -29,9 +29,14 @@ class SessionOptions:
             raise SettingError("expected --calibrate or --threshold, got both; known images set the threshold")
         if self.detector and ":" in self.detector:
             object.__setattr__(self, "detector", _register_own(self.detector))
-        if detectors.find(self.detector or detectors.DEFAULT).parts:
+        if self.kind.parts:
             raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
         _ = self.rule
+
+    @property
+    def kind(self) -> type[detectors.Detector[Any]]:
+        """Return the class of the detector."""
+        return detectors.find(self.detector or detectors.DEFAULT)
 
     @property
     def rule(self) -> ThresholdRule[Any] | None:

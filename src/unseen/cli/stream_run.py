@@ -1,5 +1,7 @@
 """A command that sends one stream through a session: prints verdicts, saves the state, sums up."""
 
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,8 +18,11 @@ from unseen.cli import terminal
 from unseen.cli.alarms import Alarms
 from unseen.cli.output import Output
 from unseen.storage.locks import check_unchanged, locked
-from unseen.threshold import Adaptive, Calibrated
+from unseen.threshold import Adaptive, ByExamples, Calibrated
 from unseen.verdicts import Verdicts
+
+UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
+SAVING_SHARE = 0.02  # of the time of a run: so long runs do not pay for a state that is written whole
 
 
 @dataclass
@@ -38,6 +43,7 @@ class StreamRun:
     is_stopped: bool = False
     alarms: Alarms | None = None
     started: float = field(default_factory=time.perf_counter)
+    next_save: float = 0.0  # moment before which the state is not saved again
 
     def __post_init__(self) -> None:
         """Remember what had been learned before."""
@@ -61,8 +67,11 @@ class StreamRun:
 
     @contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """Save the state at the end; Ctrl-C ends the run and keeps what was printed. Nobody else changes the state."""
-        with locked(self.state) if self.state and self.learn else nullcontext():
+        """Save the state at the end; Ctrl-C or SIGTERM ends the run and keeps what was printed.
+
+        Nobody else changes the state meanwhile.
+        """
+        with locked(self.state) if self.state and self.learn else nullcontext(), _interrupted_by_sigterm():
             if self.state and self.learn:
                 check_unchanged(self.state, self.mark)
             try:
@@ -81,13 +90,18 @@ class StreamRun:
         else:
             verdicts = self._judge_mixed(z, keys, is_new)
         self.learned_before += 0 if is_new is None else int((~is_new).sum())
-        if (taught := self.session.detector.labels.examples) is not None and z.ndim == 2:
-            self.repeated += int(taught.repeated(z).sum())
+        self.repeated += self._count_examples(z)
         self.judged += len(verdicts)
         self.known += int(verdicts.known.sum())
         for words in self.alarms.add(verdicts) if self.alarms else ():
             terminal.err.print(f"[bold red]alarm[/] at image {self.judged:,}: {words}")
         return verdicts
+
+    def _count_examples(self, z: Float[Tensor, "T d"]) -> int:
+        """Return how many images are examples as well."""
+        labels = self.session.detector.labels
+        found = [one.repeated(z) for one in (labels.examples, labels.spared) if one is not None and z.ndim == 2]
+        return int(torch.stack(found).any(0).sum()) if found else 0
 
     def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:
         new, old = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
@@ -99,6 +113,14 @@ class StreamRun:
         final = self.session.rejudge(verdicts)
         self.known += int(final.known.sum()) - int(verdicts.known.sum())
         return final
+
+    def save_when_due(self) -> None:
+        """Save the state, unless saving would then have taken more than SAVING_SHARE of the time since the last."""
+        if (began := time.perf_counter()) < self.next_save:
+            return
+        self.save()
+        ended = time.perf_counter()
+        self.next_save = ended + (ended - began) / SAVING_SHARE
 
     def save(self) -> None:
         """Save the state, if it has a file and may change."""
@@ -120,7 +142,8 @@ class StreamRun:
             "seen": int(self.session.snapshot.tally.seen),
         }
         if as_json:
-            counts |= {"threshold": self.session.threshold, "stopped": self.is_stopped}
+            counts |= {"threshold": self.session.threshold, "recall_interval": self.session.recall_interval}
+            counts |= {"stopped": self.is_stopped}
             counts |= {"alarm": self.alarms.shown()} if self.alarms else {}
             files = {name: path and str(path) for name, path in (("state", state), ("report", report))}
             terminal.emit({"summary": counts, "images_per_second": round(rate, 2), **files})
@@ -136,6 +159,19 @@ class StreamRun:
         terminal.err.print(" · ".join(filter(None, parts)), markup=False)
 
 
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which schedulers send before they kill, do what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def threshold_in_words(session: Session) -> str:
     """Return the threshold of a session and what its rule does; "~" marks one of which too few images were seen."""
     young = "~" if session.is_warming else ""
@@ -148,8 +184,18 @@ def rule_in_words(session: Session) -> str:
     if isinstance(rule, Calibrated):
         ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
         when = f", {ago:,} images ago" if ago else ""
-        return f"calibrated with {rule.images:,} known images{when}, keeps at least {100 * rule.recall:g} % of known"
+        by = f"calibrated with {rule.images:,} known images{when}"
+        by = f"set by {rule.images:,} examples" if isinstance(rule, ByExamples) else by
+        return f"{by}, keeps at least {100 * rule.recall:g} % of known"
     if not isinstance(rule, Adaptive):
         return rule.name
-    promise = "" if session.detector.derives_baseline else f"; no promise with {session.detector.name}: --calibrate"
-    return f"adaptive, aims at {100 * rule.recall:g} % of known{promise}"
+    return f"adaptive, aims at {100 * rule.recall:g} % of known{promise_in_words(session, rule.recall)}"
+
+
+def promise_in_words(session: Session, recall: float) -> str:
+    """Return what share of the known images an adaptive threshold keeps, and whether known photos are needed."""
+    interval = session.recall_interval
+    if interval is None:
+        return f"; no promise with {session.detector.name}: --calibrate"
+    settle = "; to be sure --calibrate" if interval.low < recall - UNSURE else ""
+    return f", likely keeps {100 * interval.low:.0f} to {100 * interval.high:.0f} %{settle}"

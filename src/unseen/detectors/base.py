@@ -94,19 +94,24 @@ class Detector(ABC, Generic[S]):
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on, and settings outside their ranges."""
-        if len(self.labels.names) < self.needs_names:
-            raise LabelError(
-                f"expected at least {self.needs_names} known names for {self.name!r}, got {len(self.labels.names)}; "
-                "add a name or choose a detector that weighs names against negatives (neglabel)"
-            )
-        if self.needs_negatives and not self.labels.negatives:
-            raise LabelError(
-                f"expected a label space with negatives for {self.name!r}, got none; mine some with `unseen mine` "
-                "or choose a detector that needs only the known names (mcm)"
-            )
+        self.check_counts(len(self.labels.names), len(self.labels.negatives))
         for one in fields(self):
             if check := one.metadata.get("check"):
                 check(one.name, getattr(self, one.name))
+
+    @classmethod
+    def check_counts(cls, names: int, negatives: int) -> None:
+        """Refuse so many names and negatives, if this method cannot work on them: known before any is encoded."""
+        if names < cls.needs_names:
+            raise LabelError(
+                f"expected at least {cls.needs_names} known names for {cls.name!r}, got {names}; "
+                "add a name or choose a detector that weighs names against negatives (neglabel)"
+            )
+        if cls.needs_negatives and not negatives:
+            raise LabelError(
+                f"expected a label space with negatives for {cls.name!r}, got none; mine some with `unseen mine`, or "
+                "choose a detector that needs only the known names (mcm)"
+            )
 
     @abstractmethod
     def start(self) -> S:

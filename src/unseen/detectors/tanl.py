@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
+from unseen.detectors import triton_import
 from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
+from unseen.detectors.tanl_gpu import SampleGraph, Sizes
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
@@ -69,7 +72,7 @@ class TANL(Detector[Queues]):
         activation[UNKNOWN, : seeds[UNKNOWN]] = self._activate(noise)[2]
         queues = Queues(
             activation=activation,
-            total=torch.from_numpy(np.stack([_Queue(side).total for side in activation.cpu().numpy()])).to(anchors),
+            total=_totals(activation),
             seen=torch.tensor(seeds, device=anchors.device),
             shares=torch.zeros(self.window, dtype=torch.int32, device=anchors.device),
             scored=torch.zeros((), dtype=torch.int64, device=anchors.device),
@@ -88,6 +91,8 @@ class TANL(Detector[Queues]):
 
     def learn(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[Reading, Queues]:
         """Let the confident samples of a block teach in order, and score each right after its own update."""
+        if z.is_cuda and triton_import.IS_INSTALLED:
+            return self._learn_on_gpu(state, z)
         known, negative, activation = self._activate(z)
         mass, logits, rows = _array(energy(known)), _array(negative), activation.cpu().numpy()
         queues = Queues(*(part.cpu().clone() for part in state))
@@ -113,6 +118,20 @@ class TANL(Detector[Queues]):
             torch.from_numpy(score).to(z), known.argmax(dim=1), torch.from_numpy(route).to(z.device)
         ), on_device
 
+    def _learn_on_gpu(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[Reading, Queues]:
+        known, negative, activation = self._activate(z)
+        with self._graph.lock:
+            self._graph.load(*state)
+            score, route = self._graph.observe(energy(known).double(), negative, activation)
+            after = Queues(*self._graph.unload())
+        return Reading.of(score.to(z.dtype), known.argmax(dim=1), route), after
+
+    @cached_property
+    def _graph(self) -> SampleGraph:
+        negatives = len(self.labels.negatives)
+        sizes = Sizes(negatives, min(self.top, negatives), self.queue, self.window, THRESHOLDS, SHARE_UNIT)
+        return SampleGraph(sizes, self.labels.id_anchors, self.gap)
+
     def _activate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits of the known and of the negative names, and the probability of each negative among all."""
         known = z @ self.labels.id_anchors.T / self.tau
@@ -136,6 +155,13 @@ class TANL(Detector[Queues]):
         if share > threshold + self.gap * (1 - threshold):
             return KNOWN
         return UNKNOWN if share < threshold - self.gap * threshold else None
+
+
+def _totals(activation: Float[Tensor, "2 Q L"]) -> Float[Tensor, "2 L"]:
+    """Return the sum over each queue; in host memory the one that a push would make."""
+    if activation.is_cuda:
+        return activation.sum(1)
+    return torch.from_numpy(np.stack([_Queue(side).total for side in activation.numpy()]))
 
 
 def _array(tensor: Tensor) -> Any:

@@ -19,7 +19,7 @@ from unseen.discover.undo import undo as undone
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
 from unseen.session import Session
-from unseen.storage.files import claimed_metadata, replacing
+from unseen.storage.files import check_kind, claimed_metadata, replacing
 from unseen.storage.locks import locked
 
 KEPT = 8  # edits that can be undone
@@ -79,9 +79,10 @@ def _before(state: Path, number: int) -> Session | None:
 
 
 def check_state(state: Path) -> None:
-    """Refuse a path without a file."""
+    """Refuse a path without a state."""
     if not state.exists():
         raise StateError(f"expected a state, got no file at {state}; make one with: unseen detect --state {state}")
+    check_kind(state, kind=checkpoint.KIND)
 
 
 def _keep(state: Path, before: Session, number: int) -> None:

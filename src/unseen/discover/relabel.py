@@ -211,6 +211,7 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
         fresh.observe(sample)
         snapshot = fresh.snapshot._replace(tally=session.snapshot.tally)
     moved = session.at(snapshot, detector=detector, reservoir=session.reservoir.with_images(images))
+    moved.calibrate_by_examples()
     return Edited(rejudge_images(moved, is_lost), record)
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ BACKENDS: Mapping[str, tuple[str, str]] = {
 }
 OWN_MODELS: Mapping[str, str] = {"get_image_features": "hub", "encode_image": "open_clip"}  # method -> backend
 # short, and as a label space names it: every encoder loads by its own name
-OFFLINE = {"offline": "", "offline-b16": "", "offline-b16-int8": "int8"}
+OFFLINE = re.compile(r"offline(?:-b16)?(?P<arithmetic>-int8)?(?P<merges>-merge(?:[1-9]|1\d))?")
 
 
 def load_encoder(
@@ -42,8 +43,9 @@ def load_encoder(
     """Return the encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen export`. A CLIP model of transformers comes with its processor, `load_encoder(model,
-    processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
+    ONNX file written by `unseen export`; "offline-merge8" merges 8 tokens in each block (docs/offline-encoder.md).
+    A CLIP model of transformers comes with its processor, `load_encoder(model, processor)`, one of open_clip with
+    `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
     `dtype` is that of the large products; torch.int8 is the offline encoder's.
 
     >>> encoder = load_encoder("offline")            # doctest: +SKIP
@@ -83,8 +85,12 @@ def resolve_name(name: str | Path) -> tuple[str, str]:
     """Return the backend that knows `name`, and what that backend calls it."""
     text = str(name)
     prefix, colon, rest = text.partition(":")
-    if text in OFFLINE:
-        return "offline", OFFLINE[text]
+    if found := OFFLINE.fullmatch(text):
+        return "offline", "".join(filter(None, found.groups())).removeprefix("-")
+    if text.startswith("offline-"):
+        raise SettingError(
+            f"expected offline, offline-int8, or offline-merge1 to offline-merge19, got {text!r}; leave it out"
+        )
     if colon and prefix in BACKENDS:
         return prefix, rest
     if text.endswith(".onnx"):

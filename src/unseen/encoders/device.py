@@ -30,10 +30,13 @@ def pick_device(device: torch.device | str | None) -> torch.device:
 
 
 def gpu_dtype(device: torch.device) -> torch.dtype:
-    """Return the precision for the large products on a GPU, float32 anywhere else."""
+    """Return the precision for the large products on a GPU, float32 anywhere else.
+
+    A GPU that only emulates bfloat16 would be slower with it than with float16.
+    """
     if device.type != "cuda":
         return torch.float32
-    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unseen.encoders.loading import explained_imports
 from unseen.encoders.preprocess import crop_narrow
 from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, import_extra
@@ -127,10 +128,11 @@ def _load(source: str) -> tuple[Any, Any, Any]:
 def _load_parts(transformers: Any, source: str, *, local: bool) -> tuple[Any, Any, Any]:
     where = {"local_files_only": local}
     try:
-        model = transformers.AutoModel.from_pretrained(source, dtype=torch.float32, **where).eval()
-        # one backend everywhere: torchvision resizes differently, and would be picked up where it is installed
-        processor = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **where)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
+        with explained_imports():
+            model = transformers.AutoModel.from_pretrained(source, dtype=torch.float32, **where).eval()
+            # one backend everywhere: torchvision resizes differently, and would be picked up where it is installed
+            processor = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **where)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
     except (OSError, ValueError) as error:
         raise _model_missing(source, str(error).splitlines()[0]) from error
     if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -49,6 +50,17 @@ class Features:
                 f"got {int(self.labels.min())} to {int(self.labels.max())}; list every class"
             )
         return self.labels
+
+    @property
+    def labelled(self) -> Self:
+        """Return the same features with labels: where they have none, the folder of each image is its class."""
+        if self.labels is not None:
+            return self
+        folders = [PurePath(folder).name for folder in self.column(FOLDER)]
+        if not all(folders) or set(folders) == {self.name}:  # keys that were made up, for a file without any
+            raise DataError(f"expected labelled features in {self.name}, got no labels; encode a folder per class")
+        labels, classes = _number_labels([f"{folder}/" for folder in folders])  # no number, whatever it is called
+        return replace(self, labels=labels, classes=tuple(name.removesuffix("/") for name in classes))
 
     def column(self, name: str) -> tuple[str, ...]:
         """Return one word per sample from a column; `folder` is where the image lay, in a table: the table."""

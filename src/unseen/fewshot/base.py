@@ -68,6 +68,14 @@ class Schedule(NamedTuple):
     epochs: int
     batch: int
     warm_up: float | None = None  # rate of the first epoch
+    by_batch: bool = False  # whether the rate falls with every batch, not with every epoch
+
+    def rate_at(self, epoch: int, share: float) -> float:
+        """Return the rate in an epoch of which `share` is done: down a cosine."""
+        if epoch == 0 and self.warm_up is not None:
+            return self.warm_up
+        done = epoch + share if self.by_batch else epoch
+        return self.rate * (1 + math.cos(math.pi * done / self.epochs)) / 2
 
 
 OPTIMISERS: dict[str, Callable[[Sequence[Tensor], float], Optimizer]] = {
@@ -85,17 +93,19 @@ def train(
     *,
     seed: int,
 ) -> list[Tensor]:
-    """Return parameters after minimising `loss(parameters, rows of a batch, epoch)`, the rate falling by a cosine."""
+    """Return parameters after minimising `loss(parameters, rows of a batch, epoch)`, the rate falling by a cosine.
+
+    An epoch has as few batches as its size allows, all of the same size but for one example: a step on the few that are
+    left over would count as much as one on a whole batch.
+    """
     parameters = [one.detach().clone().requires_grad_() for one in start]
     optimiser = OPTIMISERS[schedule.optimiser](parameters, schedule.rate)
     generator = torch.Generator().manual_seed(seed)
+    batches = math.ceil(count / schedule.batch)
     for epoch in range(schedule.epochs):
-        rate = schedule.rate * (1 + math.cos(math.pi * epoch / schedule.epochs)) / 2
-        if epoch == 0 and schedule.warm_up is not None:
-            rate = schedule.warm_up
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        for rows in torch.randperm(count, generator=generator).split(schedule.batch):
+        for number, rows in enumerate(torch.randperm(count, generator=generator).tensor_split(batches)):
+            for group in optimiser.param_groups:
+                group["lr"] = schedule.rate_at(epoch, number / batches)
             optimiser.zero_grad()
             loss(parameters, rows.to(parameters[0].device), epoch).backward()
             optimiser.step()

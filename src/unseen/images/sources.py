@@ -157,7 +157,7 @@ def _expand(source: str | Path) -> FoundPaths:
 def _exists(path: Location) -> bool:
     try:
         return path.exists()
-    except MissingExtra:  # for object stores; it would not make a folder of a page
+    except (MissingExtra, DataError):  # a driver for object stores would not make a folder of a page
         if str(path).startswith(WEB):
             return False
         raise

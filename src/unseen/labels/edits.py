@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,11 +13,11 @@ from torch.nn.functional import normalize
 from unseen.errors import LabelError
 from unseen.labels.corpus import canonical_spelling
 from unseen.labels.examples import Examples
+from unseen.labels.names import is_writable
 from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace
 
 TAU = 0.01
-UNWRITABLE = ("Cc", "Cs")  # Unicode's control characters and lone halves of characters
 CLAIMED = 0.1  # a negative that takes this share of the images of a new name describes the same thing
 
 
@@ -58,7 +57,7 @@ def check_new_name(names: Sequence[str], name: str) -> str:
     """
     if not (stripped := name.strip()):
         raise LabelError("expected a name, got a blank; write what the images show")
-    if any(unicodedata.category(letter) in UNWRITABLE for letter in stripped):
+    if not is_writable(stripped):
         raise LabelError(f"expected a name of letters, got {stripped!r} with control characters; remove them")
     taken = {canonical_spelling(one): one for one in names}
     if (spelling := canonical_spelling(stripped)) in taken:
@@ -116,6 +115,7 @@ def without_name(space: LabelSpace, name: str) -> LabelSpace:
         negatives=(*space.negatives, space.names[place]),
         ood_anchors=torch.cat([space.ood_anchors, space.id_anchors[place : place + 1]]),
         examples=_examples_without(space.examples, place),
+        spared=_examples_without(space.spared, place),
     )
 
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 SAME_IMAGE = 0.9999  # cosine from which two images count as one
 BALANCE = 5.0  # times as many examples as other names have on average, and one, that a name may have
+SHRINKAGE = 0.7  # share of the variation within names that is taken to be the same in all directions
+TINY = 1e-12  # floor of a variance: every image is the same
 BLOCK = 1024  # examples compared with all at a time
 TEACHING = 3  # examples of a name that teach before any is spared for the threshold
+SPARED_ONE_OF = 8  # examples of a name that has many
+MOST_SPARED = 200  # in all: they are scored again and again, and more say little more
 
 
 class Division(NamedTuple):
@@ -74,6 +78,16 @@ class Examples:
     def mean(self) -> Float[Tensor, " d"]:
         """Return the mean example."""
         return self.z.double().mean(0)
+
+    @cached_property
+    def inverse_variation(self) -> Float[Tensor, "d d"]:
+        """Return the inverse of the covariance of examples about the mean of their name, shrunk to one variance."""
+        _, label, counts = self.label.unique(return_inverse=True, return_counts=True)
+        mean = self.z.new_zeros(len(counts), self.z.shape[1]).index_add(0, label, self.z) / counts.unsqueeze(1)
+        off = self.z - mean[label]
+        covariance = (1 - SHRINKAGE) * off.T @ off / max(1, len(off) - len(counts))
+        covariance.diagonal().add_(SHRINKAGE / (1 - SHRINKAGE) * covariance.diagonal().mean().clamp(min=TINY))
+        return torch.linalg.inv(covariance)
 
     @property
     def place(self) -> Int[Tensor, " n"]:
@@ -131,12 +145,18 @@ class Examples:
     def for_threshold(self, fewest: int) -> Division:
         """Return the examples that teach, and at least `fewest` for the threshold, the last of each name.
 
-        As few of each name are spared as is enough, and a name keeps TEACHING. None is spared where that is too few.
+        As few of each name are spared as is enough, or one of SPARED_ONE_OF, MOST_SPARED in all, and a name keeps
+        TEACHING. None is spared where that is too few, or none is wanted.
         """
-        after = self.counts(int(self.label.max()) + 1)[self.label] - 1 - self.place
-        for spared in range(1, int(self.place.max()) + 2):
-            left_out = (after < spared) & (self.place >= TEACHING)
-            if int(left_out.sum()) >= fewest:
+        count = self.counts(int(self.label.max()) + 1)[self.label]
+        after = count - 1 - self.place
+        for spared in range(1, int(self.place.max()) + 2 if fewest else 1):
+            wanted = (count // SPARED_ONE_OF).clamp(min=spared)
+            rows = ((after < wanted) & (self.place >= TEACHING)).nonzero().flatten()
+            if len(rows) >= fewest:
+                most = min(len(rows), max(fewest, MOST_SPARED))
+                evenly = torch.arange(most, device=rows.device) * len(rows) // most
+                left_out = torch.zeros_like(self.label, dtype=torch.bool).index_fill(0, rows[evenly], True)
                 return Division(self[~left_out], self[left_out])
         return Division(self, self[torch.zeros_like(self.label, dtype=torch.bool)])
 
@@ -171,7 +191,11 @@ class Examples:
 
     @classmethod
     def of(cls, features: Features, names: tuple[str, ...]) -> Examples:
-        """Return labelled features as examples of `names`; refuse a class that is none of them."""
+        """Return labelled features as examples of `names`; refuse a class that is none of them.
+
+        Features without labels are labelled by the folders of their images.
+        """
+        features = features.labelled
         place = {comparable_name(name): index for index, name in enumerate(names)}
         classes = [comparable_name(name) for name in features.classes]
         if foreign := [name for name in features.classes if comparable_name(name) not in place]:

@@ -14,7 +14,7 @@ from unseen.errors import LabelError
 from unseen.labels.corpus import Corpus
 from unseen.labels.examples import Examples
 from unseen.labels.miners import DEFAULT_MINER, MINERS, Miner, find_miner
-from unseen.labels.names import check_names
+from unseen.labels.names import check_new_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, TextIdentity, as_prompt, text_fingerprint
 from unseen.labels.residuals import with_examples
 from unseen.labels.shortlist import WordCounts, lowest_of_each, shortlist
@@ -68,7 +68,7 @@ def build(
     >>> build(["cat"], Tower(), negatives=2, corpus=words).negatives
     ('engine', 'lamp')
     """
-    names = check_names("names", names, at_least_one=True)
+    names = check_new_names(names)
     spec = MiningSpec.of(miner, negatives=negatives, prompt=prompt, corpus=corpus, excluded=excluded)
     anchors = spec.prompt.encode(names, encoder).cpu()
     chunks = chunk_corpus(spec.corpus, encoder, spec.corpus_prompts, cache=cache)

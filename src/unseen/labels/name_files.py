@@ -3,6 +3,7 @@
 import codecs
 import csv
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from unseen.errors import LabelError, import_extra
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 COLUMNS = ("name", "names", "label", "labels", "class", "classes", "class_name", "classname", "category", "categories")
 DELIMITERS = ",;\t"
+WNID = re.compile(r"n\d{8}")  # how WordNet numbers a noun
 NUMBERED = list[tuple[int, str]]  # line, row or entry, from 1, and the name there
 FORMS = 'a list of names, a list of objects with "name", {"names": [...]}, or {"0": "name", ...}'
 
@@ -75,7 +77,9 @@ def _of_yaml(path: Path, text: str) -> NUMBERED:
 
 def _of_value(path: Path, value: Any) -> NUMBERED:
     if isinstance(value, dict):
-        inner = next((value[name] for name in COLUMNS if isinstance(value.get(name), list | dict)), None)
+        only = [*value.values()][:1] if len(value) == 1 else []  # "animals: [cat, dog]"
+        inside = [*(value.get(name) for name in COLUMNS), *only]
+        inner = next((one for one in inside if isinstance(one, list | dict)), None)
         if inner is not None:
             return _of_value(path, inner)
         value = list(value.values())  # the class of each number
@@ -87,8 +91,8 @@ def _of_value(path: Path, value: Any) -> NUMBERED:
 def _name(path: Path, number: int, value: Any) -> str:
     if isinstance(value, dict):
         value = next((value[name] for name in COLUMNS if name in value), None)
-    if isinstance(value, list) and value:
-        value = value[-1]  # ["n01440764", "tench"], as ImageNet's index has it
+    if isinstance(value, list) and len(value) == 2 and WNID.fullmatch(str(value[0])):
+        value = value[1]  # ["n01440764", "tench"], as ImageNet's index has it
     if not isinstance(value, str):
         raise LabelError(
             f"expected {FORMS} in {path}, got {value!r} as entry {number}; "

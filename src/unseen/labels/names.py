@@ -1,11 +1,14 @@
 """Names from a file, and the checks that every list of names passes."""
 
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from unseen.errors import LabelError
 from unseen.labels.name_files import numbered_names
+
+UNWRITABLE = ("Cc", "Cs")  # Unicode's control characters and lone halves of characters
 
 
 def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False) -> tuple[str, ...]:
@@ -21,6 +24,21 @@ def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False)
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
         raise LabelError(f"expected distinct {which}, got {doubled[:3]} more than once; remove the duplicates")
     return tuple(names)
+
+
+def check_new_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a new label space as they are; refuse none, and those that cannot be written on one line."""
+    for name in check_names("names", names, at_least_one=True):
+        if not is_writable(name):
+            raise LabelError(
+                f"expected names on one line, got {name[:60]!r}; give each by itself, or a file of them, one a line"
+            )
+    return tuple(names)
+
+
+def is_writable(name: str) -> bool:
+    """Return whether a name has no line breaks and no other control characters."""
+    return not any(unicodedata.category(letter) in UNWRITABLE for letter in name)
 
 
 def read_names(path: str | Path) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ STEPS = 15  # of L-BFGS
 NEGATIVES = 1024  # nearest negatives that may move: the others have no mass at any example
 ROUNDING = 1e-6  # of a sum of weights
 ALL = 0.9  # share of the examples that counts as nearly all of them
+SPARED = 19  # examples that a threshold at a recall of 95 % needs (`threshold.calibrated.fewest_images`)
 FEWEST = 8  # examples in all: whether names are right no less often cannot be told by fewer
 
 
@@ -92,12 +93,16 @@ class Choice(NamedTuple):
     moved: float
 
 
-def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
+def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED) -> LabelSpace:
     """Return a label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
 
     Negatives make way for the examples. With no gain in the folds every anchor stays where it is. Copies of an image
     count once, and a name has no more than a few times as many as the others. Examples that agree neither with their
     names nor with each other are not used at all.
+
+    At least `spare` examples, of names that have four or more, teach nothing: sessions set their threshold by them
+    (`Examples.for_threshold`). None is spared with 0, where names have too few, or where most names have none: they
+    would promise for all what they show of some.
     """
     examples.check(space)
     if not len(distinct := examples.without_copies()):
@@ -105,7 +110,9 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
             f"expected examples that show one name each, got {len(examples)} copies under several names; "
             "leave each image in the folder of its name alone"
         )
-    examples, device = distinct.balanced(len(space.names)), space.id_anchors.device
+    shown = int((distinct.counts(len(space.names)) > 0).sum())
+    kept, spared = distinct.for_threshold(spare if 2 * shown >= len(space.names) else 0)
+    examples, device = kept.balanced(len(space.names)), space.id_anchors.device
     if is_contradicted(space.id_anchors.float(), examples.to(device=device)):
         return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(examples))})
     places = nearest_negatives(space, examples.to(device=device))
@@ -120,7 +127,12 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
         "examples_loss": f"{choice.frozen:.3f} -> {choice.moved:.3f}",
     }
     return replace(
-        space, id_anchors=moved.known.to(negatives), ood_anchors=negatives, manifest=manifest, examples=examples
+        space,
+        id_anchors=moved.known.to(negatives),
+        ood_anchors=negatives,
+        manifest=manifest,
+        examples=examples,
+        spared=spared if len(spared) else None,
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unseen.labels.prompts import TextEncoder
 
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
+EXAMPLE_KEYS = {"examples": "example", "spared": "spared"}  # field -> what its tensors are called in a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,7 @@ class LabelSpace:
     encoder: str = ""
     manifest: dict[str, str] = field(default_factory=dict)
     examples: Examples | None = None  # labelled images of the names, seen before any stream
+    spared: Examples | None = None  # examples that teach nothing: sessions set their threshold by them
 
     def __post_init__(self) -> None:
         """Check everything once and keep exactly unit rows, so that no detector has to."""
@@ -55,8 +57,9 @@ class LabelSpace:
         width = self.id_anchors.shape[-1]
         object.__setattr__(self, "id_anchors", _unit_rows("id_anchors", self.id_anchors, len(self.names), width))
         object.__setattr__(self, "ood_anchors", _unit_rows("ood_anchors", self.ood_anchors, len(self.negatives), width))
-        if self.examples is not None:
-            self.examples.check(self)
+        for labelled in (self.examples, self.spared):
+            if labelled is not None:
+                labelled.check(self)
 
     @staticmethod
     def build(names: Sequence[str], encoder: TextEncoder, **options: Any) -> LabelSpace:
@@ -112,8 +115,8 @@ class LabelSpace:
         """Return the same label space on another device or in another floating dtype."""
         move = {"device": device, "dtype": dtype}
         known, negative = (anchors.to(**move) for anchors in (self.id_anchors, self.ood_anchors))  # type: ignore[call-overload]
-        examples = self.examples and self.examples.to(device=known.device)
-        return replace(self, id_anchors=known, ood_anchors=negative, examples=examples)
+        examples, spared = (one and one.to(device=known.device) for one in (self.examples, self.spared))
+        return replace(self, id_anchors=known, ood_anchors=negative, examples=examples, spared=spared)
 
     def with_negatives(self, count: int) -> LabelSpace:
         """Return the label space with only its first `count` negatives.
@@ -149,14 +152,17 @@ class LabelSpace:
         tensors, header = load_tensors(path, kind="label-space")
         fields = json.loads(header)
         names, negatives = tuple(fields.pop("names")), tuple(fields.pop("negatives"))
-        if "example_z" in tensors:
-            fields["examples"] = Examples(tensors["example_z"], tensors["example_label"])
+        for name, key in EXAMPLE_KEYS.items():
+            if f"{key}_z" in tensors:
+                fields[name] = Examples(tensors[f"{key}_z"], tensors[f"{key}_label"])
         return cls(names, negatives, tensors["id_anchors"], tensors["ood_anchors"], **fields)
 
     def _example_tensors(self) -> dict[str, Tensor]:
-        if self.examples is None:
-            return {}
-        return {"example_z": self.examples.z.contiguous(), "example_label": self.examples.label}
+        found: dict[str, Tensor] = {}
+        for name, key in EXAMPLE_KEYS.items():
+            if (labelled := getattr(self, name)) is not None:
+                found |= {f"{key}_z": labelled.z.contiguous(), f"{key}_label": labelled.label}
+        return found
 
     def _header(self) -> str:
         fields = {

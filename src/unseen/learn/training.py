@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import SGD
 
 from unseen.errors import StateError
@@ -57,6 +58,8 @@ class Training:
         self.contexts = {name: one.detach().clone().requires_grad_() for name, one in start.items()}
         self.best = {name: one.detach().clone() for name, one in start.items()}
         self.optimiser = SGD([*self.contexts.values()], lr=self.method.rate, momentum=0.9, weight_decay=5e-4)
+        encoder = self.tower.encoder  # small gradients are zero in float16, which GPUs without bfloat16 have
+        self.scaler = GradScaler(encoder.device.type, enabled=encoder.dtype == torch.float16)
         if self.progress and self.progress.exists():
             self._resume(self.progress)
 
@@ -89,17 +92,17 @@ class Training:
             group["lr"] = self.rate_of(self.epoch)
         # the order of an epoch depends on its number alone, so that a resumed run is the same run
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
-        losses = [
-            self.step(rows) for rows in torch.randperm(len(self.images.z), generator=generator).split(self.method.batch)
-        ]
-        return float(torch.stack(losses).mean())
+        order = torch.randperm(len(self.images.z), generator=generator)
+        batches = math.ceil(len(order) / self.method.batch)  # of one size: a few left over would count as many
+        return float(torch.stack([self.step(rows) for rows in order.tensor_split(batches)]).mean())
 
     def step(self, rows: Tensor) -> Tensor:
         """Take one step on some of the examples and return the loss before it."""
         self.optimiser.zero_grad()
         loss = self.method.loss(self._rows(self.contexts), at(self.images, rows), self.epoch / self.method.epochs)
-        loss.backward()
-        self.optimiser.step()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
         return loss.detach()
 
     def rate_of(self, epoch: int) -> float:
@@ -153,6 +156,7 @@ class Training:
             if (buffer := self.optimiser.state[one].get("momentum_buffer")) is not None:
                 tensors[f"momentum.{name}"] = buffer.cpu()
         header = {"epoch": self.epoch, "lowest": self.lowest, "stale": self.stale, "identity": self._identity}
+        header["scaler"] = self.scaler.state_dict()
         save_tensors(path, {k: v.contiguous() for k, v in tensors.items()}, kind=KIND, header=json.dumps(header))
 
     def _resume(self, path: Path) -> None:
@@ -164,6 +168,8 @@ class Training:
                 "delete it to begin again"
             )
         self.epoch, self.lowest, self.stale = header["epoch"], header["lowest"], header["stale"]
+        if scaler := header.get("scaler"):
+            self.scaler.load_state_dict(scaler)
         self._set_contexts({name: tensors[f"contexts.{name}"] for name in self.contexts})
         for name, one in self.contexts.items():
             self.best[name] = tensors[f"best.{name}"].to(one.device)

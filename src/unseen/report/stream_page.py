@@ -130,6 +130,8 @@ def _stream(log: StreamLog, session: Session) -> str:
         "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
         f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
     }
+    if interval := session.recall_interval:
+        tiles["% of known kept, likely"] = f"{100 * interval.low:.0f} to {100 * interval.high:.0f}"
     parts = [
         f'<div class="tiles">{"".join(_tile(what, value) for what, value in tiles.items())}</div>',
         "<h2>Margins</h2><p>Score less baseline, in nats, with the threshold at the end of the stream. An image is "

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import save
 from torch import Tensor
 
 from unseen.errors import MissingExtra, ServiceError
+from unseen.features import load_features
 from unseen.progress import Progress, no_progress
 from unseen.serve.client_edits import RemoteEdits
 
@@ -55,10 +57,11 @@ class Client:
     ) -> Remote:
         """Create a stream from `names=[...]`, or from a label space file, with the options of POST /v1/streams.
 
-        `examples` is a file of labelled features, from `unseen encode` of a folder per class. Waits until the stream is
-        there, however long that takes; with the same `key` a stream is created once.
+        `examples` is what `unseen encode` wrote for a folder per class, or a file of labelled features. Waits until the
+        stream is there, however long that takes; with the same `key` a stream is created once.
         """
-        files = {name: Path(path).read_bytes() for name, path in {"space": file, "examples": examples}.items() if path}
+        files = {"space": Path(file).read_bytes()} if file else {}
+        files |= {"examples": example_file(Path(examples))} if examples else {}
         body: dict[str, Any] = {"files": files, "data": {"stream": dumps(wanted)}} if files else {"json": wanted}
         headers = {"idempotency-key": key or uuid.uuid4().hex}
         answer = self.ask("POST", "/v1/streams", again=True, headers=headers, **body)
@@ -277,6 +280,15 @@ class Flow:
             self._sent.append(message)
             socket.send(message)
         return bool(self._sent)
+
+
+def example_file(path: Path) -> bytes:
+    """Return labelled features as the bytes of one file; a folder of `unseen encode` is joined."""
+    if not path.is_dir():
+        return path.read_bytes()
+    found = load_features(path).labelled
+    meta = {"classes": dumps(found.classes), "keys": dumps(found.keys), "fingerprint": found.encoder}
+    return save({"features": found.z, "labels": found.true_labels}, metadata=meta)
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,8 +8,10 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +22,19 @@ from unseen.errors import StateError
 if TYPE_CHECKING:
     from torch import Tensor
 
+PARTIAL = ".partial"  # how a file that is being written is called at its end
+NOT_OURS = "something unseen did not write"
+STALE = (
+    5.0  # seconds without a write after which such a file, whose writer holds no lock, is of a command that was killed
+)
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` that takes its place when the block ends well, and vanishes when not."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -38,6 +46,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_stale(path: Path) -> None:
+    """Remove what killed commands left half written of a file and of those called after it (`NAME.space.safetensors`).
+
+    Call it as the only writer of the file.
+    """
+    for torn in path.parent.glob(f".{escape(path.stem)}.*{PARTIAL}"):
+        with suppress(FileNotFoundError):
+            if time.time() - torn.stat().st_mtime > STALE:
+                torn.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -81,18 +100,42 @@ def claimed_metadata(path: str | Path) -> dict[str, str]:
         return {}
 
 
-def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:
-    """Return the tensors and the header of a file written by `save_tensors`, checked bit by bit."""
+def check_kind(path: str | Path, *, kind: str) -> None:
+    """Refuse a path that holds no file of a kind, by its first bytes alone: what is damaged further on is not seen."""
     path = Path(path)
     if not path.is_file():
-        raise StateError(f"expected a {kind} file, got no file at {path}; check the path")
+        raise StateError(
+            f"expected a {kind} file, got {'a folder' if path.is_dir() else 'no file'} at {path}; check the path"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = (file.metadata() or {}).get("kind", NOT_OURS)
+    except (SafetensorError, OSError) as error:
+        if other := _other_content(path):
+            raise StateError(
+                f"expected a {kind} file at {path}, got {other}; pass the right file or restore a copy"
+            ) from error
+        raise StateError(f"expected a {kind} file at {path}, got a damaged one ({error}); restore a copy") from error
+    if found != kind:
+        raise StateError(f"expected a {kind} file at {path}, got {found}; pass the right file")
+
+
+def _other_content(path: Path) -> str:
+    """Return what a file is that was never a safetensors file, which begins with its length and JSON; else ""."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    if not start:
+        return "an empty file"
+    return NOT_OURS if start[8:] != b"{" else ""
+
+
+def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors and the header of a file written by `save_tensors`, checked bit by bit."""
+    check_kind(path, kind=kind)
     try:
         tensors, metadata = read_safetensors(path)
     except (SafetensorError, OSError) as error:
         raise StateError(f"expected a {kind} file at {path}, got a damaged one ({error}); restore a copy") from error
-    if metadata.get("kind") != kind:
-        found = metadata.get("kind", "something unseen did not write")
-        raise StateError(f"expected a {kind} file at {path}, got {found}; pass the right file")
     if metadata.get("sha256") != _checksum(tensors, metadata["header"]):
         raise StateError(f"expected {path} as it was written, got altered bytes (checksum differs); restore a copy")
     return tensors, metadata["header"]
@@ -103,7 +146,8 @@ def _checksum(tensors: dict[str, Tensor], header: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().numpy().tobytes())
+        # read in place: a copy takes nearly as long
+        digest.update(tensor.detach().cpu().contiguous().flatten().numpy().data)
     return digest.hexdigest()
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unseen.errors import StateError
-from unseen.storage.files import claimed_checksum
+from unseen.storage.files import claimed_checksum, remove_stale
 
 try:
     import fcntl
@@ -19,10 +19,14 @@ PAUSE = 0.05  # seconds between two tries
 
 @contextmanager
 def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
-    """Hold the lock of a file; refuse after `wait` seconds in which another process held it."""
+    """Hold the lock of a file; refuse after `wait` seconds in which another process held it.
+
+    What a command that was killed left half written of the file is removed.
+    """
     lock = path.with_name(f".{path.name}.lock")
     handle = _acquired(lock, path, time.monotonic() + wait)
     try:
+        remove_stale(path)
         yield
     finally:
         lock.unlink(missing_ok=True)  # while it is held, so that nobody locks a name that is about to go

@@ -6,11 +6,11 @@ from typing import Any
 
 from unseen.errors import SettingError, check_choice
 from unseen.threshold.adaptive import Adaptive
-from unseen.threshold.base import Decisions, ThresholdRule
-from unseen.threshold.calibrated import Calibrated, Calibration, calibrated, calibration
+from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule
+from unseen.threshold.calibrated import ByExamples, Calibrated, Calibration, calibrated, calibration
 from unseen.threshold.fixed import Fixed
 
-REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive, Calibrated)}
+REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive, Calibrated, ByExamples)}
 
 
 def make(name: str, **settings: Any) -> ThresholdRule[Any]:

@@ -13,13 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
-from unseen.threshold.base import Decisions, ThresholdRule, check_recall
+from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
 from unseen.threshold.clear import ClearImages
 from unseen.threshold.mixture import fit_mixture
-from unseen.threshold.nodes import NODES, counts, interpolate, interpolate_few
+from unseen.threshold.nodes import NODES, counts, interpolate, interpolate_few, interpolate_rows
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
-TOGETHER = 32  # updates that are fitted in one pass over the hypotheses
+TOGETHER, GPU_TOGETHER = 32, 128  # updates that are fitted in one pass over the hypotheses
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
 
 
@@ -58,6 +58,10 @@ class MarginHistory(NamedTuple):
     units: Units
     threshold: Float[Tensor, ""]  # in nats of the detector
     probability: Float[Tensor, " N"]  # that an image is known, at each node
+    recall: Float[Tensor, " 2"]  # the lowest and the highest share of known images that the threshold may keep
+
+
+FITTED = ("units", "threshold", "probability", "recall")  # parts of a history that change at updates alone
 
 
 class Step(NamedTuple):
@@ -110,7 +114,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         fit = fit_mixture(empty, empty, self.recall)
         threshold = fit.threshold if self.derives_baseline else zero
         start = zero.long(), empty, empty, ClearImages.none(), ring, zero.long(), pending, Units.nats()
-        return MarginHistory(*start, threshold, fit.probability)
+        return MarginHistory(*start, threshold, fit.probability, fit.recall)
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -118,6 +122,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def threshold_of(self, state: MarginHistory) -> float:
         return float(state.threshold)
+
+    def recall_interval(self, state: MarginHistory) -> RecallInterval | None:
+        """Return where the share of known images that is kept lies, if the units of margins are known."""
+        return RecallInterval(*state.recall.tolist()) if self.derives_baseline else None
 
     def is_warming(self, state: MarginHistory) -> bool:
         return int(state.seen) < self.warmup
@@ -150,9 +158,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         states = [state]
         for step, history in zip(steps, histories, strict=True):
             state = (
-                next(updates)
-                if step.is_due
-                else history._replace(units=state.units, threshold=state.threshold, probability=state.probability)
+                next(updates) if step.is_due else history._replace(**{part: getattr(state, part) for part in FITTED})
             )
             states.append(state)
         return self._decisions(states, steps, margin.detach().cpu()), state
@@ -201,8 +207,14 @@ class Adaptive(ThresholdRule[MarginHistory]):
         before = states[: len(steps)]
         threshold = np.repeat([self.threshold_of(state) for state in before], sizes)
         warming = np.repeat([self.is_warming(state) for state in before], sizes)
-        sure = [self.confidence(state, margin[step.rows]) for state, step in zip(before, steps, strict=True)]
-        return Decisions(torch.from_numpy(threshold).to(margin), torch.cat(sure), torch.from_numpy(warming))
+        if self.derives_baseline:
+            tables = torch.stack([state.probability for state in before])
+            row = np.repeat(np.arange(len(sizes)), sizes)
+            sure = interpolate_rows(tables, before[0].units.apply(margin), row).to(margin)
+        else:
+            parts = margin.split(sizes)
+            sure = torch.cat([self.confidence(state, part) for state, part in zip(before, parts, strict=True)])
+        return Decisions(torch.from_numpy(threshold).to(margin), sure, torch.from_numpy(warming))
 
     def _in_ring(
         self, state: MarginHistory, columns: Float[Tensor, "n 2"], steps: Sequence[Step]
@@ -242,7 +254,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
     ) -> list[MarginHistory]:
         """Return the state at each update, with all before it in its sums; `first` samples came before `columns`."""
         sizes = np.diff([first, *ends])
-        (margin, clarity), number = columns.T.contiguous(), np.arange(first + 1.0, ends[-1] + 1)
+        margin, clarity = map(torch.from_numpy, columns.numpy().T.copy())  # torch takes ten times as long to copy
+        number = np.arange(first + 1.0, ends[-1] + 1)
         weight = torch.from_numpy(np.stack([number, np.exp((number - np.repeat(ends, sizes)) / RECENT)]))
         gained = counts(margin, weight, np.repeat(np.arange(len(ends)), sizes))
         counted = np.cumsum([state.counts.numpy(), *gained[0].numpy()], axis=0)[1:]
@@ -265,13 +278,14 @@ class Adaptive(ThresholdRule[MarginHistory]):
         if not self.derives_baseline:
             yield from map(self._updated, histories)
             return
-        for start in range(0, len(histories), TOGETHER):
-            some = histories[start : start + TOGETHER]
+        together = TOGETHER if device.type == "cpu" else GPU_TOGETHER
+        for start in range(0, len(histories), together):
+            some = histories[start : start + together]
             at_nodes = torch.stack([one.counts / one.seen for one in some]).to(device)
             clear = ClearImages.stacked([one.clear for one in some]).to(device)
             fit = fit_mixture(at_nodes, torch.stack([one.recent for one in some]), self.recall, clear)
-            for one, threshold, probability in zip(some, *fit, strict=True):
-                yield one._replace(threshold=threshold, probability=probability)
+            for one, threshold, probability, recall in zip(some, *fit, strict=True):
+                yield one._replace(threshold=threshold, probability=probability, recall=recall)
 
     def _updated(self, state: MarginHistory) -> MarginHistory:
         if int(state.seen) < self.warmup:

@@ -34,6 +34,13 @@ class Decisions(NamedTuple):
         return cls(*map(torch.cat, zip(first, *rest, strict=True))) if rest else first
 
 
+class RecallInterval(NamedTuple):
+    """Where the share of the known images that a threshold keeps lies, in nine streams of ten."""
+
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class ThresholdRule(ABC, Generic[S]):
     """A rule that sets the threshold between known and unknown from margins, and from clarity where it is told.
@@ -50,6 +57,10 @@ class ThresholdRule(ABC, Generic[S]):
     @abstractmethod
     def threshold_of(self, state: S) -> float:
         """Return the margin from which a sample is now called known."""
+
+    def recall_interval(self, state: S) -> RecallInterval | None:
+        """Return what share of the known images the threshold keeps; None where the rule cannot tell."""
+        return None
 
     def is_warming(self, state: S) -> bool:
         """Return whether too few margins have been seen for the threshold to be reliable."""

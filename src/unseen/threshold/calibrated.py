@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen.errors import SettingError
 from unseen.threshold.adaptive import Adaptive
-from unseen.threshold.base import Decisions, ThresholdRule, check_recall
+from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
 from unseen.threshold.fixed import Fixed
 
 BASES: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Adaptive, Fixed)}
@@ -100,6 +100,12 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         conformal = state.margins[rank - 1].to(stream.dtype)
         return torch.where(stream < conformal, (rank * conformal + stream) / (rank + 1), conformal)
 
+    def recall_interval(self, state: CalibratedMargins) -> RecallInterval | None:
+        """Return where the share of known images that is kept lies in nine calibrations of ten."""
+        if bool(state.margins.isnan().any()):
+            return self.inner.recall_interval(state.stream)
+        return recall_interval(self.images, self.recall)
+
     def confidence(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Return the confidence of the inner rule."""
         return self.inner.confidence(state.stream, margin)
@@ -116,6 +122,12 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         """Return this rule with the inner rule as it works best for the detector."""
         inner = self.inner.for_detector(derives_baseline=derives_baseline)
         return replace(self, base_settings=inner.settings)
+
+
+class ByExamples(Calibrated):
+    """The same by the examples that a label space spares: a session calibrates itself again as its stream grows."""
+
+    name: ClassVar[str] = "examples"
 
 
 def calibrated(known_margins: Float[Tensor, " n"], *, recall: float = 0.95) -> Fixed:
@@ -156,13 +168,13 @@ def conformal_rank(images: int, recall: float) -> int:
     return math.floor((images + 1) * (1 - recall) + 1e-9)  # two decimals may fall just short of an integer
 
 
-def recall_interval(images: int, recall: float, *, level: float = LEVEL) -> tuple[float, float]:
+def recall_interval(images: int, recall: float, *, level: float = LEVEL) -> RecallInterval:
     """Return where the true recall of a calibrated threshold lies in a share `level` of calibrations.
 
     The true recall of the threshold at rank k follows a Beta distribution with n + 1 - k and k.
     """
     rank, tail = conformal_rank(images, recall), (1 - level) / 2
-    return _recall_quantile(images, rank, tail), _recall_quantile(images, rank, 1 - tail)
+    return RecallInterval(_recall_quantile(images, rank, tail), _recall_quantile(images, rank, 1 - tail))
 
 
 def suspects(margins: Float[Tensor, " n"], *, threshold: float, recall: float) -> Int[Tensor, " m"]:

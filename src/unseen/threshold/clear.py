@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -58,7 +59,7 @@ class ClearImages(NamedTuple):
         at_nodes = counts((margin - MARGIN_PER_CLARITY * clarity)[clear], weight[clear])
         return ClearImages(self.number + clear.sum(), self.at_nodes + at_nodes)
 
-    def log_likelihood(self, log_density: Float[Tensor, "N P B A"]) -> Float[Tensor, "*U B A"]:
+    def log_likelihood(self, log_density: Float[Tensor, "N P BA"]) -> Float[Tensor, "*U BA"]:
         """Return the log-likelihood of each pair of mean margins, of unknown and known images; 0 without clear images.
 
         Some clear images may be unknown: then their margins have two modes. In some label spaces clarity is off: where
@@ -66,25 +67,36 @@ class ClearImages(NamedTuple):
         """
         share = self.at_nodes / self.at_nodes.sum(-1, keepdim=True).clamp(min=1)
         fit = (share @ log_density.flatten(1)).unflatten(-1, log_density.shape[1:])
-        usual, odd = (self._log_posterior(fit, deviation) for deviation in (MEAN_DEVIATION, ODD_DEVIATION))
-        either = torch.logaddexp(usual + math.log1p(-ODD_SHARE), odd + math.log(ODD_SHARE))
-        return torch.where(self.number[..., None, None] > 0, either, 0.0)
-
-    def _log_posterior(self, fit: Float[Tensor, "*U P B A"], deviation: float) -> Float[Tensor, "*U B A"]:
-        variance = (deviation**2 + MARGIN_DEVIATION**2 / self.number.clamp(min=1))[..., None, None]
-        prior = torch.tensor(list(PURITY.values()), dtype=fit.dtype, device=fit.device).log()[:, None, None]
+        table = _tables(fit.device)
+        variance = table.variance + MARGIN_DEVIATION**2 / self.number.clamp(min=1)[..., None, None]  # usual, odd
         worth = MARGIN_DEVIATION**2 / variance  # independent images whose mean deviates as much
-        pairs = (worth[..., None, :, :] * fit + prior).logsumexp(-3)
-        return pairs - pairs.amax((-2, -1), keepdim=True) - variance.log() / 2
+        pairs = (worth[..., None] * fit.unsqueeze(-3) + table.log_purity).logsumexp(-2)
+        pairs += table.log_share - variance.log() / 2 - pairs.amax(-1, keepdim=True)
+        return torch.where(self.number[..., None] > 0, pairs.logsumexp(-2), 0.0)
 
 
-def log_density(unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]) -> Float[Tensor, "N P B A"]:
-    """Return the log density of the margins of clear images at a clarity of 0, at each node, for each purity."""
+class _Tables(NamedTuple):
+    """Constants, in the shapes in which they are used."""
+
+    variance: Float[Tensor, "2 1"]  # of the mean that clear images tell, where clarity is as usual and where it is off
+    log_share: Float[Tensor, "2 1"]  # of the label spaces of both kinds
+    log_purity: Float[Tensor, "P 1"]
+
+
+@cache
+def _tables(device: torch.device) -> _Tables:
+    columns = (MEAN_DEVIATION**2, ODD_DEVIATION**2), (1 - ODD_SHARE, ODD_SHARE), tuple(PURITY.values())
+    variance, share, purity = (torch.tensor(one, dtype=torch.float64, device=device)[:, None] for one in columns)
+    return _Tables(variance, share.log(), purity.log())
+
+
+def log_density(unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]) -> Float[Tensor, "N P BA"]:
+    """Return the log density of margins of clear images at a clarity of 0, at each node, by purity and two means."""
     node = torch.from_numpy(AT_NODES).to(known_mean)[:, None]
     known = _normal(node - known_mean, MARGIN_DEVIATION)[:, None, None, :]
     unknown = _normal(node - unknown_mean - UNKNOWN_ABOVE, MARGIN_DEVIATION)[:, None, :, None]
     purity = torch.tensor(list(PURITY)).to(known_mean)[None, :, None, None]
-    return (purity * known + (1 - purity) * unknown + OUTLIER).log()
+    return (purity * known + (1 - purity) * unknown + OUTLIER).log().flatten(2)
 
 
 def _normal(off: Tensor, deviation: float) -> Tensor:

@@ -10,26 +10,26 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
 from unseen.threshold.clear import log_density as log_density_of_clear
+from unseen.threshold.correction import OUTLIER, corrected, probability_after
 from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, used_nodes
 
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
-OUTLIER = 1e-4  # mass that no hypothesis explains, so that one odd margin rules nothing out
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
 NORMAL, RIGHT, LEFT = range(3)  # shapes of the margins of known images: none, or the side of their tail
 RIGHT_BELOW, LEFT_ABOVE, SHAPE_WIDTH = 9.0, 12.0, 2.0  # mean margins of known images that make a tail likely
 LEFT_SHARE = 0.3  # of the streams with high margins: a tail to the left grows where the same images come again
 LEFT_DEVIATION = 1.3  # deviation of margins with a tail to the left, in deviations of the others
 RARE = 0.02  # a shape that is less likely than this at some mean is not tried there
-LEAST_PROBABILITY = 0.08  # an image that is known with less than this is called unknown, whatever recall is wanted
+LEAST_PROBABILITY = 0.1  # an image that is known with less than this is called unknown, whatever recall is wanted
 TELLING = 32.0  # clear images after which that rule counts half where it loses more than twice as many as wanted
-SHARE_ROUNDS, SHARE_SAMPLES = 15, 2.0  # steps of the estimate of the share, and images of each kind it starts from
+# Streams differ more than hypotheses do: what 95 % of their weight says of the recall holds in nine streams of ten.
+INTERVAL_TAILS = (0.025, 0.975)
 EULER = 0.5772156649015329  # mean of a standard Gumbel
 
 
@@ -56,7 +56,8 @@ def _linear(first: float, step: float, count: int) -> tuple[float, ...]:
 UNKNOWN_MEAN = Prior(-2.0, 2.5, _linear(-20, 2, 11))
 UNKNOWN_DEVIATION = Prior(3.6, 0.35, (1.5, 2.5, 4.0, 6.0), of_log=True)
 KNOWN_MEAN = Prior(9.0, 4.0, _linear(2, 1.5, 17))
-KNOWN_DEVIATION = Prior(5.2, 0.15, (4.2, 5.1, 6.1), of_log=True)
+KNOWN_DEVIATION = Prior(5.8, 0.15, (4.65, 5.7, 6.85), of_log=True)  # at the mean of KNOWN_MEAN
+DEVIATION_GROWTH = 0.01  # of the logarithm of that deviation, with each nat of the mean
 UNKNOWN = len(UNKNOWN_MEAN.values) * len(UNKNOWN_DEVIATION.values)  # distributions of unknown images
 
 
@@ -101,13 +102,15 @@ class ExpectedMixture(NamedTuple):
 
     known: Float[Tensor, "*U N"]  # probability of each cell
     unknown: Float[Tensor, "*U N"]
+    weight: Float[Tensor, "*U A"]  # of each distribution of known images
 
 
 class MixtureFit(NamedTuple):
-    """What follows from margins: a threshold and, at each node, the probability that an image there is known."""
+    """What follows from margins."""
 
     threshold: Float[Tensor, "*U"]
-    probability: Float[Tensor, "*U N"]
+    probability: Float[Tensor, "*U N"]  # that an image at each node is known
+    recall: Float[Tensor, "*U 2"]  # the lowest and the highest share of known images that the threshold may keep
 
 
 def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -130,6 +133,7 @@ def hypotheses() -> Hypotheses:
     values = [torch.tensor(prior.values, dtype=torch.float64) for prior in priors]
     unknown_mean, unknown_deviation, known_mean, known_deviation = _every_choice(values)
     log_prior = torch.stack(_every_choice([prior.log_weights for prior in priors])).sum(0)
+    known_deviation = known_deviation * torch.exp(DEVIATION_GROWTH * (known_mean - KNOWN_MEAN.mean))
     of_shape = shape_prior(known_mean)
     row, shape = (of_shape.T > RARE).nonzero(as_tuple=True)
     deviation = torch.where(shape == LEFT, LEFT_DEVIATION * known_deviation[row], known_deviation[row])
@@ -166,11 +170,15 @@ def cells() -> Cells:
 
 
 @cache
-def log_density() -> Float[Tensor, "N SH"]:
-    """Return the log probability of every cell under every hypothesis and share of known images."""
-    known, unknown = cells()
-    mixed = [(share * known + (1 - share) * unknown + OUTLIER / NODES).log().float() for share in KNOWN_SHARES]
-    return torch.cat(mixed, dim=1)
+def log_density() -> Float[Tensor, "S H N"]:
+    """Return the log probability of every cell under every share of known images and hypothesis, less the largest.
+
+    What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum.
+    """
+    known, unknown = (side.T for side in cells())
+    mixed = torch.stack([share * known + (1 - share) * unknown for share in KNOWN_SHARES])
+    found = mixed.add_(OUTLIER / NODES).log_()
+    return found.sub_(found.amax((0, 1))).float()
 
 
 @cache
@@ -181,63 +189,43 @@ def on_device(device: torch.device, make: Callable[..., Any], *arguments: float)
 
 
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
-    """Return the probability of each hypothesis and share of known images, after margins counted at the nodes."""
-    weighted = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
-    used, density = used_nodes(at_nodes), on_device(at_nodes.device, log_density)
-    fit = (weighted[..., used].float() @ density[used]).unflatten(-1, (len(KNOWN_SHARES), -1))
-    prior = on_device(at_nodes.device, hypotheses).log_prior.unflatten(0, (UNKNOWN, -1)) + clear_fit(clear)
-    fit += prior.flatten(-2).float().unsqueeze(-2)
-    return fit.flatten(-2).softmax(-1).view_as(fit)
+    """Return the probability of each share of known images and hypothesis, after margins counted at the nodes."""
+    rows, used, density = at_nodes.view(-1, NODES), used_nodes(at_nodes), on_device(at_nodes.device, log_density)
+    weighted = rows[:, used] * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + rows.sum(-1, keepdim=True)))
+    # hypotheses in rows, shares in a batch: other orders take MKL up to three times as long, for one row or for a few
+    fit = torch.bmm(density[..., used], weighted.float().T.expand(len(density), -1, -1)).permute(2, 0, 1)
+    prior = (on_device(at_nodes.device, hypotheses).log_prior + clear_fit(clear)).float().unsqueeze(-2)
+    weight = torch.add(fit, prior, out=torch.empty_like(fit, memory_format=torch.contiguous_format))
+    return weight.flatten(-2).softmax(-1).view(*at_nodes.shape[:-1], *fit.shape[1:])
 
 
 @cache
-def clear_log_density() -> Float[Tensor, "N P B A"]:
+def clear_log_density() -> Float[Tensor, "N P BA"]:
     """Return the log density of clear images at each node, for each purity and each two means that are tried."""
     tried = (torch.tensor(prior.values, dtype=torch.float64) for prior in (UNKNOWN_MEAN, KNOWN_MEAN))
     return log_density_of_clear(*tried)
 
 
-def clear_fit(clear: ClearImages) -> Float[Tensor, "*U B A"]:
-    """Return how well each distribution of unknown images with each of known ones fits the clear images."""
+@cache
+def mean_pairs() -> Int[Tensor, " H"]:
+    """Return which two means each hypothesis has, as columns of `clear_log_density`."""
+    known = torch.tensor(KNOWN_MEAN.values, dtype=torch.float64)
+    unknown = torch.arange(len(UNKNOWN_MEAN.values)).repeat_interleave(len(UNKNOWN_DEVIATION.values))
+    return (len(known) * unknown[:, None] + torch.searchsorted(known, sides().known_mean)).flatten()
+
+
+def clear_fit(clear: ClearImages) -> Float[Tensor, "*U H"]:
+    """Return how well each hypothesis fits the clear images."""
     device = clear.number.device
     fit = clear.log_likelihood(on_device(device, clear_log_density))
-    known = torch.tensor(KNOWN_MEAN.values, dtype=torch.float64, device=device)
-    place = torch.searchsorted(known, on_device(device, sides).known_mean)
-    return fit.repeat_interleave(len(UNKNOWN_DEVIATION.values), -2)[..., place]
-
-
-def known_share(recent: Float[Tensor, "*U N"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U 1"]:
-    """Return the share of known images among recent margins, given where both kinds lie (expectation maximisation)."""
-    at_nodes, ratios, share = recent.numpy(), ratio.numpy(), np.full((*recent.shape[:-1], 1), 0.5)
-    count = at_nodes.sum(-1, keepdims=True) + 2 * SHARE_SAMPLES
-    for _ in range(SHARE_ROUNDS):
-        share = ((at_nodes * probability_of(share, ratios)).sum(-1, keepdims=True) + SHARE_SAMPLES) / count
-    return torch.from_numpy(share)
-
-
-def probability_of(share: Any, ratio: Any) -> Any:
-    """Return the probability [*U, N] that an image at each node is known, given shares [*U, 1]; arrays or tensors."""
-    odds = share * ratio
-    return odds / (odds + (1 - share))
-
-
-def likelihood_ratio(known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"]) -> Float[Tensor, "*U N"]:
-    """Return how much more likely a known image is at each node than an unknown one; never less at a higher margin.
-
-    Both tails say little: below the peak of the known images the ratio only falls, above it only rises.
-    """
-    plain = known / (unknown + OUTLIER / NODES)
-    beyond = torch.arange(NODES) - known.argmax(-1, keepdim=True)  # nodes beyond the peak
-    falling = plain.masked_fill(beyond > 0, torch.inf).flip(-1).cummin(-1).values.flip(-1)
-    rising = plain.masked_fill(beyond < 0, -torch.inf).cummax(-1).values
-    return torch.where(beyond < 0, falling, rising)
+    return fit.index_select(-1, on_device(device, mean_pairs))
 
 
 def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMixture:
     """Return the mean over all hypotheses, in host memory."""
     weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
-    tried = on_device(at_nodes.device, sides)
-    return ExpectedMixture((weight.sum(-2) @ tried.known.T).cpu(), (weight.sum(-1) @ tried.unknown.T).cpu())
+    tried, of_known, of_unknown = on_device(at_nodes.device, sides), weight.sum(-2), weight.sum(-1)
+    return ExpectedMixture((of_known @ tried.known.T).cpu(), (of_unknown @ tried.unknown.T).cpu(), of_known.cpu())
 
 
 def margin_reached(known: Float[Tensor, "*U N"], recall: float) -> Float[Tensor, "*U"]:
@@ -248,10 +236,31 @@ def margin_reached(known: Float[Tensor, "*U N"], recall: float) -> Float[Tensor,
     return (LOWEST + STEP * (cell - 0.5 + within.clamp(max=1))).squeeze(-1)
 
 
+def recall_interval(threshold: Float[Tensor, "*U"], weight: Float[Tensor, "*U A"]) -> Float[Tensor, "*U 2"]:
+    """Return the lowest and the highest share of known images that a threshold may keep.
+
+    Each distribution of known images says one share; those with the least weight at both ends are left out.
+    """
+    node = ((threshold - LOWEST) / STEP).clamp(0, NODES - 1 - 1e-9)
+    left, part = node.long(), (node - node.floor()).unsqueeze(-1)
+    kept = kept_from_nodes()
+    share, order = ((1 - part) * kept[left] + part * kept[left + 1]).sort(-1)
+    total = weight.gather(-1, order).cumsum(-1)
+    ends = torch.searchsorted(total, total[..., -1:] * total.new_tensor(INTERVAL_TAILS))
+    return share.gather(-1, ends.clamp(max=share.shape[-1] - 1))
+
+
+@cache
+def kept_from_nodes() -> Float[Tensor, "N A"]:
+    """Return the share of known images that a threshold at each node keeps, for each of their distributions."""
+    known = sides().known
+    return 1 - known.cumsum(0) + known / 2
+
+
 def fit_mixture(
     at_nodes: Float[Tensor, "*U N"], recent: Float[Tensor, "*U N"], recall: float, clear: ClearImages | None = None
 ) -> MixtureFit:
-    """Return threshold and probabilities after margins counted at the nodes, recent ones, and clear images among them.
+    """Return what follows from margins counted at the nodes, recent ones, and clear images among them.
 
     The threshold is the margin that a share `recall` of the known images should reach, whatever hypothesis is true, but
     not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
@@ -261,11 +270,13 @@ def fit_mixture(
     is; `recent` and the result are in host memory.
     """
     clear = (clear or ClearImages.none()).to(at_nodes.device)
-    known, unknown = expected(at_nodes, clear)
+    mixture = expected(at_nodes, clear)
+    known, ratio = corrected(mixture.known, mixture.unknown, at_nodes.cpu())
     reached, highest = (margin_reached(known, share) for share in (recall, max(2 * recall - 1, 0.0)))
-    ratio = likelihood_ratio(known, unknown)
-    probability = probability_of(known_share(recent, ratio), ratio)
+    probability = probability_after(recent, ratio)
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
     trusted = (clear.number / (clear.number + TELLING)).cpu()
     likely -= trusted * (likely - highest).clamp(min=0)
-    return MixtureFit(torch.where(at_nodes.cpu().any(-1), torch.maximum(reached, likely), reached), probability)
+    threshold = torch.where(at_nodes.cpu().any(-1), torch.maximum(reached, likely), reached)
+    uncorrected = threshold - reached + margin_reached(mixture.known, recall)
+    return MixtureFit(threshold, probability, recall_interval(uncorrected, mixture.weight))

@@ -50,7 +50,15 @@ def interpolate_few(table: Float[Tensor, " N"], margins: Array) -> Array:
     return np.interp(margins, AT_NODES, table.numpy())
 
 
+def interpolate_rows(tables: Float[Tensor, "R N"], margins: Float[Tensor, " n"], row: Array) -> Float[Tensor, " n"]:
+    """Return what `interpolate` does, of another table for each margin: the one in `row`."""
+    values, at_rows = margins.double().numpy().clip(LOWEST, HIGHEST), tables.numpy()
+    left = ((values - LOWEST) / STEP).astype(np.int64).clip(max=NODES - 2)
+    at_left, at_right = at_rows[row, left], at_rows[row, left + 1]
+    return torch.from_numpy((at_right - at_left) / STEP * (values - AT_NODES[left]) + at_left)
+
+
 def used_nodes(at_nodes: Float[Tensor, "*U N"]) -> slice:
     """Return the range of nodes with a margin: only these rows of the hypotheses are read."""
-    found = at_nodes.reshape(-1, NODES).any(0).nonzero().flatten().tolist() or [0]
+    found = np.flatnonzero(at_nodes.cpu().view(-1, NODES).numpy().any(0)).tolist() or [0]
     return slice(found[0], found[-1] + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -15,20 +16,30 @@ from unseen.detectors.pooled.distinction import (
     HALF_EXAMPLES,
     HALF_STREAM,
     NAMING,
+    NAMING_START,
     PLAIN,
     SHRINKAGE,
     SPECIFIC,
     TEXT_SAMPLES,
     Distinction,
+    coverage,
     looks,
 )
-from unseen.detectors.pooled.names import TEXT_SHARE
+from unseen.detectors.pooled.names import TEXT_SHARE, NameSums
 from unseen.detectors.pooled.sides import SideSums
 from unseen.labels import Examples, LabelSpace
 
 LABELS = space(4, 30, 12)
 EXAMPLES = Examples(unit(9, 12, seed=4).double(), torch.tensor([0, 0, 0, 1, 1, 2, 2, 3, 3]))
 TAUGHT = replace(LABELS, examples=EXAMPLES)
+
+
+ORIGIN = unit(1, 12, seed=6)[0] / 2
+CLAIMED = NameSums(torch.tensor([3.0, 0.0, 8.5, 40.0]).double(), 5 * unit(4, 12, seed=7).double())
+
+
+def distinction(sides: SideSums, labels: LabelSpace) -> Distinction:
+    return Distinction.of(sides, CLAIMED, ORIGIN, labels)
 
 
 def stream_sides(count: int = 400) -> SideSums:
@@ -56,7 +67,7 @@ def added_by_hand(z: Tensor, name: int, sides: SideSums, labels: LabelSpace, kep
 
 def test_the_score_gains_specific_and_loses_plain_likeness_less_the_mean_of_examples_left_out() -> None:
     sides, z = stream_sides(), unit(5, 12, seed=9).double()
-    found = Distinction.of(sides, TAUGHT)
+    found = distinction(sides, TAUGHT)
     effective = 4 / (1 / sides.weight).sum()
     weight = float(effective / (effective + HALF_STREAM)) * 9 / (9 + HALF_EXAMPLES)
     level = []
@@ -71,18 +82,39 @@ def test_the_score_gains_specific_and_loses_plain_likeness_less_the_mean_of_exam
             added = found.score.at(image.float().unsqueeze(0).to(found.score.rows), torch.tensor([[name]]))
             expected = weight * (SPECIFIC * specific - PLAIN * plain - sum(level) / 9)
             assert_close(float(added), expected, rtol=1e-3, atol=1e-3)
-            naming = found.naming.at(image.unsqueeze(0).to(found.naming.rows), torch.tensor([[name]]))
-            assert_close(float(naming), weight * NAMING * 2 / (2 + TEXT_SAMPLES) * specific, rtol=1e-3, atol=1e-3)
 
 
-def test_names_are_not_named_by_examples_where_one_has_none() -> None:
-    labels = replace(LABELS, examples=EXAMPLES[EXAMPLES.label < 3])
-    found = Distinction.of(stream_sides(), labels)
+def test_a_discriminant_takes_the_place_of_looks_where_an_image_is_named() -> None:
+    found = distinction(stream_sides(), TAUGHT).naming
+    residuals = [EXAMPLES.z[i] - EXAMPLES.z[EXAMPLES.label == EXAMPLES.label[i]].mean(0) for i in range(9)]
+    variation = sum(torch.outer(one, one) for one in residuals) / (9 - 4)
+    shrunk = 0.3 * variation + 0.7 * variation.diagonal().mean() * torch.eye(12)
+    for name in range(4):
+        start = ORIGIN + TEXT_SHARE * LABELS.id_anchors[name]
+        total, images = CLAIMED.total[name], CLAIMED.images[name]
+        look = (total + NAMING_START * start) / (images + NAMING_START)
+        mean = (total + start) / (images + 1)
+        for z in unit(5, 12, seed=9).double():
+            discriminant = torch.linalg.solve(shrunk.double(), look) @ (z - look / 2)
+            plain = 40 * images / (images + 32) * ((z - mean / 2) @ mean - (z - start / 2) @ start)
+            got = found.at(z.unsqueeze(0), torch.tensor([[name]]))
+            assert_close(float(got), float(2 / 3 * (NAMING * discriminant - plain)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("few", [EXAMPLES[EXAMPLES.label < 3], EXAMPLES[EXAMPLES.place == 0]])
+def test_names_are_not_named_by_examples_where_one_has_fewer_than_two(few: Examples) -> None:
+    found = distinction(stream_sides(), replace(LABELS, examples=few))
     assert not bool(found.naming.rows.any())
     assert bool(found.score.rows.any())
 
 
+def test_examples_of_few_names_count_little_for_all_of_them() -> None:
+    assert coverage(EXAMPLES, 4) == 1
+    assert coverage(EXAMPLES, 8) == 4 / (4 + 4 / 4)
+    assert coverage(EXAMPLES, 400) < 0.05
+
+
 def test_a_state_without_examples_has_no_rows_and_one_with_them_starts_at_zero() -> None:
     assert len(PooledEvidence(LABELS).start().fitted.distinction.score.rows) == 0
-    assert len(Distinction.of(stream_sides(), LABELS).score.rows) == 0
+    assert len(distinction(stream_sides(), LABELS).score.rows) == 0
     assert not bool(PooledEvidence(TAUGHT).start().fitted.distinction.score.rows.any())

@@ -73,14 +73,19 @@ def test_the_first_image_is_no_more_known_than_the_same_image_later(monkeypatch:
     assert abs(float(before - after)) < 5
 
 
-def test_clarity_is_measured_against_the_examples_and_not_told_where_they_are_too_few() -> None:
+def test_clarity_is_measured_against_spared_or_all_examples_and_against_the_text_where_they_are_too_few() -> None:
     whole, few = (PooledEvidence(replace(LABELS, examples=one)) for one in (EXAMPLES, EXAMPLES[torch.arange(16) < 7]))
     known, negative = (EXAMPLES.z.double() @ rows.double().T for rows in (LABELS.id_anchors, LABELS.ood_anchors))
     peak = (known.amax(1) - negative.mean(1)) / negative.std(1, correction=0)
     assert whole.label_statistics.typical_peak == pytest.approx(float(peak.mean()), rel=1e-5)
     clarity = [one.score(one.start(), EXAMPLES.z).clarity for one in (whole, few)]
     assert float(clarity[0].mean()) == pytest.approx(0, abs=1e-4)
-    assert bool((clarity[1] == -torch.inf).all())
+    assert few.label_statistics == PooledEvidence(LABELS).label_statistics
+    spared = PooledEvidence(replace(LABELS, examples=few.labels.examples, spared=EXAMPLES))
+    assert spared.label_statistics == few.label_statistics  # too few teach
+    other = replace(EXAMPLES, z=EXAMPLES.z.flip(0)[:9], label=EXAMPLES.label[:9])
+    sparing = PooledEvidence(replace(LABELS, examples=EXAMPLES, spared=other)).label_statistics
+    assert sparing.typical_peak == pytest.approx(float(peak.flip(0)[:9].mean()), rel=1e-5)
 
 
 def test_margins_are_in_units_of_the_deviation_that_examples_show() -> None:

@@ -10,8 +10,7 @@ from helpers.streams import cone, two_clouds, unit
 from unseen import Session, checkpoint
 from unseen.bench.synthetic import label_space, stream
 from unseen.detectors import PooledEvidence, Reading
-from unseen.detectors.pooled.detector import BASELINE_SAMPLES
-from unseen.detectors.pooled.state import LATEST
+from unseen.detectors.pooled.state import BASELINE_SAMPLES, LATEST
 from unseen.detectors.state import flatten
 from unseen.labels import Examples
 

@@ -7,8 +7,7 @@ import torch
 
 from helpers.streams import space
 from unseen.detectors import PooledEvidence
-from unseen.detectors.pooled.learning import Learning
-from unseen.detectors.pooled.repeats import FEATURES, SLOTS, STEP, LearnedImages, digests
+from unseen.detectors.pooled.repeats import FEATURES, SLOTS, STEP, Digests, LearnedImages, digests, new_images
 from unseen.detectors.pooled.state import PooledState
 from unseen.detectors.state import flatten
 
@@ -60,9 +59,6 @@ def test_repeats_are_found_in_the_memory_and_within_a_batch():
     memory = LearnedImages.none().with_images(digests(z[:3]))
     asked = digests(z[[4, 1, 5, 4, 6]])
     assert memory.are_new(asked).tolist() == [True, False, True, False, True]
-    assert not memory.are_all_new(asked)
-    assert memory.are_all_new(digests(z[3:]))
-    assert not memory.are_all_new(digests(z[[3, 3]]))
 
 
 def test_a_repeated_stream_teaches_once_and_is_judged_twice(detector):
@@ -73,16 +69,6 @@ def test_a_repeated_stream_teaches_once_and_is_judged_twice(detector):
     once, twice = once.updated(detector.labels), twice.updated(detector.labels)
     assert int(twice.seen) == 2 * len(z)
     assert not differing(once, twice)
-
-
-def test_a_call_of_new_images_only_is_told_from_one_that_repeats_a_pending_image(detector):
-    z = images_with_slots_of_their_own(600)
-    _, state = detector.observe(detector.start(), z[:299])
-    learning = Learning(state, detector.labels)
-    assert 0 < learning.waiting < 299
-    assert learning.are_all_new(z[299:])
-    assert not learning.are_all_new(z[298:])  # pending
-    assert not learning.are_all_new(z[[0, 300]])  # learned
 
 
 def test_one_by_one_teaches_the_same(detector):
@@ -106,3 +92,18 @@ def test_a_slot_keeps_the_later_image():
     assert (
         0.1 < memory.are_new(digests(z[:20_000])).double().mean() < 0.5
     )  # another may have the place of an earlier one
+
+
+def test_new_images_of_many_updates_are_those_of_one_update_after_another():
+    generator = torch.Generator().manual_seed(0)
+    slot, tag = torch.randint(7, (400,), generator=generator), torch.randint(1, 4, (400,), generator=generator).int()
+    found, sizes = Digests(slot, tag), [1, 2, 40, 100, 57]
+    index = torch.stack([torch.randperm(400, generator=generator)[:200] for _ in range(3)])
+    memories = [LearnedImages(torch.randint(0, 4, (SLOTS,), generator=generator).int()) for _ in index]
+    is_new, after = new_images(torch.stack([memory.tags for memory in memories]), found, index, sizes)
+    for order, memory, new, tags in zip(index, memories, is_new, after, strict=True):
+        for rows, expected in zip(order.split(sizes), new.split(sizes), strict=True):
+            part = Digests(slot[rows], tag[rows])
+            assert memory.are_new(part).tolist() == expected.tolist()
+            memory = memory.with_images(part)
+        assert torch.equal(memory.tags, tags)

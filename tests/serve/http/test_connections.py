@@ -300,3 +300,13 @@ def slowest_burst(server, count: int) -> float:
         started = time.perf_counter()
         assert httpx.get(f"{server.url}/healthz", timeout=30).status_code == 200
         return time.perf_counter() - started
+
+
+def test_a_handshake_that_announces_a_body_is_refused_and_not_waited_for(server):
+    head = "GET /v1/streams/a/observe HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    head += "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\ncontent-length: 5\r\n\r\n"
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(head.encode())
+        answer = connection.makefile("rb").read()  # until it is closed
+    assert answer.startswith(b"HTTP/1.1 400 ")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from helpers.service import Server
 from helpers.streams import space, stream
-from unseen import Session
+from unseen import LabelSpace, Session
 from unseen.cli import app, options
 from unseen.errors import ServiceError, SettingError
 from unseen.serve.http.app import create_app
@@ -128,6 +128,35 @@ def test_a_state_that_is_being_downloaded_outlives_its_stream(tmp_path, monkeypa
     assert answer.status_code == 200
     assert Session.load(answer.content, LABELS).snapshot.tally.seen == 0
     assert not list((tmp_path / "data" / "streams").iterdir())
+
+
+def test_a_label_space_that_is_being_downloaded_outlives_its_stream_and_leaves_nothing(tmp_path, monkeypatch):
+    app = create_app(Service(Settings(tmp_path / "data", encoder=None)))
+    store, run_chore = app.state.service.store, Service.run_chore
+
+    async def delete_before(service, owner, work):
+        store.delete(next(iter(store.entries.values())))
+        return await run_chore(service, owner, work)
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        id = store.create(LABELS, StreamConfig("", "", "*", "online")).config.id
+        monkeypatch.setattr(Service, "run_chore", delete_before)
+        answer = client.get(f"/v1/streams/{id}/space")
+    assert answer.status_code == 200
+    (tmp_path / "space").write_bytes(answer.content)
+    assert LabelSpace.load(tmp_path / "space").fingerprint == LABELS.fingerprint
+    assert not list((tmp_path / "data" / "streams").iterdir())
+
+
+def test_names_of_before_an_edit_are_gone_with_their_stream(tmp_path):
+    store = Service(Settings(tmp_path / "data", encoder=None)).store
+    entry = store.create(LABELS, StreamConfig("", "", "*", "online"))
+    spaces = entry.opened.spaces
+    store.delete(entry)
+    with pytest.raises(ServiceError, match="deleted") as caught:
+        spaces.names("0123456789abcdef")
+    assert caught.value.status == 404
+    store.close()
 
 
 def test_what_is_written_to_a_caller_that_has_gone_is_dropped():

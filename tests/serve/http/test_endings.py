@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -12,17 +13,20 @@ from functools import partial
 import httpx
 import pytest
 import torch
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from helpers.service import Server
 from helpers.streams import space, stream
 from unseen.serve.client import Client
-from unseen.serve.http import events
+from unseen.serve.http import events, routes, views
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.store import StreamEntry
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 4)
@@ -126,6 +130,41 @@ def test_events_resume_after_the_last_one_and_say_what_is_missed(keyed):
     assert next(late)["verdicts"][0]["seq"] == 2048 + 64 + 9 - 2048
 
 
+async def first_told(service: Service, entry: StreamEntry, after: int) -> str:
+    """Return the id of the first event of a listener with Last-Event-ID, while four more samples are observed."""
+    headers = [(b"last-event-id", str(after).encode())]
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "", "headers": headers}
+    answer = await routes.events(service, entry, Request(scope))
+    assert isinstance(answer, StreamingResponse)
+    messages = aiter(answer.body_iterator)
+    await anext(messages)
+    first = asyncio.ensure_future(anext(messages))
+    await asyncio.sleep(0.05)
+    await service.observe(entry, sample_batch(LABELS, Z))
+    return re.findall("^id: (.*)", str(await asyncio.wait_for(first, 10)), re.MULTILINE)[0]
+
+
+def test_a_listener_that_heard_of_samples_that_are_not_there_hears_what_comes(tmp_path, monkeypatch):
+    threads: list[str] = []
+    past = views.past_events
+    monkeypatch.setattr(
+        views, "past_events", lambda *given: (threads.append(threading.current_thread().name), past(*given))[1]
+    )
+
+    async def check() -> list[str]:
+        service = Service(Settings(tmp_path, encoder=None))
+        entry = service.store.create(LABELS, StreamConfig("", "", "*", "mcm"))
+        await service.observe(entry, sample_batch(LABELS, Z))
+        found = [await first_told(service, entry, after) for after in (1_000, 2**70, 11, 13, -7)]
+        service.events.close()
+        await service.close()
+        return found
+
+    # ahead of samples 3 and 7, at 11; between 12 and 15; before all of 0 to 19
+    assert asyncio.run(check()) == ["7", "11", "15", "15", "19"]
+    assert {name.split("_")[0] for name in threads} == {"chores"}  # not the loop, which everyone shares
+
+
 def test_a_broken_event_stream_is_made_again_by_the_client(tmp_path):
     LABELS.save(tmp_path / "space")
     server = Server(tmp_path / "data").ready()
@@ -146,7 +185,7 @@ def test_a_slow_listener_falls_behind_by_so_many_bytes_and_is_told_what_it_misse
 
     async def check() -> list[str]:
         hub = EventHub(1)
-        messages = hub.listen("s", after=-1, past=lambda after: ())
+        messages = hub.listen("s", after=-1)
         seen = [await anext(messages)]
         waiting = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0)

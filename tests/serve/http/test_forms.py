@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 
 import httpx
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from helpers.streams import space
 from unseen.errors import ServiceError
-from unseen.serve.http import bodies, sockets
+from unseen.serve.http import bodies, forms, sockets
 from unseen.serve.http.app import create_app
 from unseen.serve.http.forms import HEADER, UploadedFile, parse_form
 from unseen.serve.http.service import Service
@@ -65,6 +68,31 @@ def test_too_many_files_are_refused():
     assert (caught.value.status, caught.value.code) == (413, "batch")
 
 
+@given(
+    name=st.binary(min_size=1, max_size=20),
+    filename=st.binary(max_size=20),
+    rest=st.sampled_from([b"", b"\r\nContent-Type: image/png", b"\r\ncontent-length: 3", b"; filename*=UTF-8''b"]),
+)
+@example(name=b"images", filename=b"a.jpg", rest=b"")
+@example(name=b"images", filename=b"a\\b.jpg", rest=b"\r\nContent-Type: image/png")
+def test_the_usual_header_of_a_file_is_read_as_any_other(name, filename, rest):
+    header = b'\r\nContent-Disposition: form-data; name="' + name + b'"; filename="' + filename + b'"' + rest
+    read = forms._disposition(header)
+    general = header.replace(b"form-data; ", b"form-data;  ", 1)  # not as clients write it
+    assert forms.USUAL.fullmatch(general) is None
+    assert read == forms._disposition(general)
+
+
+def test_base64_of_several_parts_is_read_and_padding_inside_it_is_not():
+    data = bytes(range(256)) * 300
+    code = base64.b64encode(data).decode()
+    assert len(code) > bodies.PART
+    assert bodies._from_base64("it", code) == data
+    for bad in (code[:99] + "*" + code[100:], code[: bodies.PART - 4] + "MQ==" + code, code + "a"):
+        with pytest.raises(ServiceError, match="base64"):
+            bodies._from_base64("it", bad)
+
+
 @pytest.fixture
 def opened(tmp_path):
     service = Service(Settings(tmp_path, encoder=None))
@@ -90,6 +118,14 @@ def test_a_form_is_parsed_away_from_the_loop(opened, monkeypatch):
     body = (PART + b"q\r\n") * 2000 + b"--x--\r\n"
     headers = {"content-type": MEDIA}
     assert client.post(f"{path}/score", content=body, headers=headers).status_code == 422
+    assert [name.split("_")[0] for name in threads] == ["parse"]
+
+
+def test_a_large_body_of_any_route_is_parsed_in_its_owner_s_turn(opened, monkeypatch):
+    client, path = opened
+    threads = noting_threads(monkeypatch, bodies, "parse_json")
+    body = {"name": "x" * bodies.AT_ONCE, "new": "y"}
+    assert client.post(f"{path}/rename", json=body).status_code in (409, 422)
     assert [name.split("_")[0] for name in threads] == ["parse"]
 
 

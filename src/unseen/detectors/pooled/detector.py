@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import FEW_SAMPLES, Detector, Reading, in_range, positive
+from unseen.detectors.base import FEW_SAMPLES, UNIT_TOLERANCE, Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule
 from unseen.detectors.pooled.carry import carried_sums
+from unseen.detectors.pooled.distinction import coverage
 from unseen.detectors.pooled.evidence import (
     TERMS,
     Evidence,
@@ -26,9 +27,10 @@ from unseen.detectors.pooled.evidence import (
     gap_shrinkage,
     typical_peak,
 )
-from unseen.detectors.pooled.example_statistics import measured_peak, measured_unit, some_examples
+from unseen.detectors.pooled.example_statistics import FEWEST, measured_peak, measured_unit, some_examples
 from unseen.detectors.pooled.few_samples import FewJudge
 from unseen.detectors.pooled.learning import Learning
+from unseen.detectors.pooled.lockstep import Formulas, Streams, StreamsByCount, Unsolved
 from unseen.detectors.pooled.names import (
     CLAIMED_BY_LOOK,
     NAMING_SAMPLES,
@@ -39,13 +41,18 @@ from unseen.detectors.pooled.names import (
     name_logits,
     top_names,
 )
-from unseen.detectors.pooled.replay import Replay, Unsolved
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import Claims, Fitted, PooledState, SampleBlock, SampleRows
+from unseen.detectors.pooled.state import (
+    BASELINE_SAMPLES,
+    Claims,
+    Fitted,
+    PooledState,
+    SampleBlock,
+    SampleRows,
+)
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 
-BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 BLOCKS = 8  # blocks of text logits between two copies of the sums
 
 
@@ -94,49 +101,107 @@ class PooledEvidence(Detector[PooledState]):
         """Score each sample with what was learned up to the last update, in arrival order."""
         if not z.shape[0]:
             return self.read(state, z), state
-        with self._replaying(z) as replay:
-            try:
-                return self._learned(state, z, replay)
-            except Unsolved:
-                return self._learned(state, z, None)
+        try:
+            with self._streams(1, z) as streams:
+                if streams:
+                    return self._in_lockstep(streams, [state], z, torch.arange(len(z))[None])[0]
+        except Unsolved:
+            pass
+        return self._learned(state, z)
 
-    def _learned(
-        self, state: PooledState, z: Float[Tensor, "T d"], replay: Replay | None
-    ) -> tuple[Reading, PooledState]:
+    def _learned(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         readings, learning = [], Learning(state, self.labels)
-        count, few = z.shape[0], 1 if replay else 0 if z.is_cuda else FEW_SAMPLES
+        count, few = z.shape[0], 0 if z.is_cuda else FEW_SAMPLES
         if count <= few and learning.seen >= BASELINE_SAMPLES:
-            judge, first = replay.single if replay else self._judge_few, learning.until_update
+            first = learning.until_update
             parts = (z,) if count <= first else (z[:first], z[first:])
-            readings = [learning.judged_few(part, judge) for part in parts]
+            readings = [learning.judged_few(part, self._judge_few) for part in parts]
             return Reading.joined(readings), learning.finish()
-        if replay and not learning.are_all_new(z):
-            replay = None  # a recorded graph learns every sample
         for part in z.split(super().block_for(z)):
             block, own = self._frozen(part)
             block, start = block._replace(base=self._running_baseline(learning, own)), 0
             while start < len(part):
                 rows = slice(start, start + learning.until_update)
-                readings.append(learning.judged(block.rows(rows), self._judge, replay))
+                readings.append(learning.judged(block.rows(rows), self._judge))
                 start = rows.stop
         return Reading.joined(readings), learning.finish()
 
-    @contextmanager
-    def _replaying(self, z: Tensor) -> Iterator[Replay | None]:
-        """Yield the recorded graphs where z is on a GPU and no other thread uses them, else None."""
-        replay = self._replay if self._may_replay(z) and self._replay.lock.acquire(blocking=False) else None
-        try:
-            yield replay
-        finally:
-            if replay:
-                replay.lock.release()
+    def observe(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
+        """Learn from `z` in arrival order; return the readings and the state after the last sample."""
+        return self._single(state, z) or super().observe(state, z)
 
-    def _may_replay(self, z: Tensor) -> bool:
-        return z.is_cuda and self.labels.examples is None  # distinction needs a factor, which no graph records
+    def _single(self, state: PooledState, z: Tensor) -> tuple[Reading, PooledState] | None:
+        """Return what `observe` does for one sample on a GPU that waits for an update; None for all others."""
+        like = self.labels.id_anchors
+        if not z.is_cuda or z.shape != (1, like.shape[1]) or z.dtype != like.dtype or z.device != like.device:
+            return None
+        learning = Learning(state, self.labels)
+        if learning.seen < BASELINE_SAMPLES or learning.until_update == 1:
+            return None
+        with self._streams(1, z) as streams:
+            if streams is None:
+                return None
+            reading, row, length = streams.single(state, z.detach())
+            learning.judged_few(z, lambda *_: (reading, row))
+            after = learning.finish()
+        return (reading, after) if abs(float(length) - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
+
+    def observe_many(
+        self, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
+    ) -> list[tuple[Reading, PooledState]]:
+        """Observe independent streams; on a GPU in lockstep those which have seen as many samples, as far as all go."""
+        alike = {(int(state.seen), int(state.pending.size)) for state in states}
+        common = min((len(order) for order in orders), default=0)
+        if not z.is_cuda or len(states) < 2 or len(alike) > 1 or not common:
+            return super().observe_many(states, z, orders)
+        z = self._checked(z)
+        try:
+            with self._streams(len(states), z) as streams:
+                if not streams:
+                    return super().observe_many(states, z, orders)
+                begun = self._in_lockstep(streams, states, z, torch.stack([order[:common] for order in orders]))
+        except Unsolved:
+            return super().observe_many(states, z, orders)
+        return [self._continued(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
+
+    def _continued(self, begun: Reading, state: PooledState, z: Float[Tensor, "n d"]) -> tuple[Reading, PooledState]:
+        """Return readings and those of the samples that follow."""
+        if not len(z):
+            return begun, state
+        rest, state = self.observe(state, z)
+        return Reading.joined([begun, rest]), state
+
+    def _in_lockstep(
+        self, streams: Streams, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Int[Tensor, "S T"]
+    ) -> list[tuple[Reading, PooledState]]:
+        """Return what `observe_many` does for streams that have seen as many samples, of which as many wait."""
+        size, latest = int(states[0].pending.size), [int(state.pending.latest_size) for state in states]
+        waiting = [state.pending.all(size, late).z for state, late in zip(states, latest, strict=True)] if size else []
+        before = torch.arange(size * len(waiting), device=z.device).view(len(states), size)
+        index = torch.cat([before, orders.view(len(states), -1).to(z.device) + before.numel()], dim=1)
+        reading, after = streams.observe(states, self._formulas.frozen(torch.cat([*waiting, z])), index)
+        return [(Reading(*(column[i] for column in reading)), state) for i, state in enumerate(after)]
+
+    @contextmanager
+    def _streams(self, count: int, z: Tensor) -> Iterator[Streams | None]:
+        """Yield what learns streams in lockstep where z is on a GPU and no other thread uses it, else None."""
+        streams = self._lockstep.get(count) if z.is_cuda and self._formulas.are_known else None
+        if streams is None or not streams.lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            yield streams
+        finally:
+            streams.lock.release()
 
     @cached_property
-    def _replay(self) -> Replay:
-        return Replay(lambda z: self._frozen(z)[0], self._judge, self.labels)
+    def _formulas(self) -> Formulas:
+        weights = self.tau, self.popularity, self.naming_popularity
+        return Formulas(self.labels, self.label_statistics, self.used_terms, *weights, self.baseline)
+
+    @cached_property
+    def _lockstep(self) -> StreamsByCount:
+        return StreamsByCount(self._formulas)
 
     @cached_property
     def _judge_few(self) -> FewJudge:
@@ -145,7 +210,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""
-        return super().block_for(z) * (1 if z.is_cuda else BLOCKS)
+        return super().block_for(z) * BLOCKS
 
     def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
         """Return what the frozen text says of samples, before they have a baseline."""
@@ -196,11 +261,14 @@ class PooledEvidence(Detector[PooledState]):
         labels = self.labels
         sizes = len(labels.names), len(labels.negatives)
         found = LabelStatistics(*sizes, gap_shrinkage(labels), 0.0)
-        if labels.examples is None:
+        if labels.examples is None or len(labels.examples) < FEWEST:  # too few to move names, or to show anything
             return found._replace(typical_peak=typical_peak(labels))
-        z = some_examples(labels.examples.z).to(labels.id_anchors)
+        # those that taught fit better than images of the stream do, the more so the more there are
+        shown_by = labels.spared if labels.spared and len(labels.spared) >= FEWEST else labels.examples
+        z = some_examples(shown_by.z).to(labels.id_anchors)
         shown = evidence(text_logits(labels, z, tau=self.tau), found, self.used_terms)
-        return found._replace(typical_peak=measured_peak(shown), unit=measured_unit(shown.value))
+        share = coverage(labels.examples, len(labels.names))
+        return found._replace(typical_peak=measured_peak(shown), unit=measured_unit(shown.value, share))
 
     @cached_property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:

@@ -9,6 +9,10 @@ likeness. With P the inverse of the variation, c the mean image, and mu where th
 
 The mean of the examples, each left out of its own name, is subtracted, so that margins of known images stay where they
 are while the stream shows its variation.
+
+Where an image is named, a discriminant takes the place of what the look of a name adds without examples: with W the
+inverse of the variation of examples about the mean of their name, and mu the mean of all that a name has claimed,
+z W mu - mu W mu / 2.
 """
 
 from __future__ import annotations
@@ -20,15 +24,27 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.pooled.names import TEXT_SHARE, chosen_products, chosen_rows, taken
+from unseen.detectors.pooled.names import (
+    NAME_SCALE,
+    NAMING_SAMPLES,
+    START_SAMPLES,
+    TEXT_SHARE,
+    NameSums,
+    chosen_products,
+    chosen_rows,
+    taken,
+)
 from unseen.detectors.pooled.sides import RIDGE, Regression, SideSums
 from unseen.labels import Examples, LabelSpace
 
 SPECIFIC, PLAIN = 120.0, 40.0  # nats per unit of likeness to the nearest name
-NAMING = 60.0  # nats per unit of specific likeness where an image is named, times what the fewest examples count
+NAMING = 0.05  # nats per nat of the discriminant, which takes all directions to be independent
+NAMING_START = 16.0  # images that the start of a name is worth in it
+HALF_NAMING = 1.0  # examples of the name with the fewest, two at least, with which it counts half
 SHRINKAGE = 0.5  # share of the variation that is taken to be the same in all directions
 TEXT_SAMPLES = 4.0  # examples that the text of a name is worth
 HALF_STREAM, HALF_EXAMPLES = 128.0, 16.0  # images of the stream, and examples, after which all of it counts half
+UNSHOWN = 0.25  # names with examples that would make up for one without
 MOST = 1024  # examples that are left out in turn
 TINY = 1e-12  # floor of a variance: every image is the same
 
@@ -59,27 +75,55 @@ class Distinction(NamedTuple):
         return cls(*(NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors))) for _ in range(2)))
 
     @classmethod
-    def of(cls, sides: SideSums, labels: LabelSpace) -> Distinction:
-        """Return what examples show in the variation of a stream, in which both sides count alike."""
+    def of(cls, sides: SideSums, known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace) -> Distinction:
+        """Return what examples show in the variation of a stream, in which both sides count alike.
+
+        `known` is what known names have claimed, `origin` where the mean text of all names would start.
+        """
         if labels.examples is None:
             return cls.none(labels)
         system, look = Regression.of(sides), looks(labels, labels.examples)
         precision, centre = inverse_variation(system).to(look), system.centre.to(look)
         weight = float(counted(system.effective, HALF_STREAM)) * counted(len(labels.examples), HALF_EXAMPLES)
+        weight *= coverage(labels.examples, len(look))
         rows = (look - centre) @ precision
         specific = NameRows(rows, ((look + centre) * rows).sum(1) / 2)
         plain = look - look.mean(0)
-        naming = NAMING * weight * counted(float(labels.examples.counts(len(look)).min()), TEXT_SAMPLES)
         level = left_out_level(specific, look, centre, precision, labels.examples)
         return cls(
             NameRows(weight * (SPECIFIC * rows - PLAIN * plain), weight * (SPECIFIC * specific.offset + level)),
-            NameRows(naming * rows, naming * specific.offset),
+            naming_rows(known, origin, labels, labels.examples),
         )
 
 
 def counted(number: Any, half: float) -> Any:
     """Return how much so many images count, from 0 to 1."""
     return number / (number + half)
+
+
+def coverage(examples: Examples, names: int) -> float:
+    """Return how much examples of some names count for all of them, from 0 to 1.
+
+    All of it is measured from where the mean example lies, which is off where most names have none.
+    """
+    shown = int((examples.counts(names) > 0).sum())
+    return counted(shown, UNSHOWN * (names - shown))
+
+
+def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace, examples: Examples) -> NameRows:
+    """Return a discriminant less what the look of a name adds without examples, as far as examples count."""
+    anchors, images = labels.id_anchors, known.images.unsqueeze(1)
+    fewest = int(examples.counts(len(anchors)).min())
+    if fewest < 2:  # one example shows no variation, and a name without would lose its images to the others
+        return NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors)))
+    start = torch.add(origin, anchors, alpha=TEXT_SHARE)
+    look = (known.total + NAMING_START * start) / (images + NAMING_START)
+    rows = look @ examples.inverse_variation.to(look)
+    mean = (known.total + START_SAMPLES * start) / (images + START_SAMPLES)
+    plain = NAME_SCALE * images / (images + NAMING_SAMPLES)
+    share = counted(fewest, HALF_NAMING)
+    offset = NAMING * rows * look - plain * (mean.square() - start.square())
+    return NameRows(share * (NAMING * rows - plain * (mean - start)), share * offset.sum(1) / 2)
 
 
 def inverse_variation(system: Regression) -> Float[Tensor, "d d"]:

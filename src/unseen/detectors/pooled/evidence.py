@@ -71,9 +71,7 @@ class Evidence(NamedTuple):
     @property
     def moments(self) -> LogitMoments:
         """Return the moments of an image related to no name, as far as each image shows them."""
-        known, negative = (RowMoments(*(part.double() for part in side)) for side in (self.known, self.negative))
-        mean, deviation = unrelated_normal(*known, self.peak.double(), self.labels.names)
-        return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
+        return unrelated_moments(self.known, self.negative, self.peak, self.labels.names)
 
     @property
     def clarity(self) -> Float[Tensor, " T"]:
@@ -182,6 +180,13 @@ def evidence_of(
     image = ImageStatistics(log_odds, peak - known.mean, moments)
     value = reduce(operator.add, (term.value(image, labels) for term in terms))
     return Evidence(value / labels.unit, peak, known, negative, labels)
+
+
+def unrelated_moments(known: RowMoments, negative: RowMoments, peak: Float[Tensor, " T"], names: int) -> LogitMoments:
+    """Return the moments of an image related to no name, as far as each image shows them, in float64."""
+    known, negative = (RowMoments(*(part.double() for part in side)) for side in (known, negative))
+    mean, deviation = unrelated_normal(*known, peak.double(), names)
+    return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
 
 
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:

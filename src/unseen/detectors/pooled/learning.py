@@ -10,8 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Reading
-from unseen.detectors.pooled.repeats import digests
-from unseen.detectors.pooled.replay import Judge, Replay
 from unseen.detectors.pooled.state import (
     LATEST,
     Fitted,
@@ -26,6 +24,7 @@ from unseen.detectors.pooled.state import (
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
+Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
 FewSamplesJudge = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
 
 
@@ -34,27 +33,17 @@ class Learning:
 
     def __init__(self, state: PooledState, labels: LabelSpace) -> None:
         self.state, self.labels = state, labels
-        self.seen, self.waiting, self.latest = counts(state)
+        numbers = state.seen, state.pending.size, state.pending.latest_size
+        self.seen, self.waiting, self.latest = map(int, numbers)
         self._owns_sums = False
-        self._replay: Replay | None = None  # what holds the sums at present
 
     @property
     def until_update(self) -> int:
         """Return how many samples may come before the next update."""
         return until_update(self.seen)
 
-    def are_all_new(self, z: Float[Tensor, "T d"]) -> bool:
-        """Return whether no image was learned before, is pending, or comes twice."""
-        pending = self.state.pending.all(self.waiting, self.latest).z if self.waiting else z[:0]
-        return self.state.learned.are_all_new(digests(torch.cat([pending, z])))
-
-    def judged(self, block: SampleBlock, judge: Judge, replay: Replay | None = None) -> Reading:
+    def judged(self, block: SampleBlock, judge: Judge) -> Reading:
         """Return the readings of samples, at most as many as `until_update` allows, and learn them."""
-        is_due = len(block.z) == self.until_update
-        if replay and is_due and replay.covers(self.seen, self.waiting):
-            self.state = self.state._replace(learned=self.state.learned.with_images(digests(block.z)))
-            return self._replayed(block, replay)
-        self._unload_replay()
         reading, samples = judge(self.state, block)
         self.take(samples)
         return reading
@@ -72,14 +61,8 @@ class Learning:
 
     def finish(self) -> PooledState:
         """Return the state after all that was learned."""
-        self._unload_replay()
-        like = self.state.seen
-        seen, waiting, latest = (
-            torch.full_like(like, count)
-            if like.is_cuda
-            else torch.from_numpy(np.array(count))  # in a third of the time
-            for count in (self.seen, self.waiting, self.latest)
-        )
+        numbers = self.seen, self.waiting, self.latest
+        seen, waiting, latest = (torch.from_numpy(np.array(number)) for number in numbers)  # faster than torch.tensor
         return self.state._replace(seen=seen, pending=self.state.pending._replace(size=waiting, latest_size=latest))
 
     def take(self, samples: SampleRows) -> None:
@@ -106,22 +89,3 @@ class Learning:
         sums = sums.add_(samples, before) if self._owns_sums else sums.updated(samples, before)
         self._owns_sums = True
         self.state = self.state._replace(sums=sums, learned=learned, fitted=Fitted.of(sums, self.seen, self.labels))
-
-    def _replayed(self, block: SampleBlock, replay: Replay) -> Reading:
-        if self._replay is None:
-            self._replay = replay
-            replay.load(self.state._replace(seen=torch.full_like(self.state.seen, self.seen)))
-        self.seen += len(block.z)
-        return replay.step(self.state, block)
-
-    def _unload_replay(self) -> None:
-        """Take the sums back from the recorded graphs."""
-        if self._replay is not None:
-            self.state, self._replay, self._owns_sums = self._replay.unload(self.state), None, True
-
-
-def counts(state: PooledState) -> tuple[int, int, int]:
-    """Return how many samples were seen, are pending, and are pending by themselves; from a GPU in one transfer."""
-    numbers = state.seen, state.pending.size, state.pending.latest_size
-    seen, waiting, latest = torch.stack(numbers).tolist() if state.seen.is_cuda else map(int, numbers)
-    return seen, waiting, latest

@@ -155,7 +155,7 @@ def chosen_products(
 ) -> Float[Tensor, "T N"]:
     """Return the product of each sample with each of its rows."""
     if z.is_cuda and len(rows) == place.numel():  # each sample has rows of its own
-        return torch.bmm(rows.view(*place.shape, -1), z.unsqueeze(2)).squeeze(2)
+        return torch.bmm(rows.view(*place.shape, z.shape[1]), z.unsqueeze(2)).squeeze(2)
     if len(rows) <= FEW_ROWS:
         return (z @ rows.T).gather(1, place)
     products = z.new_empty(place.shape)

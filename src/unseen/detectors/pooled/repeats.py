@@ -7,15 +7,18 @@ more surely every time. So it is judged like any other, and learned once.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 SLOTS = 1 << 16  # images that are remembered, a later one in the place of an earlier with the same slot
 STEP = 1e-3  # features are rounded to it: the same image in another batch differs by less, other images by more
+TAG_BITS = 27
 FEATURES = 64  # numbers of an image that are looked at
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: spreads the low bits over the high ones
 
@@ -42,14 +45,41 @@ class LearnedImages(NamedTuple):
         same = (found.slot.unsqueeze(1) == found.slot) & (found.tag.unsqueeze(1) == found.tag)
         return (self.tags[found.slot] != found.tag) & ~same.tril(-1).any(1)
 
-    def are_all_new(self, found: Digests) -> bool:
-        """Return whether every image is new, however many there are; waits for the device once."""
-        kinds = torch.stack([found.slot, found.tag.long()]).unique(dim=1).shape[1]
-        return kinds == len(found.slot) and bool((self.tags[found.slot] != found.tag).all())
-
     def with_images(self, found: Digests) -> LearnedImages:
         """Return the memory after some images; of those with one slot the largest tag stays, on every device."""
         return LearnedImages(self.tags.scatter_reduce(0, found.slot, found.tag, "amax", include_self=False))
+
+
+def new_images(
+    tags: Int[Tensor, "S SLOTS"], found: Digests, index: Int[Tensor, "S n"], sizes: Sequence[int]
+) -> tuple[Bool[Tensor, "S n"], Int[Tensor, "S SLOTS"]]:
+    """Return which images of S streams are new, and the memories after them, without waiting for a device.
+
+    `index` says which of `found` each stream shows; an update follows after each of `sizes` images. The results are
+    those of `are_new` and `with_images` at each update. Images are sorted by slot, update and tag, so that what a slot
+    held before an update stands right before the images which that update puts there.
+    """
+    streams, count = index.shape
+    if not count:
+        return torch.ones_like(index, dtype=torch.bool), tags
+    slot = found.slot[index] + SLOTS * torch.arange(streams, device=index.device).unsqueeze(1)
+    update = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(index.device)
+    key, order = ((slot << 40) | (update << TAG_BITS) | found.tag[index]).flatten().sort(stable=True)
+    slot, group, tag = key >> 40, key >> TAG_BITS, key & ((1 << TAG_BITS) - 1)
+    place = torch.arange(len(key), device=key.device)
+    before = torch.where(differs(group), place, 0).cummax(0).values - 1  # the last image of an earlier update
+    held = torch.where((before >= 0) & (slot[before] == slot), tag[before], tags.flatten()[slot])
+    is_new = torch.empty_like(order, dtype=torch.bool).scatter_(0, order, (held != tag) & differs(key))
+    is_last = differs(slot.flip(0)).flip(0)
+    nowhere = tags.numel()
+    after = torch.cat([tags.flatten(), tags.new_zeros(1)])
+    after.scatter_(0, torch.where(is_last, slot, nowhere), tag.to(tags.dtype))
+    return is_new.view(streams, count), after[:nowhere].view_as(tags)
+
+
+def differs(values: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Return which values differ from the one before."""
+    return torch.cat([values.new_ones(1, dtype=torch.bool), values[1:] != values[:-1]])
 
 
 def digests(z: Float[Tensor, "B d"]) -> Digests:

@@ -5,7 +5,6 @@ Every quantity is a mean per side, so the mix of the stream moves none of them; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ Array = np.ndarray[Any, Any]
 BOUNDARY, SLOPE = 1.0, 0.5  # a margin of 1 nat is as likely known as unknown; odds change by e every 2 nats
 RIDGE = 2.0  # prior precision of the direction, in samples
 CLOSE, STEPS = 1e-9, 32  # relative error at which conjugate gradients end, and most steps
-NEWTON_STEPS = 3
 ROUNDS = 2  # of refinement of a solution by a factor in float32
 START_SAMPLES = 8.0  # images that the start of a mean is worth
 START_MARGIN = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
@@ -119,43 +117,15 @@ class Regression(NamedTuple):
         return cls(scatter, pull, centre, level, effective)
 
 
-Solve = Callable[[Tensor, Tensor], Tensor]
-
-
-def fit_direction(
-    sums: SideSums, *, kind: torch.dtype = torch.float64, few: bool = False, solve: Solve | None = None
-) -> Direction:
+def fit_direction(sums: SideSums, *, kind: torch.dtype = torch.float64, few: bool = False) -> Direction:
     """Return the ridge regression of margins on images in which both sides have the same weight.
 
     `kind` is the precision of the factor (`factor_solution`); with `few` images conjugate gradients are tried first.
-    `solve` takes the place of both.
     """
     system = Regression.of(sums)
-    if solve:
-        slope: Tensor | None = solve(system.scatter, system.pull)
-    else:
-        slope = gradient_solution(system.scatter, system.pull) if few else None
+    slope = gradient_solution(system.scatter, system.pull) if few else None
     slope = factor_solution(system.scatter, system.pull, kind=kind) if slope is None else slope
     return Direction(slope, system.centre, system.level, system.effective)
-
-
-def newton_solution(
-    matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], inverse: Float[Tensor, "d d"]
-) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"], Float[Tensor, ""]]:
-    """Return solution, inverse and relative error, by Newton's method from the inverse of a similar matrix.
-
-    Products only, which is what a GPU is fast at; a factor is a chain of small steps. The error squares in each step,
-    so a matrix that has changed by a quarter is followed to 1 in 250; refinement does the rest.
-    """
-    rough = matrix.to(inverse.dtype)
-    for _ in range(NEWTON_STEPS):
-        inverse = torch.addmm(inverse, inverse, rough @ inverse, beta=2, alpha=-1)
-    solution = (inverse @ right.to(inverse.dtype)).to(right.dtype)
-    for _ in range(2 * ROUNDS):
-        left = torch.addmv(right, matrix, solution, alpha=-1)
-        solution = solution + inverse @ left.to(inverse.dtype)
-    left = torch.addmv(right, matrix, solution, alpha=-1)
-    return solution, inverse, left.norm() / right.norm().clamp(min=1e-30)
 
 
 def gradient_solution(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:

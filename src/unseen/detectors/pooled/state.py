@@ -17,11 +17,12 @@ from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
 from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums, NearestNames
 from unseen.detectors.pooled.repeats import LearnedImages, digests
-from unseen.detectors.pooled.sides import Direction, SideSums, Solve, fit_direction, side_weights
+from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
 from unseen.detectors.state import flatten, map_state
 from unseen.labels import Examples, LabelSpace
 
 INTERVAL = 256  # most samples between two updates
+BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
 LATEST = 16  # samples by themselves that are pending in a smaller place, which costs less to copy
 EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
@@ -74,7 +75,7 @@ class Pending(NamedTuple):
     @classmethod
     def none(cls, labels: LabelSpace) -> Pending:
         """Return room for as many samples as can be pending."""
-        zero = torch.zeros((), dtype=torch.int64, device=labels.id_anchors.device)
+        zero = torch.zeros((), dtype=torch.int64)
         return cls(zero, empty_rows(labels, INTERVAL), zero, packed(empty_rows(labels, LATEST)))
 
     def all(self, size: int, latest: int, more: SampleRows | None = None) -> SampleRows:
@@ -111,7 +112,7 @@ def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
 def placed(rows: Tensor, more: Tensor, start: int) -> Tensor:
     """Return a copy of `rows` with `more` from the row `start` on."""
     if rows.is_cuda:
-        return rows.index_copy(0, torch.arange(start, start + len(more), device=rows.device), more)
+        return torch.cat([rows[:start], more, rows[start + len(more) :]])
     copied = rows.numpy().copy()  # NumPy copies few rows in half the time of torch
     copied[start : start + more.shape[0]] = more.numpy()
     return torch.from_numpy(copied)
@@ -143,15 +144,15 @@ class Sums(NamedTuple):
             return Sums(*names, votes, sides, map_state(torch.clone, self.predictions))
         return Sums(*names, votes, sides, self.predictions.updated(weight, samples.predicted, seen))
 
-    def add_(self, samples: SampleRows, seen: int, *, count: Tensor | None = None) -> Sums:
-        """Add samples to these sums, which must be the caller's own; `count` is `seen` where a GPU counts."""
+    def add_(self, samples: SampleRows, seen: int) -> Sums:
+        """Add samples to these sums, which must be the caller's own."""
         weight = side_weights(samples.margin)
         self.known.add_(*samples.known, samples.z)
         self.negative.add_(*samples.negative, samples.z)
         self.votes.index_add_(0, samples.known.name[:, 0], weight[1])
         self.sides.add_(weight, samples.z, samples.margin)
         if seen >= FIRST_DIRECTION:
-            self.predictions.add_(weight, samples.predicted, seen if count is None else count)
+            self.predictions.add_(weight, samples.predicted, seen)
         return self
 
 
@@ -175,10 +176,8 @@ class Fitted(NamedTuple):
     distinction: Distinction  # without rows where names have no examples
 
     @classmethod
-    def of(
-        cls, sums: Sums, seen: int, labels: LabelSpace, *, count: Tensor | None = None, solve: Solve | None = None
-    ) -> Fitted:
-        """Return what follows from the sums; `count` is `seen` where a GPU counts, `solve` as in `fit_direction`."""
+    def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
+        """Return what follows from the sums."""
         anchors = labels.id_anchors
         # names that have examples lie where images are from the first sample on, so that the others must start there
         start = None if labels.examples is None else labels.examples.mean
@@ -189,9 +188,10 @@ class Fitted(NamedTuple):
             return cls(known, negative, *pool, *votes, Distinction.none(labels))
         kind = anchors.dtype if seen < MANY else torch.float64
         few = seen < FEW and not anchors.is_cuda and kind != torch.float64
-        direction = fit_direction(sums.sides, kind=kind, few=few, solve=solve)
-        likelihood = fit_likelihood(sums.predictions, direction.images, seen if count is None else count)
-        return cls(known, negative, direction, likelihood, *votes, Distinction.of(sums.sides, labels))
+        direction = fit_direction(sums.sides, kind=kind, few=few)
+        likelihood = fit_likelihood(sums.predictions, direction.images, seen)
+        distinction = Distinction.of(sums.sides, sums.known, known, labels)
+        return cls(known, negative, direction, likelihood, *votes, distinction)
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
@@ -200,7 +200,7 @@ def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
 
 
 class PooledState(NamedTuple):
-    """Everything the detector has learned."""
+    """Everything the detector has learned; counts are in host memory, the rest where the label space is."""
 
     seen: Int[Tensor, ""]
     moments: LogitMoments  # sums over the samples that set the baseline
@@ -219,7 +219,9 @@ class PooledState(NamedTuple):
             *(zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels)),
             *(LearnedImages.none(), Pending.none(labels)),
         )
-        return map_state(lambda part: part.to(labels.id_anchors.device), fresh)
+        placed = map_state(lambda part: part.to(labels.id_anchors.device), fresh)
+        pending = placed.pending._replace(size=fresh.pending.size, latest_size=fresh.pending.latest_size)
+        return placed._replace(seen=fresh.seen, pending=pending)
 
     @property
     def until_update(self) -> int:

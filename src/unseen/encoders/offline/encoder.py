@@ -7,6 +7,7 @@ there, so texts go through `offline.text`, which lands near CLIP's text space an
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch.nn.functional import normalize
 from unseen.encoders import preprocess
 from unseen.encoders.device import fast_dtype, pick_device
 from unseen.encoders.offline import int8, text
-from unseen.encoders.offline.fetch import WheelFile, file_sha256
+from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, import_extra
@@ -39,21 +40,33 @@ BATCH = 8  # bounds the memory of activations on a CPU
 
 
 class OfflineEncoder:
-    """CLIP ViT-B/16 images beside the sentence encoder's texts, in one 512-dimensional space."""
+    """CLIP ViT-B/16 images beside the sentence encoder's texts, in one 512-dimensional space.
+
+    `variant` is what follows "offline-b16-" in the name of an encoder: "int8", "merge8" (8 tokens are merged in each
+    block), or "int8-merge8".
+    """
 
     dim = 512
 
     def __init__(
         self, variant: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
-        dtype = torch.int8 if variant == "int8" else dtype
+        merges = variant.partition("merge")[2]
+        self.merges = int(merges or 0)
+        dtype = torch.int8 if "int8" in variant else dtype
         self.device = torch.device("cpu") if dtype is torch.int8 else pick_device(device)
         self.dtype = dtype or fast_dtype(self.device)
-        self.name = "offline-b16-int8" if self.is_int8 else "offline-b16"
         products = torch.float32 if self.is_int8 else self.dtype
         weights = read_weights(TOWER.verified_path())
         tower = VisionTower.build(weights, heads=HEADS, dtype=products, device=self.device)
-        self.tower = int8.quantise_tower(tower, int8.load_ranges()) if self.is_int8 else tower
+        tower = int8.quantise_tower(tower, int8.load_ranges()) if self.is_int8 else tower
+        self.tower = replace(tower, merges=self.merges)
+
+    @property
+    def name(self) -> str:
+        """Return the name under which `load_encoder` loads this encoder again."""
+        parts = "int8" if self.is_int8 else "", f"merge{self.merges}" if self.merges else ""
+        return "-".join(filter(None, ("offline-b16", *parts)))
 
     @property
     def is_int8(self) -> bool:
@@ -63,8 +76,9 @@ class OfflineEncoder:
     @property
     def fingerprint(self) -> str:
         """Return the identity of the space the vectors live in; the text head may improve without leaving it."""
-        arithmetic = f" int8 {file_sha256(int8.RANGES)}" if self.is_int8 else ""
-        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}{arithmetic}".encode()).hexdigest()
+        changes = f" {int8.identity()}" if self.is_int8 else ""
+        changes += f" merge{self.merges}" if self.merges else ""
+        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}{changes}".encode()).hexdigest()
 
     @property
     def text_fingerprint(self) -> str:
@@ -86,6 +100,8 @@ class OfflineEncoder:
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """Return one unit vector per image patch (GL-MCM)."""
+        if self.merges:
+            raise EncoderError(f"expected an encoder whose patches keep their places, got {self.name}; use offline")
         count = len(self.tower.positions) - 1
         return self._unit(self.tower.patches, self.prepare(batch)) if batch else torch.empty(0, count, self.dim)
 

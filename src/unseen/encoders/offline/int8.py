@@ -2,8 +2,9 @@
 
 Weights have one scale per output channel. Activations are stored as bytes, with one scale and offset per input channel
 that are folded into the layer norm before and the weights after. The channels' ranges differ a hundredfold; they were
-measured once on photos (`tools/measure_ranges.py`), and most of the difference is moved into the weights. Everything
-between the products stays as in `tower`; attention runs in bfloat16.
+measured once on photos (`tools/measure_ranges.py`), and most of the difference is moved into the weights. What goes
+into the last product of a block differs as much from token to token, so there each token has a scale of its own.
+Everything between the products stays as in `tower`; attention runs in bfloat16.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from unseen.encoders.offline.tower import EPSILON, Affine, Block, VisionTower
+from unseen.encoders.offline.fetch import file_sha256
+from unseen.encoders.offline.merging import Tokens
+from unseen.encoders.offline.tower import EPSILON, Affine, Block, VisionTower, after_merges
 from unseen.errors import EncoderError
 from unseen.storage.files import read_safetensors
 
 RANGES = Path(__file__).with_name("ranges.safetensors")
 LAYERS = ("qkv", "out", "fc1", "fc2")
-MOVED = 0.9  # power of a channel's range that is moved from activations into weights
+MOVED = 0.8  # power of a channel's range that is moved from activations into weights
 LARGEST = 255
 
 
@@ -32,6 +35,11 @@ def is_available() -> bool:
     """Tell whether this CPU multiplies int8, and this torch offers it."""
     features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return features.get("avx512_vnni", False) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+def identity() -> str:
+    """Return all that the vectors depend on besides the tower, for a fingerprint."""
+    return f"int8 {file_sha256(RANGES)} moved {MOVED} fc2 by token"
 
 
 @dataclass(frozen=True)
@@ -45,8 +53,10 @@ class Int8Linear:
     offset: Float[Tensor, " i"]
 
     @classmethod
-    def quantise(cls, layer: Affine, low: Float[Tensor, " i"], high: Float[Tensor, " i"]) -> Int8Linear:
-        """Return the projection in eight bits, for inputs between `low` and `high`."""
+    def quantise(
+        cls, layer: Affine, low: Float[Tensor, " i"], high: Float[Tensor, " i"], *, by_token: bool = False
+    ) -> Int8Linear:
+        """Return the projection in eight bits, for inputs between `low` and `high`, or for `project_by_token`."""
         weight, middle = layer.weight.float(), (low + high) / 2
         half = ((high - low) / 2).clamp(min=1e-3)
         step = half**MOVED / weight.abs().amax(0).clamp(min=1e-6) ** (1 - MOVED)
@@ -54,7 +64,7 @@ class Int8Linear:
         scaled = weight * step
         scale = scaled.abs().amax(1).clamp(min=1e-12) / 127
         values = (scaled / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
-        lowest = middle - LARGEST / 2 * step
+        lowest = low if by_token else middle - LARGEST / 2 * step
         return cls(
             torch.ops.onednn.qlinear_prepack(values, None),
             scale,
@@ -68,6 +78,13 @@ class Int8Linear:
         """Return an input as bytes."""
         return torch.addcmul(self.offset, x.float(), self.gain).clamp_(0, LARGEST).to(torch.uint8)
 
+    def project_by_token(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
+        """Return `weight @ x + bias`; the bytes of each token have a scale of their own, so that no range cuts them."""
+        raised = torch.addcmul(self.offset - 0.5, x.float(), self.gain)  # how far x is above its lowest, in steps
+        step = raised.amax(-1, keepdim=True).clamp_(min=1e-3).div_(LARGEST)
+        codes = raised.div_(step).add_(0.5).clamp_(min=0).to(torch.uint8)
+        return torch.addcmul(self.bias, self._product(codes, None), step)
+
     def after(self, norm: Affine) -> Affine:
         """Return a layer norm that ends in bytes for this projection, but for rounding."""
         return Affine(norm.weight * self.gain, norm.bias * self.gain + self.offset)
@@ -76,10 +93,15 @@ class Int8Linear:
         self, codes: UInt8[Tensor, "*n i"], dtype: torch.dtype = torch.float32, activation: str = "none"
     ) -> Float[Tensor, "*n o"]:
         """Return `weight @ x + bias`, and its activation, in a floating dtype."""
+        return self._product(codes, self.bias, dtype, activation)
+
+    def _product(
+        self, codes: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32, activation: str = "none"
+    ) -> Tensor:
         zeros = torch.zeros(len(self.scale), dtype=torch.long)
         arguments: list[Any] = [1.0] if activation == "swish" else []
         rows = torch.ops.onednn.qlinear_pointwise(
-            codes.flatten(0, -2), 1.0, 0, self.packed, self.scale, zeros, self.bias,
+            codes.flatten(0, -2), 1.0, 0, self.packed, self.scale, zeros, bias,
             1.0, 0, dtype, activation, arguments, "",
         )  # fmt: skip
         return rows.unflatten(0, codes.shape[:-1])
@@ -101,34 +123,38 @@ class Int8Block:
     def quantise(cls, block: Block, ranges: Mapping[str, Tensor]) -> Int8Block:
         """Return a block in eight bits; `ranges` has the lowest and highest input of every layer, `[2, i]`."""
         layers = {"qkv": _scaled_queries(block), "out": block.out, "fc1": block.fc1, "fc2": block.fc2}
-        parts = {name: Int8Linear.quantise(layer, *ranges[name]) for name, layer in layers.items()}
+        parts = {n: Int8Linear.quantise(one, *ranges[n], by_token=n == "fc2") for n, one in layers.items()}
         return cls(block, norm1=parts["qkv"].after(block.norm1), norm2=parts["fc1"].after(block.norm2), **parts)
 
-    def tokens(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
-        """Return all tokens after this block."""
-        query, key, value = self.qkv.project(_bytes(self.norm1, x), torch.bfloat16).chunk(3, dim=-1)
-        return self._mlp(x + self._attend(query, key, value))
+    def tokens(self, tokens: Tokens, *, merges: int = 0) -> Tokens:
+        """Return all tokens after this block, some of them merged before its second half."""
+        query, key, value = self.qkv.project(_bytes(self.norm1, tokens.x), torch.bfloat16).chunk(3, dim=-1)
+        mixed = tokens._replace(x=tokens.x + self._attend(query, key, value, tokens.log_size))
+        return after_merges(mixed, key, self.block.heads, merges, self._mlp)
 
-    def summary(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n d"]:
+    def summary(self, tokens: Tokens) -> Float[Tensor, "n d"]:
         """Return the class token alone."""
-        query, key, value = self.qkv.project(_bytes(self.norm1, x), torch.bfloat16).chunk(3, dim=-1)
-        return self._mlp(x[:, :1] + self._attend(query[:, :1], key, value))[:, 0]
+        query, key, value = self.qkv.project(_bytes(self.norm1, tokens.x), torch.bfloat16).chunk(3, dim=-1)
+        return self._mlp(tokens.x[:, :1] + self._attend(query[:, :1], key, value, tokens.log_size))[:, 0]
 
     def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
         """Return tokens that attend to themselves only, in float32."""
         return self.block.values(x)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, log_size: Float[Tensor, "n t"] | None) -> Tensor:
         heads = self.block.heads
         query, key, value = (_by_head(part, heads) for part in (query, key, value))
         # three plain products beat the fused kernel here: 197 tokens of 64 channels are too few for its tiles
-        mixed = torch.bmm(torch.bmm(query, key.transpose(1, 2)).softmax(-1), value)
+        logits = torch.bmm(query, key.transpose(1, 2))
+        if log_size is not None:
+            logits += log_size.repeat_interleave(heads, dim=0)[:, None].to(logits.dtype)
+        mixed = torch.bmm(logits.softmax(-1), value)
         joined = mixed.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
         return self.out.project(self.out.encode(joined))
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.fc1.project(_bytes(self.norm2, x), torch.bfloat16, "swish")
-        return x + self.fc2.project(self.fc2.encode(hidden))
+        return x + self.fc2.project_by_token(hidden)
 
 
 def quantise_tower(tower: VisionTower, ranges: Mapping[str, Float[Tensor, "2 i"]]) -> VisionTower:

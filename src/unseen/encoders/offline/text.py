@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.device import fast_dtype
+from unseen.encoders.loading import explained_imports
 from unseen.encoders.offline.codes import TextCodes
 from unseen.encoders.offline.fetch import WheelFile, fetch_files
 from unseen.errors import EncoderError, LabelError, import_extra
@@ -90,7 +91,8 @@ class SentenceEncoder:
     def load(cls, config: Path, tokenizer: Path, weights: Path, dtype: torch.dtype = torch.float32) -> SentenceEncoder:
         """Return the encoder from three data files; nothing is looked up on a hub."""
         transformers = import_extra("transformers", "encode")
-        model: Any = transformers.BertModel(transformers.BertConfig.from_json_file(config), add_pooling_layer=False)
+        with explained_imports():
+            model: Any = transformers.BertModel(transformers.BertConfig.from_json_file(config), add_pooling_layer=False)
         missing, _ = model.load_state_dict(load_file(weights), strict=False)
         if missing:
             raise EncoderError(f"expected every weight of a BERT in {weights}, got none for {missing[:3]}; fetch again")

@@ -2,7 +2,7 @@
 
 Four savings, none of which changes the function: one product for query, key and value; QuickGELU as the fused `silu`,
 its factor folded into the weights around it; only the class token in the last block, because nobody reads the others;
-and, when asked, bfloat16 products around a float32 residual stream.
+and, when asked, bfloat16 products around a float32 residual stream. `merges` is a saving that changes the function.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention, silu
+
+from unseen.encoders.offline.merging import Tokens
 
 QUICK_GELU = 1.702  # x * sigmoid(1.702 x) == silu(1.702 x) / 1.702
 EPSILON = 1e-5
@@ -48,18 +50,19 @@ class Block:
     fc2: Affine
     heads: int
 
-    def tokens(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
-        """Return all tokens after this block."""
-        query, key, value = self.qkv.project(self.norm1.norm(x)).chunk(3, dim=-1)
-        return self._mlp(x + self._attend(query, key, value))
+    def tokens(self, tokens: Tokens, *, merges: int = 0) -> Tokens:
+        """Return all tokens after this block, some of them merged before its second half."""
+        query, key, value = self.qkv.project(self.norm1.norm(tokens.x)).chunk(3, dim=-1)
+        mixed = tokens._replace(x=tokens.x + self._attend(query, key, value, tokens.log_size))
+        return after_merges(mixed, key, self.heads, merges, self._mlp)
 
-    def summary(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n d"]:
+    def summary(self, tokens: Tokens) -> Float[Tensor, "n d"]:
         """Return the class token alone: the others matter only as keys and values."""
-        normed = self.norm1.norm(x)
+        x, normed = tokens.x, self.norm1.norm(tokens.x)
         width = x.shape[-1]
         query = Affine(self.qkv.weight[:width], self.qkv.bias[:width]).project(normed[:, :1])
         key, value = Affine(self.qkv.weight[width:], self.qkv.bias[width:]).project(normed).chunk(2, dim=-1)
-        return self._mlp(x[:, :1] + self._attend(query, key, value))[:, 0]
+        return self._mlp(x[:, :1] + self._attend(query, key, value, tokens.log_size))[:, 0]
 
     def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
         """Return tokens that attend to themselves only, so that each keeps its place (GL-MCM)."""
@@ -67,21 +70,30 @@ class Block:
         value = Affine(self.qkv.weight[2 * width :], self.qkv.bias[2 * width :]).project(self.norm1.norm(x))
         return self._mlp(x + self.out.project(value))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, log_size: Float[Tensor, "n t"] | None) -> Tensor:
         query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
-        return self.out.project(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        bias = None if log_size is None else log_size[:, None, None].to(query.dtype)
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        return self.out.project(mixed.transpose(1, 2).flatten(2))
 
     def _mlp(self, x: Tensor) -> Tensor:
         return x + self.fc2.project(silu(self.fc1.project(self.norm2.norm(x)), inplace=True))
 
 
+def after_merges(tokens: Tokens, key: Tensor, heads: int, merges: int, then: Callable[[Tensor], Tensor]) -> Tokens:
+    """Return the tokens after merges, told by the mean key of the heads, and after `then`."""
+    if merges:
+        tokens = tokens.merged(key.unflatten(-1, (heads, -1)).mean(-2), merges)
+    return tokens._replace(x=then(tokens.x))
+
+
 class TokenBlock(Protocol):
     """A transformer block in any arithmetic."""
 
-    def tokens(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
-        """Return all tokens after this block."""
+    def tokens(self, tokens: Tokens, *, merges: int = 0) -> Tokens:
+        """Return all tokens after this block, some of them merged before its second half."""
 
-    def summary(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n d"]:
+    def summary(self, tokens: Tokens) -> Float[Tensor, "n d"]:
         """Return the class token alone."""
 
     def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
@@ -100,6 +112,7 @@ class VisionTower:
     post_norm: Affine
     projection: Float[Tensor, "o d"]
     patch_size: int
+    merges: int = 0  # tokens that are merged in each block but the last
 
     @classmethod
     def build(
@@ -154,13 +167,13 @@ class VisionTower:
     @torch.inference_mode()
     def patches(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n p o"]:
         """Return one vector per patch (GL-MCM)."""
-        return self._project(self.blocks[-1].values(self._before_last(pixels))[:, 1:])
+        return self._project(self.blocks[-1].values(self._before_last(pixels).x)[:, 1:])
 
-    def _before_last(self, pixels: Tensor) -> Tensor:
-        x = self._embed(pixels)
+    def _before_last(self, pixels: Tensor) -> Tokens:
+        tokens = Tokens(self._embed(pixels))
         for block in self.blocks[:-1]:
-            x = block.tokens(x)
-        return x
+            tokens = block.tokens(tokens, merges=self.merges)
+        return tokens
 
     def _embed(self, pixels: Tensor) -> Tensor:
         # non-overlapping patches: the convolution is one matrix product, kept in float32 because pixels feel rounding

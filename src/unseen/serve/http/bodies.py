@@ -25,10 +25,12 @@ from unseen.serve.http.forms import Form, parse_form
 from unseen.serve.http.json_rows import described, refused_body, split_rows
 from unseen.serve.http.schema import Samples
 from unseen.serve.settings import Limits
+from unseen.serve.work.time_slices import let_others_run
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
 
 AT_ONCE = 32 << 10  # bytes of JSON that are parsed on the loop
+PART = 64 << 10  # bytes that are looked at between two moments in which other threads may run
 KEY_LENGTH = 1024  # characters of an image's key
 
 M = TypeVar("M", bound=BaseModel)
@@ -68,7 +70,7 @@ def check_values(body: bytes, limits: Limits) -> None:
             f"or images as {FORM}",
             "body",
         )
-    if sum(body.count(mark) for mark in (b",", b"[", b"{")) > limits.json_values:
+    if has_more_values(body, limits.json_values):
         raise ServiceError(
             413,
             f"expected at most {limits.json_values:,} values in JSON, got more; "
@@ -77,17 +79,28 @@ def check_values(body: bytes, limits: Limits) -> None:
         )
 
 
-async def read_json(request: Request, model: type[M], limits: Limits) -> M:
+def has_more_values(body: bytes, most: int) -> bool:
+    """Return whether JSON has more commas and brackets than `most`, without counting all of them."""
+    found = 0
+    for start in range(0, len(body), PART):
+        found += sum(body.count(mark, start, start + PART) for mark in (b",", b"[", b"{"))
+        if found > most:
+            return True
+        let_others_run()
+    return False
+
+
+async def read_json(request: Request, model: type[M], limits: Limits, parsers: Executor) -> M:
     """Return a body of JSON as `model`; a large one is parsed away from the loop."""
 
     def parse(body: bytes) -> M:
         check_values(body, limits)
         return parse_json(body, model)
 
-    return await _parsed_json(await request.body(), parse)
+    return await _parsed_json(await request.body(), parse, parsers)
 
 
-async def _parsed_json(body: bytes, parse: Callable[[bytes], T], parsers: Executor | None = None) -> T:
+async def _parsed_json(body: bytes, parse: Callable[[bytes], T], parsers: Executor | None) -> T:
     if len(body) <= AT_ONCE:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(parsers, parse, body)
@@ -101,7 +114,7 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-async def read_form(request: Request, limits: Limits, parsers: Executor | None) -> Form:
+async def read_form(request: Request, limits: Limits, parsers: Executor) -> Form:
     """Return an uploaded form with a bounded number of files."""
     body, media = await request.body(), header(request.scope, b"content-type") or ""
     return await asyncio.get_running_loop().run_in_executor(parsers, parse_form, body, media, limits.batch)
@@ -120,9 +133,8 @@ async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor 
     if media == JSON:
         return await _parsed_json(await request.body(), partial(_from_json, dim, limits), parsers)
     if media == FORM:
-        files = (await read_form(request, limits, parsers)).files.get("images", [])
-        names = [(file.name or "")[:KEY_LENGTH] or None for file in files]
-        return SampleBody(None, [file.data for file in files], names)
+        form = header(request.scope, b"content-type") or ""
+        return await loop.run_in_executor(parsers, _from_form, await request.body(), form, limits)
     if media == SAFETENSORS:
         return SampleBody(await loop.run_in_executor(parsers, from_safetensors, await request.body()))
     if media == ARROW:
@@ -170,6 +182,12 @@ def as_file(data: bytes) -> Iterator[Path]:
             raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
 
 
+def _from_form(body: bytes, media: str, limits: Limits) -> SampleBody:
+    files = parse_form(body, media, limits.batch).files.get("images", [])
+    names = [(file.name or "")[:KEY_LENGTH] or None for file in files]
+    return SampleBody(None, [file.data for file in files], names)
+
+
 def _from_json(dim: int, limits: Limits, body: bytes) -> SampleBody:
     check_values(body, limits)
     rows, rest = split_rows(body, limits.batch)
@@ -186,10 +204,21 @@ def _from_json(dim: int, limits: Limits, body: bytes) -> SampleBody:
 
 
 def _from_base64(what: str, text: str) -> bytes:
+    code = text.partition(",")[2] if text.startswith("data:") else text
     try:
-        return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
+        return b"".join(_decoded(code))
     except (binascii.Error, ValueError) as error:
         raise ServiceError(422, f"expected base64, got {error} in {what}; encode it again") from error
+
+
+def _decoded(code: str) -> Iterator[bytes]:
+    """Yield what base64 stands for, part by part; only the last may be padded."""
+    for start in range(0, len(code), PART):
+        let_others_run()
+        part = base64.b64decode(code[start : start + PART], validate=True)
+        if start + PART < len(code) and len(part) != 3 * PART // 4:
+            raise ValueError("padding before the end")
+        yield part
 
 
 def _rows(body: bytes, dim: int) -> Float[np.ndarray, "n d"]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fastapi import Request
 
-from unseen import LabelSpace
+from unseen import LabelSpace, threshold
 from unseen.errors import DataError, ServiceError
 from unseen.features import load_features
 from unseen.labels import Examples
@@ -20,6 +20,7 @@ from unseen.serve.http.service import Service
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job
+from unseen.threshold.calibrated import fewest_images
 
 WAIT, LONGEST = 5.0, 30.0  # seconds that a caller waits for its stream before it is given the job instead
 
@@ -43,7 +44,7 @@ class Creation(NamedTuple):
 async def read_creation(request: Request, service: Service, owner: str) -> Creation:
     """Return what a request to create a stream asks for."""
     if bodies.media_type(request) != FORM:
-        creation = Creation(await bodies.read_json(request, schema.StreamBody, service.limits))
+        creation = Creation(await service.read_json(request, schema.StreamBody, owner))
     else:
         parsers = service.store.threads.parsers.executor(owner)
         form = await bodies.read_form(request, service.limits, parsers)
@@ -122,7 +123,13 @@ async def taught_space(service: Service, creation: Creation, job: Job) -> LabelS
     job.stage = "learning from examples"
     job.progress(0, 0)
     examples = await service.run_parser(job.owner, partial(uploaded_examples, creation.examples, labels.names))
-    return await service.encoder.taught(job.owner, labels, examples)
+    return await service.encoder.taught(job.owner, labels, examples, spare=wanted_to_spare(creation.wanted.threshold))
+
+
+def wanted_to_spare(rule: schema.ThresholdBody) -> int:
+    """Return how many examples the threshold of a stream needs: none where it does not follow the stream."""
+    found = threshold.make(rule.kind, **rule.settings)
+    return fewest_images(found.recall) if isinstance(found, threshold.Adaptive) else 0
 
 
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
@@ -149,7 +156,7 @@ def uploaded_examples(data: bytes, names: tuple[str, ...]) -> Examples:
     with bodies.as_file(data) as path:
         features = load_features(path)
         if features.labels is None:
-            raise DataError("expected labelled features as examples, got no labels; encode a folder per class")
+            raise DataError("expected labelled features as examples, got no labels; write classes and labels into it")
         return Examples.of(features, names)
 
 

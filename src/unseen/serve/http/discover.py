@@ -2,15 +2,14 @@
 
 import csv
 import io
-import time
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from fastapi import APIRouter, Request
 from jaxtyping import Float
-from starlette.background import BackgroundTask
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from torch import Tensor
 
 from unseen import LabelSpace
@@ -19,8 +18,9 @@ from unseen.discover.relabel import check_text_vector
 from unseen.discover.review import ReviewedImage, coco, fiftyone
 from unseen.errors import EncoderError, LabelError, ServiceError
 from unseen.labels.edits import check_new_name, negative_vector
-from unseen.serve.http import bodies, schema
 from unseen.serve.http import edit_schema as forms
+from unseen.serve.http import schema
+from unseen.serve.http.downloads import download
 from unseen.serve.http.routes import AdminEntry, ReadEntry, Shared
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import json_response
@@ -67,18 +67,19 @@ async def list_edits(entry: ReadEntry) -> Any:
 @router.get(PATH + "/space")
 async def label_space(service: Shared, entry: ReadEntry) -> Response:
     """Download the label space of now, which the state needs and `LabelSpace.load` reads."""
-    stream = entry.opened
-    path, labels = stream.snapshots.folder / f".space-{time.monotonic_ns()}", stream.labels
-    await service.run_chore(entry.config.owner, partial(labels.save, path))
-    headers, remove = {"x-unseen-labels": labels.fingerprint}, BackgroundTask(path.unlink, missing_ok=True)
-    name = f"{entry.config.id}.space.safetensors"
-    return FileResponse(path, media_type=bodies.RAW, filename=name, headers=headers, background=remove)
+    labels = entry.opened.labels
+
+    def write(path: Path) -> tuple[str, dict[str, str]]:
+        labels.save(path)
+        return f"{entry.config.id}.space.safetensors", {"x-unseen-labels": labels.fingerprint}
+
+    return await download(service, entry, write)
 
 
 @router.post(PATH + "/promote", **editing(forms.PromoteBody))
 async def promote_group(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Make a known name of a group or of one kept sample; the stream goes on with what it has learned."""
-    body = await bodies.read_json(request, forms.PromoteBody, service.limits)
+    body = await service.read_json(request, forms.PromoteBody, entry.config.owner)
     if (body.group is None) == (body.seq is None):
         raise ServiceError(422, "expected either a group or a seq, got both or neither; send one of them")
     stream, text = entry.opened, await name_vector(service, entry, body)
@@ -93,28 +94,28 @@ async def promote_group(service: Shared, entry: AdminEntry, request: Request) ->
 @router.post(PATH + "/rename", **editing(forms.RenameBody))
 async def rename_name(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Call a known name otherwise; what was learned of it stays."""
-    body = await bodies.read_json(request, forms.RenameBody, service.limits)
+    body = await service.read_json(request, forms.RenameBody, entry.config.owner)
     return await edit(service, entry, lambda session: rename(session, body.name, body.new), body)
 
 
 @router.post(PATH + "/retire", **editing(forms.RetireBody))
 async def retire_name(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Move a known name to the negatives: samples of it are unknown from now on."""
-    body = await bodies.read_json(request, forms.RetireBody, service.limits)
+    body = await service.read_json(request, forms.RetireBody, entry.config.owner)
     return await edit(service, entry, lambda session: retire(session, body.name), body)
 
 
 @router.post(PATH + "/dismiss", **editing(forms.DismissBody))
 async def dismiss_group(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Show a group never again; its samples stay unknown."""
-    body = await bodies.read_json(request, forms.DismissBody, service.limits)
+    body = await service.read_json(request, forms.DismissBody, entry.config.owner)
     return await edit(service, entry, lambda session: dismiss(session, body.group), body)
 
 
 @router.post(PATH + "/correct", **editing(forms.CorrectBody))
 async def correct_samples(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Keep what a person says that kept samples show, apart from their verdicts; nothing is learned from it."""
-    body = await bodies.read_json(request, forms.CorrectBody, service.limits)
+    body = await service.read_json(request, forms.CorrectBody, entry.config.owner)
     try:
         names = {int(seq): name for seq, name in body.names.items()}
     except ValueError as error:
@@ -125,7 +126,7 @@ async def correct_samples(service: Shared, entry: AdminEntry, request: Request) 
 @router.post(PATH + "/undo", **editing(forms.EditBody))
 async def undo(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Take back the last edit: exactly where nothing was observed since, else by its names."""
-    body = await bodies.read_json(request, forms.EditBody, service.limits)
+    body = await service.read_json(request, forms.EditBody, entry.config.owner)
     work = partial(undo_edit, entry.opened, service.limits, after=body.after)
     return await service.run_chore(entry.config.owner, work)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from json import dumps
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ class Backlog(asyncio.Queue[VerdictEvent | None]):
         return item
 
 
-Past = Callable[[int], Sequence[VerdictEvent]]  # what is kept of the samples after one
+Past = Callable[[int], Awaitable[Sequence[VerdictEvent]]]  # what is kept of the samples after one
 
 
 class EventHub:
@@ -100,7 +100,7 @@ class EventHub:
         self._listeners[stream].add(queue)  # not before: of a caller that has gone, this is never run
         try:
             yield "retry: 2000\n\n"
-            kept = past(after) if past and after is not None else ()
+            kept = await past(after) if past and after is not None else ()
             async for event in self._following(queue, kept, may_listen):
                 if event is None:
                     yield ": still here\n\n"
@@ -136,10 +136,13 @@ class EventHub:
             yield event
 
 
-def last_event(header: str | None) -> int | None:
-    """Return the number of the last sample a listener has had, None for none."""
+def last_event(header: str | None, newest: int) -> int | None:
+    """Return the number of the last sample a listener has had, None for none; it cannot be later than the `newest`.
+
+    A listener may have heard of more samples than there are: the service may have been restored from a backup.
+    """
     try:
-        return None if header is None else min(int(header), 2**62)
+        return None if header is None else max(-1, min(int(header), newest))
     except ValueError:
         raise ServiceError(
             422, "expected a sample's number as Last-Event-ID, got something else; leave it out", "parameters"

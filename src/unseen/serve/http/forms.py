@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from python_multipart.multipart import parse_options_header
 
 from unseen.errors import ServiceError
+from unseen.serve.work.time_slices import let_others_run
 
 FIELDS, TEXT = 16, 1 << 20  # texts in a form, and bytes of one
 HEADER = 8 << 10  # bytes before the content of a part
 BOUNDARY = 70  # characters (RFC 2046)
+# what nearly every client sends as the header of a file; any other is read by the rules of RFC 7578
+USUAL = re.compile(
+    rb'\r\ncontent-disposition: form-data; name="([^"\\\r\n]*)"; filename="([^"\\\r\n]*)"'
+    rb"(?:\r\ncontent-type: [^\r\n]*)?",
+    re.IGNORECASE,
+)
 
 
 class UploadedFile(NamedTuple):
@@ -32,6 +40,7 @@ def parse_form(body: bytes, content_type: str, most: int) -> Form:
     """Return a form of `most` files at most (RFC 7578)."""
     form, count = Form({}, {}), 0
     for header, content in _parts(body, _boundary(content_type)):
+        let_others_run()
         options = _disposition(header)
         if b"name" not in options:
             raise _refused("a part without a name")
@@ -71,6 +80,8 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _disposition(header: bytes) -> dict[bytes, bytes]:
     """Return the options of the header Content-Disposition."""
+    if usual := USUAL.fullmatch(header):
+        return {b"name": usual[1], b"filename": usual[2]}
     for line in header.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-disposition":

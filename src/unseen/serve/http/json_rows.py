@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from unseen.errors import FeatureError, ServiceError
 from unseen.serve.http.schema import Row, Samples
+from unseen.serve.work.time_slices import let_others_run
 
 KEY = b'"features"'
 ROWS = re.compile(rb"\s*:\s*(\[)\s*(?=\[)")
@@ -32,6 +33,7 @@ def split_rows(body: bytes, most: int) -> JsonRows:
     rows: list[Float[np.ndarray, " d"]] = []
     more: re.Match[bytes] | None = start
     while more:
+        let_others_run()
         end = body.find(b"]", more.end()) + 1 or len(body)
         rows.append(_row(body[more.end() : end], len(rows)))
         if len(rows) > most:

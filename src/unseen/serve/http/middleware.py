@@ -7,11 +7,13 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from unseen.errors import ServiceError
 from unseen.serve.http.auth import KEY, NEEDS_KEY, ApiKey, header, is_loopback
@@ -44,6 +46,9 @@ REFUSAL = 0.5  # seconds after which a caller over its rate is told so
 PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
 HELD_BY = "unseen.held_by"  # where a request's scope has the task that holds its body after it was answered
+STATUS = "unseen.status"  # where a request's scope has the status of its answer
+SIZE = "unseen.size"  # and the bytes of its body
+REFUSED_SECONDS, REFUSED_RATE = 0.05, 16 << 20  # for which a refused request counts as worked on; bytes a second of it
 OWNER = "unseen.owner"  # where a request's scope says who asks; "" for a stranger
 
 
@@ -75,7 +80,7 @@ class RecordMiddleware(HTTPMiddleware):
         async def send_and_note(message: Message) -> None:
             nonlocal status, code
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = scope[STATUS] = message["status"]
                 headers = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", id.encode())]
                 if status >= 400:
                     code = next((value.decode() for name, value in headers if name == CODE_HEADER), "")
@@ -171,7 +176,7 @@ class AdmissionMiddleware(HTTPMiddleware):
         self, app: ASGIApp, limits: Limits, key_of: Callable[[Scope], ApiKey | None], activity: Activity
     ) -> None:
         super().__init__(app)
-        self.key_of, self.reserved = key_of, limits.reserved
+        self.key_of, self.reserved, self.activity = key_of, limits.reserved, activity
         self.reads = RateLimiter(limits.reads, "requests that read", "reads")
         self.health = RateLimiter(limits.reads)
         self.limiters = {
@@ -179,6 +184,24 @@ class AdmissionMiddleware(HTTPMiddleware):
             False: CallerLimiter(limits.at_once, activity),
         }
         self.requests = Shares(total=limits.connections, each=limits.requests, what="requests", code="requests")
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve one request or one WebSocket."""
+        socket = scope["type"] == "websocket"
+        return (self._serve_socket if socket else super().__call__)(scope, receive, send)
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket; a caller that makes them too often is refused as one that reads too often."""
+        key = self.key_of(scope)
+        owner = key.owner if key else ""
+        try:
+            self.reads.take(owner or _address(scope), 1)
+        except ServiceError as error:
+            with suppress(ServiceError), self.requests.held(owner, 1, reserve=self.reserved):
+                await asyncio.sleep(REFUSAL * random.uniform(0.5, 1.5))
+            await WebSocket(scope, receive, send).send_denial_response(error_response(error))
+        else:
+            await self.app(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it at once."""
@@ -208,9 +231,22 @@ class AdmissionMiddleware(HTTPMiddleware):
                 try:
                     await self.app(scope, receive, send)
                 finally:
-                    limiter.release(caller)
+                    if is_read:
+                        limiter.release(caller)
+                    else:
+                        self._end_change(caller, scope)
         finally:
             self.requests.give_back(owner, 1)
+
+    def _end_change(self, caller: str, scope: Scope) -> None:
+        """End a request that does not read. While others are active, one that was refused keeps its place for as long
+        as its size says: a caller whose requests are never computed would otherwise fill the loop with them."""
+        limiter = self.limiters[False]
+        if scope.get(STATUS, 200) < 400 or self.activity.is_alone(caller):
+            limiter.release(caller)
+        else:
+            seconds = REFUSED_SECONDS + scope.get(SIZE, 0) / REFUSED_RATE
+            asyncio.get_running_loop().call_later(seconds, limiter.release, caller)
 
     async def _slow_down_health(self, address: str) -> None:
         """Let a caller that asks after our health too often wait; it is never refused."""
@@ -244,6 +280,7 @@ class BodyLimitMiddleware(HTTPMiddleware):
         try:
             await self.app(scope, body, send)
         finally:
+            scope[SIZE] = body.size
             task: asyncio.Task[object] | None = scope.get(HELD_BY)
             if task is None or task.done():
                 self.bytes.give_back(owner, body.size)

@@ -123,9 +123,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand a connection over; an owner's sockets are counted elsewhere."""
+        """Hand a connection over; an owner's sockets are counted elsewhere.
+
+        One whose header is not taken, because it announces a body, would be waited for without end, and not counted.
+        """
         self.room.remove(self)
         super().handle_websocket_upgrade()
+        if not getattr(self.transport.get_protocol(), "handshake_initiated", True):
+            self.send_400_response("expected a WebSocket handshake without a body")
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and end a connection whose header is too large."""

@@ -1,14 +1,12 @@
 """The routes: each checks a key, calls one verb of a stream, and answers."""
 
-import shutil
-import time
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.background import BackgroundTask
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.websockets import WebSocket
 
 import unseen
@@ -18,6 +16,8 @@ from unseen.serve.http import events as events_module
 from unseen.serve.http.auth import LOCAL, ApiKey, bearer_secret
 from unseen.serve.http.binary import ARROW, SAFETENSORS
 from unseen.serve.http.bodies import RAW
+from unseen.serve.http.downloads import download
+from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.service import Service
 from unseen.serve.http.sockets import observe_socket
 from unseen.serve.http.views import json_response
@@ -199,7 +199,7 @@ async def reset(service: Shared, entry: AdminEntry) -> Response:
 @router.post("/v1/streams/{id}/alarm", response_model=schema.AlarmInfo, openapi_extra=ALARM)
 async def restart_alarm(service: Shared, entry: AdminEntry, request: Request) -> Any:
     """Take note of an alarm on the unknown rate: the test starts again, with an allowed rate or one learned anew."""
-    body = await bodies.read_json(request, schema.AlarmBody, service.limits)
+    body = await service.read_json(request, schema.AlarmBody, entry.config.owner)
     watch = entry.opened.history.watch = UnknownAlarm(body.allowed)
     return watch.shown()
 
@@ -213,8 +213,11 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
     secret = bearer_secret(request.scope)
-    after = events_module.last_event(request.headers.get("last-event-id"))
-    past = partial(views.past_events, entry)
+    after = events_module.last_event(request.headers.get("last-event-id"), newest=entry.opened.at.seq - 1)
+
+    async def past(after: int) -> list[VerdictEvent]:
+        return await service.run_chore(entry.config.owner, partial(views.past_events, entry, after))
+
     messages = service.events.listen(entry.config.id, lambda: service.may(secret, entry, "read"), after, past)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
@@ -232,20 +235,13 @@ async def thumbnail(entry: ReadEntry, seq: int) -> Response:
 async def state(service: Shared, entry: ReadEntry) -> Response:
     """Download the state, which `Session.load` reads."""
     stream = entry.opened
-    # not in the stream's folder, which may be deleted meanwhile; what a kill leaves is removed at the next start
-    path = stream.folder.with_name(f".new-export-{time.monotonic_ns()}") / "state"
-    try:
-        at = await service.run_chore(entry.config.owner, partial(stream.export, path))
-    except BaseException:
-        shutil.rmtree(path.parent, ignore_errors=True)
-        raise
-    return FileResponse(
-        path,
-        media_type=RAW,
-        filename=f"{entry.config.id}-{at.seq}.safetensors",
-        headers={"x-unseen-seq": str(at.seq), "x-unseen-entry": str(at.entry)},
-        background=BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True),
-    )
+
+    def write(path: Path) -> tuple[str, dict[str, str]]:
+        at = stream.export(path)
+        name = f"{entry.config.id}-{at.seq}.safetensors"
+        return name, {"x-unseen-seq": str(at.seq), "x-unseen-entry": str(at.entry)}
+
+    return await download(service, entry, write)
 
 
 @router.get("/v1/streams/{id}/snapshots", response_model=schema.SnapshotList)
@@ -276,7 +272,7 @@ async def restore(service: Shared, entry: AdminEntry, request: Request) -> Respo
     if bodies.media_type(request) == RAW:
         work = partial(restore_upload, stream, await request.body())
     else:
-        number = (await bodies.read_json(request, schema.RestoreBody, service.limits)).snapshot
+        number = (await service.read_json(request, schema.RestoreBody, entry.config.owner)).snapshot
         work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path)
     await service.run_chore(entry.config.owner, work)
     return await described(service, entry)

@@ -149,6 +149,9 @@ class ThresholdInfo(BaseModel):
     settings: dict[str, Any]
     value: float | None
     warming: bool
+    recall_interval: tuple[float, float] | None = Field(
+        description="Between which shares of the known samples the threshold keeps, in nine streams of ten."
+    )
 
 
 class LabelsInfo(BaseModel):

@@ -6,11 +6,12 @@ from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel
 from starlette.types import Scope
 
 from unseen.errors import ServiceError
 from unseen.serve.http.auth import KEY, LOCAL, NEEDS_KEY, ApiKey, ApiKeys, bearer_secret, is_loopback
-from unseen.serve.http.bodies import idempotency_key, read_samples
+from unseen.serve.http.bodies import idempotency_key, read_json, read_samples
 from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.growth import GrowthWatch
 from unseen.serve.http.log import RequestLog
@@ -19,13 +20,14 @@ from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import LocalStreams, StreamEntry, StreamStore
-from unseen.serve.work.caller_limiter import Activity, Pace
+from unseen.serve.work.caller_limiter import Pace
 from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
 from unseen.serve.work.fair_pool import RateLimiter
 from unseen.serve.work.jobs import Jobs
 from unseen.serve.work.shares import Shares
 from unseen.serve.work.vocabulary import GroupWords
 
+M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 PICTURED = ',"pictured":true}'  # the end of an event whose samples have thumbnails
 MESSAGE_SECONDS = 0.001  # between two messages of one owner over sockets, while others are active
@@ -44,7 +46,7 @@ class Service:
         self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
         self.words = GroupWords(self.encoder)
         self.growth = GrowthWatch(self.store, self.words, 60 * settings.group_minutes)
-        self.activity = Activity()
+        self.activity = self.store.threads.activity
         self.pace = Pace(MESSAGE_SECONDS, self.activity)
         self.sockets = Shares(total=self.limits.connections, each=self.limits.sockets, what="sockets", code="listeners")
         self.store.on_commit = self.metrics.commit.observe
@@ -56,7 +58,7 @@ class Service:
     def key_of(self, scope: Scope) -> ApiKey | None:
         """Return the key a request carries, None where it has none that is valid."""
         try:
-            return self.keys.check(bearer_secret(scope)) if scope[NEEDS_KEY] else LOCAL
+            return self.keys.check(bearer_secret(scope)) if scope.get(NEEDS_KEY, self.needs_key()) else LOCAL
         except ServiceError:
             return None
 
@@ -93,6 +95,10 @@ class Service:
         """Parse or check what is large away from the loop, sharing fairly between owners."""
         return await asyncio.get_running_loop().run_in_executor(self.store.threads.parsers.executor(owner), work)
 
+    async def read_json(self, request: Request, model: type[M], owner: str) -> M:
+        """Return a body of JSON as `model`."""
+        return await read_json(request, model, self.limits, self.store.threads.parsers.executor(owner))
+
     async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
         """Return what a caller sent as checked features; images are encoded."""
         labels, owner = entry.opened.labels, entry.config.owner
@@ -103,7 +109,7 @@ class Service:
             checked = partial(sample_batch, labels, samples.features, key, keys=samples.keys)
             return checked() if samples.features.nbytes <= AT_ONCE else await self.run_parser(owner, checked)
         z, thumbnails = await self.encoder.encode(owner, samples.images, RequiredEncoder.of(labels))
-        digest = content_digest(samples.images)
+        digest = await self.run_parser(owner, partial(content_digest, samples.images))
         return sample_batch(labels, z, key, digest=digest, keys=samples.keys, thumbnails=thumbnails)
 
     async def observe(self, entry: StreamEntry, batch: SampleBatch) -> str:

@@ -47,6 +47,7 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
             "settings": session.rule.settings,
             "value": finite(session.threshold),
             "warming": session.is_warming,
+            "recall_interval": session.recall_interval,
         },
         "labels": {
             "names": len(labels.names),

@@ -107,6 +107,7 @@ function showInfo(info) {
   $("growing-groups").textContent = `group ${info.growing.join(", ")}`;
   page.threshold = threshold.value ?? 0;
   page.warming = threshold.warming;
+  page.recall = threshold.recall_interval;
   $("space").textContent =
     `${labels.names.toLocaleString("en")} names + ${labels.negatives.toLocaleString("en")} negatives · ` +
     `${labels.encoder || "no encoder named"} · detector ${info.detector} · fingerprint ${labels.fingerprint.slice(0, 8)}`;

@@ -46,8 +46,13 @@ export function drawMargins(page) {
   const above = margins.filter((margin) => margin >= threshold).length;
   const share = margins.length ? Math.round((100 * above) / margins.length) : 0;
   $("accepted").textContent = `${above.toLocaleString("en")} of the last ${margins.length.toLocaleString("en")} samples (${share} %) ` +
-    `would be called known.${page.warming ? " The threshold in use is still warming up." : ""}`;
+    `would be called known.${page.warming ? " The threshold in use is still warming up." : ""}${likelyRecall(page.recall)}`;
   page.scale = { low, high, box };
+}
+
+function likelyRecall(interval) {
+  const [low, high] = (interval ?? []).map((share) => Math.round(100 * share));
+  return interval ? ` The threshold in use likely keeps ${low} to ${high} % of the known samples.` : "";
 }
 
 // Four to eight round numbers between two others.

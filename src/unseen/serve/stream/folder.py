@@ -40,7 +40,7 @@ class DataFolder:
             return [self.streams / self.only]
         for folder in self.streams.iterdir():
             if folder.name.startswith((".new-", ".old-")):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
         return sorted(path for path in self.streams.iterdir() if STREAM_ID.fullmatch(path.name) and path.is_dir())
 
     def add_stream(self, labels: LabelSpace, wanted: StreamConfig) -> StreamConfig:
@@ -59,10 +59,12 @@ class DataFolder:
         return config
 
     def remove_stream(self, id: str) -> None:
-        """Remove the folder of a stream."""
+        """Remove the folder of a stream, and what it is a link to unless that is the folder of another stream."""
         gone = self.streams / f".old-{id}"
         (self.streams / id).rename(gone)
-        shutil.rmtree(gone)
+        if gone.is_symlink() and (target := gone.resolve()).parent != self.streams.resolve():
+            shutil.rmtree(target)
+        _remove(gone)
 
     def space(self, name: str) -> LabelSpace:
         """Return a label space that the operator put into the data folder."""
@@ -74,6 +76,14 @@ class DataFolder:
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, or a link to one."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def exclusive_lock(path: Path) -> IO[str]:

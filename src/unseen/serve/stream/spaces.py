@@ -13,6 +13,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from unseen import LabelSpace
+from unseen.errors import ServiceError
 from unseen.serve.stream.batch import BatchVerdicts
 from unseen.serve.stream.history import RecentVerdicts
 from unseen.serve.stream.journal import Journal, Position
@@ -50,7 +51,12 @@ class SpaceFolder:
         """Return the names of a label space that the stream has or had."""
         if fingerprint == self.first.fingerprint:
             return self.first.names
-        names: list[str] = json.loads(self._path(fingerprint).with_suffix(".json").read_text())
+        try:
+            names: list[str] = json.loads(self._path(fingerprint).with_suffix(".json").read_text())
+        except FileNotFoundError:
+            if self.folder.exists():
+                raise
+            raise ServiceError(404, "expected a stream, got one that was deleted; list them first") from None
         return names
 
     def drop(self, *, but: Collection[str]) -> None:

@@ -283,6 +283,9 @@ def _entry(folder: Path) -> StreamEntry:
         config = read_config(folder)
     except StateError as error:
         return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), DAMAGED, str(error))
+    if config.id != folder.name:  # two that write to one journal would spoil it
+        reason = f"expected the stream {folder.name} in its folder, got {config.id}; remove the copy or the link"
+        return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), REFUSED, reason)
     return StreamEntry(config, REFUSED if config.refusal else OPENING, config.refusal)
 
 

@@ -26,7 +26,8 @@ class Activity:
     def is_alone(self, caller: str) -> bool:
         """Return whether no other caller was active lately."""
         since = self._clock() - RECENT
-        return not any(at >= since for other, at in self._last.items() if other != caller)
+        # a copy: threads ask while the loop takes notes
+        return not any(at >= since for other, at in list(self._last.items()) if other != caller)
 
 
 class Pace:

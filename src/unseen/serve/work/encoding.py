@@ -112,13 +112,13 @@ class ImageEncoder:
         work = partial(self._build_space, names, negatives, progress)
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
-    async def taught(self, owner: str, labels: LabelSpace, examples: Examples) -> LabelSpace:
-        """Return a label space that examples have moved."""
+    async def taught(self, owner: str, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
+        """Return a label space that examples have moved; at least `spare` of them set the threshold."""
         if len(examples) > self.limits.batch:
             raise DataError(
                 f"expected at most {self.limits.batch} examples, got {len(examples)}; send fewer of each name"
             )
-        work = partial(with_examples, labels, examples)
+        work = partial(with_examples, labels, examples, spare=spare)
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
     async def name_vector(self, owner: str, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:

@@ -15,8 +15,10 @@ import torch
 
 from unseen.errors import ServiceError
 from unseen.serve.work.caller_limiter import Activity
+from unseen.serve.work.time_slices import begin_slices, end_slice
 
 CALLERS = 10_000  # whose rates are remembered
+PARSERS_REST, CHORES_REST = 3.0, 1.0  # so many times the CPU time that they took, while other owners are active
 T = TypeVar("T")
 Job = tuple[Future[Any], Callable[[], Any]]
 
@@ -26,17 +28,27 @@ class FairThreadPool:
 
     While another owner is active it is one less, and there is one thread more, so that an owner whose work is long does
     not keep a second one waiting. Of those that wait, the owner that used least time comes next; one that was idle
-    starts level with the others.
+    starts level with the others. `rest` is for work that runs Python, which no two threads do at once: while another
+    owner is active, a thread rests that many times as long as it worked, between two slices and after the last.
     """
 
-    def __init__(self, workers: int, name: str, *, compute: int = 1, nice: int = 0) -> None:
-        self._most, self._threads = workers, workers + 1
+    def __init__(
+        self,
+        workers: int,
+        name: str,
+        *,
+        compute: int = 1,
+        nice: int = 0,
+        rest: float = 0.0,
+        activity: Activity | None = None,
+    ) -> None:
+        self._most, self._threads, self._rest = workers, workers + 1, rest
         self._pool = thread_pool(self._threads, name, compute=compute, nice=nice)
         self._waiting: dict[str, deque[Job]] = {}
         self._running: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}  # of those that wait or run
         self._changed = threading.Condition()
-        self._activity = Activity()
+        self._activity = activity or Activity()
 
     def executor(self, owner: str) -> Executor:
         """Return an executor whose work counts as that of one owner."""
@@ -86,7 +98,9 @@ class FairThreadPool:
 
     def _run(self, owner: str, job: Job) -> None:
         started = time.perf_counter()
+        begin_slices(0.0 if self._activity.is_alone(owner) else self._rest)
         _run(*job)
+        end_slice()
         with self._changed:
             self._running[owner] -= 1
             self._seconds[owner] += time.perf_counter() - started
@@ -148,10 +162,14 @@ class ServiceThreads:
     """The threads of a service; all compute alike, because a stream may be replayed by another than learned it."""
 
     def __init__(self, compute: int) -> None:
+        self.activity = Activity()  # of all callers, whatever they ask for
         self.writers = FairThreadPool(max(2, len(os.sched_getaffinity(0))), "writer", compute=compute)
-        self.chores = FairThreadPool(1, "chores", compute=compute, nice=2)  # slow and seldom: create, inspect, download
-        self.parsers = FairThreadPool(1, "parse", compute=compute)  # what is large in requests
-        self.keeper = thread_pool(1, "keeper", compute=compute)  # opens streams and takes snapshots
+        # slow and seldom: create, inspect, download
+        self.chores = FairThreadPool(1, "chores", compute=compute, nice=2, rest=CHORES_REST, activity=self.activity)
+        # what is large in requests
+        self.parsers = FairThreadPool(1, "parse", compute=compute, rest=PARSERS_REST, activity=self.activity)
+        # opens streams and takes snapshots, for which nobody waits
+        self.keeper = thread_pool(1, "keeper", compute=compute, nice=2)
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""

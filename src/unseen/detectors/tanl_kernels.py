@@ -1,0 +1,152 @@
+"""Triton kernels of TANL: a sample is four launches, whether it teaches or not; `tanl` has the formulas."""
+
+from unseen.detectors.triton_import import tl, triton
+
+
+@triton.jit
+def log_odds(row, is_row, mass, logits, active, negatives, TOP: tl.constexpr, WIDTH: tl.constexpr):
+    """Return the log-odds of some samples against the first 1, 2, ... of the active negatives."""
+    place = tl.arange(0, WIDTH)
+    inside = place < TOP
+    column = tl.load(active + place, mask=inside, other=0)
+    mask = is_row[:, None] & inside[None, :]
+    x = tl.load(logits + row[:, None] * negatives + column[None, :], mask=mask, other=-float("inf")).to(tl.float64)
+    peak = tl.max(x, axis=1)
+    rivals = tl.cumsum(tl.exp(x - peak[:, None]), axis=1)
+    off = tl.load(mass + row, mask=is_row, other=0.0) - peak
+    own = tl.exp(tl.minimum(tl.maximum(off, -700.0), 700.0))[:, None]
+    whole = own + rivals
+    known, rest = tl.where(mask, own / whole, 0.0), tl.where(mask, rivals / whole, 0.0)
+    return tl.log(tl.sum(known, axis=1) / TOP) - tl.log(tl.sum(rest, axis=1) / TOP)
+
+
+@triton.jit
+def threshold_of(above, above_total, THRESHOLDS: tl.constexpr, BINS: tl.constexpr):
+    """Return the threshold with the least variance within its two sides, the middle one of equals."""
+    bins = tl.arange(0, BINS)
+    whole, whole_total = tl.max(above, axis=0), tl.max(above_total, axis=0)
+    below, below_total = whole - above, whole_total - above_total
+    upper, lower = above_total.to(tl.float64), below_total.to(tl.float64)
+    between = upper * upper / tl.maximum(above, 1).to(tl.float64) + lower * lower / tl.maximum(below, 1).to(tl.float64)
+    is_split = (above > 0) & (below > 0)
+    between = tl.where(is_split & (bins < THRESHOLDS), between, -float("inf"))
+    equal = ((between == tl.max(between, axis=0)) & (bins < THRESHOLDS)).to(tl.int32)
+    middle = (tl.cumsum(equal, axis=0) == tl.sum(equal, axis=0) // 2 + 1) & (equal > 0)
+    return tl.sum(tl.where(middle, bins, 0), axis=0).to(tl.float64) / THRESHOLDS
+
+
+@triton.jit
+def score_sample(
+    numbers, seen, mass, logits, active, counts, totals, shares, score_out, route_out, gap_in, count, queue, window,
+    negatives, TOP: tl.constexpr, WIDTH: tl.constexpr, THRESHOLDS: tl.constexpr, BINS: tl.constexpr,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """Score the next sample and decide whom it teaches; score the one before again where that taught.
+
+    `numbers`: the sample, the samples scored in the stream, the side it teaches (-1: none), its place in the queue, and
+    how many negatives are candidates.
+    """
+    t, scored, before = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    last, pair = tl.load(count), tl.arange(0, 2)
+    row = t - 1 + pair
+    is_row = (row < last) & ((pair > 0) | (before >= 0))
+    scores = log_odds(row, is_row, mass, logits, active, negatives, TOP, WIDTH)
+    tl.store(score_out + row, scores, mask=is_row)
+    side = before * 0 - 1
+    if t < last:
+        score = tl.sum(tl.where(pair == 1, scores, 0.0), axis=0)
+        share = 1 / (1 + tl.exp(-score))
+        whole = tl.floor(share * UNIT + 0.5).to(tl.int64)
+        bins, place = tl.arange(0, BINS), scored % window
+        oldest = tl.load(shares + place).to(tl.int64)
+        leaves = (scored >= window).to(tl.int64)
+        enter, leave = (
+            (bins == whole * THRESHOLDS // UNIT).to(tl.int64),
+            (bins == oldest * THRESHOLDS // UNIT).to(tl.int64),
+        )
+        counted = tl.load(counts + bins) + enter - leaves * leave
+        total = tl.load(totals + bins) + enter * whole - leaves * leave * oldest
+        tl.store(counts + bins, counted)
+        tl.store(totals + bins, total)
+        tl.store(shares + place, whole.to(tl.int32))
+        above, above_total = tl.cumsum(counted, axis=0, reverse=True), tl.cumsum(total, axis=0, reverse=True)
+        bound, gap = threshold_of(above, above_total, THRESHOLDS, BINS), tl.load(gap_in)
+        is_known = (share > bound + gap * (1 - bound)).to(tl.int64)
+        is_unknown = (share < bound - gap * bound).to(tl.int64) * (1 - is_known)
+        side = is_known + 2 * is_unknown - 1
+        tl.store(route_out + t, (is_known - is_unknown).to(tl.int8))
+        tl.store(numbers + 1, scored + 1)
+        if side >= 0:
+            taught = tl.load(seen + side)
+            tl.store(numbers + 3, taught % queue)
+            tl.store(seen + side, taught + 1)
+    tl.store(numbers, t + 1)
+    tl.store(numbers + 2, side)
+    tl.store(numbers + 4, side * 0)
+
+
+@triton.jit
+def push_sample(
+    numbers, seen, rows, activation, parts, totals, excess, queue, size, groups, negatives, WIDTH: tl.constexpr
+):
+    """Put the activation of a sample that teaches into the queue of its side, and sum it up anew."""
+    t, side, place = tl.load(numbers) - 1, tl.load(numbers + 2), tl.load(numbers + 3)
+    if side >= 0:
+        column = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+        inside = column < negatives
+        own = tl.load(rows + t * negatives + column, mask=inside, other=0.0)
+        tl.store(activation + (side * queue + place) * negatives + column, own, mask=inside)
+        group = place // size
+        part = tl.zeros_like(own)
+        for i in range(0, size):
+            at = group * size + i
+            is_other = inside & (at < queue) & (at != place)
+            other = tl.load(activation + (side * queue + at) * negatives + column, mask=is_other, other=0.0)
+            part += tl.where(at == place, own, other)
+        tl.store(parts + (side * groups + group) * negatives + column, part, mask=inside)
+        total = tl.zeros_like(own)
+        for g in range(0, groups):
+            other = tl.load(parts + (side * groups + g) * negatives + column, mask=inside & (g != group), other=0.0)
+            total += tl.where(g == group, part, other)
+        tl.store(totals + side * negatives + column, total, mask=inside)
+        rest = tl.load(totals + (1 - side) * negatives + column, mask=inside, other=0.0)
+        known, unknown = tl.where(side == 0, total, rest), tl.where(side == 0, rest, total)
+        known_count = tl.minimum(tl.maximum(tl.load(seen), 1), queue).to(own.dtype)
+        unknown_count = tl.minimum(tl.maximum(tl.load(seen + 1), 1), queue).to(own.dtype)
+        tl.store(excess + column, known / known_count - unknown / unknown_count, mask=inside)
+
+
+@triton.jit
+def find_candidates(
+    numbers, excess, active, candidates, negatives, TOP: tl.constexpr, TOP_WIDTH: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Collect the negatives with no more excess than some active one has: the next active ones are among them."""
+    if tl.load(numbers + 2) >= 0:
+        place = tl.arange(0, TOP_WIDTH)
+        inside = place < TOP
+        one = tl.load(active + place, mask=inside, other=0)
+        most = tl.max(tl.load(excess + one, mask=inside, other=-float("inf")), axis=0)
+        i = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+        own = tl.load(excess + i, mask=i < negatives, other=float("inf"))
+        is_candidate = ((own <= most) & (i < negatives)).to(tl.int64)
+        first = tl.atomic_add(numbers + 4, tl.sum(is_candidate, axis=0))
+        tl.store(candidates + first + tl.cumsum(is_candidate, axis=0) - 1, i, mask=is_candidate > 0)
+
+
+@triton.jit
+def rank_candidates(numbers, excess, active, candidates, TOP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Put the candidates with the least excess in order, of equals the first: each counts those before it."""
+    count = tl.load(numbers + 4)
+    if tl.program_id(0) * ROWS < count:
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        i = tl.load(candidates + row, mask=row < count, other=0)
+        own = tl.load(excess + i, mask=row < count, other=float("inf"))
+        before = tl.zeros((ROWS, WIDTH), dtype=tl.int32)
+        for first in range(0, count, WIDTH):
+            column = first + tl.arange(0, WIDTH)
+            j = tl.load(candidates + column, mask=column < count, other=0)
+            other = tl.load(excess + j, mask=column < count, other=float("inf"))
+            is_before = (other[None, :] < own[:, None]) | ((other[None, :] == own[:, None]) & (j[None, :] < i[:, None]))
+            before += is_before.to(tl.int32)
+        rank = tl.sum(before, axis=1)
+        tl.store(active + rank, i, mask=(row < count) & (rank < TOP))

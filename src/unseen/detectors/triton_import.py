@@ -1,0 +1,30 @@
+"""Triton, or where it is not installed a stand-in with which modules of kernels can be imported, but not run."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+IS_INSTALLED = find_spec("triton") is not None
+
+
+class StandIn:
+    """What modules of kernels use of Triton while they are imported."""
+
+    @staticmethod
+    def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """Return a function as it is."""
+        return function or StandIn.jit
+
+    @staticmethod
+    def constexpr(value: Any) -> Any:
+        """Return a constant as it is."""
+        return value
+
+
+if IS_INSTALLED:
+    import triton
+    import triton.language as tl
+else:
+    triton = tl = StandIn
+
+__all__ = ["IS_INSTALLED", "tl", "triton"]
