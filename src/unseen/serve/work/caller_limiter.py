@@ -1,6 +1,7 @@
 """Limits per caller: so many requests of one are worked on at once, the others of that caller wait in order."""
 
 import asyncio
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -13,21 +14,23 @@ class Activity:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last: dict[str, float] = {}
+        self._last: dict[str, float] = {}  # in the order of time
+        self._lock = threading.Lock()  # threads ask while the loop takes notes
 
     def note(self, caller: str) -> None:
         """Note that a caller asks for something."""
-        now = self._clock()
-        self._last.pop(caller, None)
-        self._last[caller] = now  # in the order of time
-        while (oldest := next(iter(self._last))) != caller and self._last[oldest] < now - RECENT:
-            del self._last[oldest]
+        with self._lock:
+            now = self._clock()
+            self._last.pop(caller, None)
+            self._last[caller] = now
+            while (oldest := next(iter(self._last))) != caller and self._last[oldest] < now - RECENT:
+                del self._last[oldest]
 
     def is_alone(self, caller: str) -> bool:
         """Return whether no other caller was active lately."""
-        since = self._clock() - RECENT
-        # a copy: threads ask while the loop takes notes
-        return not any(at >= since for other, at in list(self._last.items()) if other != caller)
+        with self._lock:
+            latest = next((at for other, at in reversed(self._last.items()) if other != caller), float("-inf"))
+        return latest < self._clock() - RECENT
 
 
 class Pace:
