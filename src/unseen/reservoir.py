@@ -8,6 +8,7 @@ are kept in half precision.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, StateError
 from unseen.verdicts import Verdicts
 
 UNKNOWN = 8192  # unknown images that are kept
@@ -80,6 +81,13 @@ class KeptImages:
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> KeptImages:
         """Return the images that `tensors` describes."""
+        like, count = cls.none(tensors["z"].shape[-1]), len(tensors["z"])
+        for name in COLUMNS:
+            column, kind = tensors[name], getattr(like, name)
+            if (column.dtype, column.shape) != (kind.dtype, (count, *kind.shape[1:])):
+                raise ValueError(f"{name} of {column.dtype} and shape {list(column.shape)}")
+        if tensors["key_ends"].dtype != torch.int64 or len(tensors["key_ends"]) != count:
+            raise ValueError("no key for each image")
         text, ends = tensors["key_bytes"].numpy().tobytes(), tensors["key_ends"].tolist()
         keys = tuple(text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False))
         return cls(**{name: tensors[name].clone() for name in COLUMNS}, keys=keys)
@@ -165,11 +173,16 @@ class Reservoir:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Reservoir:
-        """Return the reservoir that `tensors` describes."""
-        unknown, since, next_group = tensors["numbers"].tolist()
-        dismissed = tuple(tensors["dismissed"].tolist())
-        journal = tuple(json.loads(tensors["journal"].numpy().tobytes()))
-        return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed, journal)
+        """Return the reservoir that `tensors` describes; refuse what no session has written."""
+        try:
+            unknown, since, next_group = (operator.index(number) for number in tensors["numbers"].tolist())
+            dismissed = tuple(operator.index(number) for number in tensors["dismissed"].tolist())
+            journal = tuple(json.loads(tensors["journal"].numpy().tobytes()))
+            if min(unknown, since, next_group) < 0 or any({"edit", "verb"} - one.keys() for one in journal):
+                raise ValueError("negative counts, or edits without a number")
+            return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed, journal)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise StateError(f"expected the kept images of a session, got {error}; pass the right file") from error
 
 
 def arrived(parts: Sequence[Arrivals]) -> KeptImages:

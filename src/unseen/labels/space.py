@@ -152,6 +152,8 @@ class LabelSpace:
         tensors, header = load_tensors(path, kind="label-space")
         fields = json.loads(header)
         names, negatives = tuple(fields.pop("names")), tuple(fields.pop("negatives"))
+        if not all(isinstance(fields.get(name, ""), str) for name in ("prompt", "encoder")):
+            raise LabelError(f"expected the prompt and the encoder as text in {path}, got others; save it again")
         for name, key in EXAMPLE_KEYS.items():
             if f"{key}_z" in tensors:
                 fields[name] = Examples(tensors[f"{key}_z"], tensors[f"{key}_label"])

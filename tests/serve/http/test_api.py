@@ -22,6 +22,7 @@ from unseen.serve.http.binary import ARROW, SAFETENSORS
 from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
+from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS
 
 LABELS = space(dtype=torch.float32)
@@ -184,6 +185,30 @@ def test_a_snapshot_is_restored_to_the_bit_and_reset_forgets(remote, tmp_path):
     assert remote.info()["counts"]["seen"] == 0
     remote.restore(tmp_path / "here")
     assert same(downloaded(remote, LABELS, tmp_path / "uploaded"), here)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "no JSON",
+        "[" * 9_000,
+        "[]",
+        '{"names": 5, "negatives": []}',
+        json.dumps({"names": ["a", "b"], "negatives": ["c"], "encoder": "\ud800"}),
+        json.dumps({"names": ["a", "b"], "negatives": ["c"], "prompt": float("inf")}),
+        json.dumps({"names": ["a", "b"], "negatives": ["c"], "encoder": ["a"]}),
+        json.dumps({"names": ["a", "b"], "negatives": ["c"], "other": 1}),
+    ],
+    ids=lambda header: header[:80],
+)
+def test_files_whose_checksum_is_right_and_whose_content_is_not_are_refused(server, remote, tmp_path, header):
+    anchors = {"id_anchors": torch.eye(3)[:2].contiguous(), "ood_anchors": torch.eye(3)[2:].contiguous()}
+    save_tensors(tmp_path / "space", anchors, kind="label-space", header=header)
+    save_tensors(tmp_path / "state", {"tally.seen": torch.zeros(())}, kind="state", header=header)
+    for call in (lambda: server.client.create(tmp_path / "space"), lambda: remote.restore(tmp_path / "state")):
+        with pytest.raises(ServiceError, match="expected") as caught:
+            call()
+        assert caught.value.status == 422
 
 
 def test_a_foreign_or_damaged_state_is_refused(remote, tmp_path):

@@ -25,6 +25,7 @@ from unseen.serve.http.forms import Form, parse_form
 from unseen.serve.http.json_rows import described, refused_body, split_rows
 from unseen.serve.http.schema import Samples
 from unseen.serve.settings import Limits
+from unseen.serve.stream.config import UNFIT
 from unseen.serve.work.time_slices import let_others_run
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
@@ -184,12 +185,15 @@ def as_file(data: bytes, limits: Limits) -> Iterator[Path]:
         file.flush()
         try:
             yield Path(file.name)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ServiceError(422, f"expected a file of unseen, got one without {error}; save it again") from error
         except ServiceError:
             raise
         except UnseenError as error:
             raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
+        except KeyError as error:
+            raise ServiceError(422, f"expected a file of unseen, got one without {error}; save it again") from error
+        except (LookupError, *UNFIT) as error:  # its checksum may be right, and its content anything
+            what = str(error)[:200]
+            raise ServiceError(422, f"expected a file of unseen, got another ({what}); save it again") from error
 
 
 def _from_safetensors(body: bytes, limits: Limits) -> SampleBody:

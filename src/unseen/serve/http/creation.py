@@ -152,7 +152,9 @@ async def label_space(service: Service, creation: Creation, job: Job) -> LabelSp
 def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
     """Return an uploaded label space."""
     with bodies.as_file(data, limits) as path:
-        return LabelSpace.load(path)
+        labels = LabelSpace.load(path)
+        labels.fingerprint  # noqa: B018 - text that cannot be written has none
+        return labels
 
 
 def uploaded_examples(data: bytes, names: tuple[str, ...], limits: Limits) -> Examples:

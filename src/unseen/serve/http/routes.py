@@ -310,4 +310,5 @@ def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:
 def restore_upload(stream: Stream, data: bytes, limits: Limits) -> None:
     """Restore an uploaded state."""
     with bodies.as_file(data, limits) as path:
-        stream.restore(path)
+        session = stream.usable_session(path)
+    stream.restore_session(session)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from unseen.serve.stream.batch import (
     split_by_batch,
     unanswered_receipts,
 )
+from unseen.serve.stream.config import KEPT as MOST_UNKNOWN
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.disk import expected_bytes
 from unseen.serve.stream.disk_errors import disk_is_full
@@ -49,7 +51,7 @@ from unseen.serve.stream.receipts import Receipt
 from unseen.serve.stream.recovery import compare_arithmetic, features_of, newest_state
 from unseen.serve.stream.snapshots import AUTO, AUTOS, BEFORE, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
 from unseen.serve.stream.spaces import NamesOverTime, SpaceFolder
-from unseen.serve.stream.state_checks import refuse_infinite
+from unseen.serve.stream.state_checks import refuse_unusable
 from unseen.session import Session
 
 log = logging.getLogger("unseen.serve")
@@ -139,8 +141,17 @@ class Stream:
 
     def restore(self, source: Path) -> None:
         """Take over the state in a file; the journal records it as one more entry."""
+        self.restore_session(self.usable_session(source))
+
+    def usable_session(self, source: Path) -> Session:
+        """Return a session that goes on from the state in a file, within what a stream may keep; refuse another."""
         session = self.resumed(checkpoint.load(source))
-        refuse_infinite(session)
+        refuse_unusable(session)
+        kept = session.reservoir
+        return session.at(session.snapshot, reservoir=replace(kept, unknown=min(kept.unknown, MOST_UNKNOWN)))
+
+    def restore_session(self, session: Session) -> None:
+        """Take over a session; the journal records it as one more entry."""
         with self._lock:
             self._refresh()
             self.take_over(RESTORE, session)
