@@ -92,6 +92,16 @@ def test_an_arrow_stream_of_more_rows_than_its_bytes_is_refused_before_it_is_exp
     assert (caught.value.status, caught.value.code) == (413, "batch")
 
 
+def test_an_arrow_stream_of_very_many_empty_batches_is_refused():
+    empty, sink = table().to_batches()[0].slice(0, 0), pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, empty.schema) as writer:
+        for _ in range(MOST + 1):
+            writer.write_batch(empty)
+    with pytest.raises(ServiceError, match="at most 2048 batches") as caught:
+        from_arrow(sink.getvalue().to_pybytes(), MOST)
+    assert caught.value.status == 413
+
+
 def with_tensors(count: int) -> bytes:
     """Return a safetensors file that has many tensors without a number beside its features."""
     size = Z.nbytes

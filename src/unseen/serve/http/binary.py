@@ -31,7 +31,7 @@ def from_arrow(body: bytes, most: int) -> tuple[Float[np.ndarray, "n d"], list[s
     """Return the column `features` of an Arrow stream, lists of floats of one length, and its column `key` if any."""
     pyarrow = import_extra("pyarrow", "tables")
     try:
-        table = _read(pyarrow, body)
+        table = _read(pyarrow, body, most)
         if table.num_rows > most:  # rows without a vector, or of nulls, take no bytes in the body
             raise ServiceError(413, f"expected 1 to {most} samples, got {table.num_rows:,}; send fewer", "batch")
         rows = table.column(COLUMN).combine_chunks()
@@ -50,11 +50,13 @@ def from_arrow(body: bytes, most: int) -> tuple[Float[np.ndarray, "n d"], list[s
     return flat.to_numpy().reshape(-1, width), keys
 
 
-def _read(pyarrow: Any, body: bytes) -> Any:
+def _read(pyarrow: Any, body: bytes, most: int) -> Any:
     """Return the table of an Arrow stream; a small body that says it is a large one is refused, not expanded."""
     reader = pyarrow.ipc.MessageReader.open_stream(body)
-    for message in reader:
+    for number, message in enumerate(reader):
         let_others_run()
+        if number > most:  # empty ones would be joined by the hundred thousand
+            raise ServiceError(413, f"expected at most {most} batches of rows, got more; join them", "batch")
         if not is_plain(bytes(message.metadata)):
             raise ValueError("compressed or encoded parts")
     table = pyarrow.ipc.open_stream(body).read_all()
