@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
-from unseen.detectors import Detector
+from unseen.detectors import Detector, Reading
 from unseen.encoders import Encoder
 from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
@@ -153,22 +153,27 @@ class Session:
         (['bird', 'bird', 'bird'], 3)
         """
         z, names = self._features(z)
-        keys, parts = keys or names, []
-        while len(z) >= (until := self._until_calibration):
-            parts.append(self._observe(z[:until], keys[:until]))
-            self.calibrate_by_examples()
-            z, keys = z[until:], keys[until:]
-        if len(z) or not parts:
-            parts.append(self._observe(z, keys))
+        parts: list[Verdicts] = []
+        keys = keys or names
+        while len(z) or not parts:
+            some, seen = z[: self.until_calibration], int(self.snapshot.tally.seen)
+            parts.append(self.learn(*self.detector.observe(self.snapshot.detector, some)))
+            self._reservoir = self._reservoir.after(some, parts[-1], seen, keys[: len(some)])
+            z, keys = z[len(some) :], keys[len(some) :]
         return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
 
-    def _observe(self, z: Float[Tensor, "T d"], keys: Sequence[str]) -> Verdicts:
+    def learn(self, reading: Reading, state: Any) -> Verdicts:
+        """Return the verdicts on samples that the detector has observed, at most `until_calibration` of them.
+
+        `state` is that of the detector after them. Where the last one completes the count, examples set the threshold.
+        """
         rule, before = self._live
-        reading, state = self.detector.observe(before.detector, z)
+        is_due = len(reading.score) == self.until_calibration
         decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
         verdicts = Verdicts(self.detector.labels.names, reading.cpu(), decisions.cpu())  # verdicts are for the host
         self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
-        self._reservoir = self._reservoir.after(z, verdicts, int(before.tally.seen), keys)
+        if is_due:
+            self.calibrate_by_examples()
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"] | Any) -> Verdicts:
@@ -243,7 +248,7 @@ class Session:
         self._live = rule, snapshot._replace(threshold=state)
 
     @property
-    def _until_calibration(self) -> int:
+    def until_calibration(self) -> int:
         """Return after how many images the examples set the threshold anew: a fixed count, whatever the calls."""
         if not isinstance(self.rule, ByExamples):
             return sys.maxsize
