@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -15,22 +15,12 @@ from torch import Tensor
 from unseen.detectors.base import FEW_SAMPLES, UNIT_TOLERANCE, Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule
 from unseen.detectors.pooled.carry import carried_sums
-from unseen.detectors.pooled.distinction import coverage
-from unseen.detectors.pooled.evidence import (
-    TERMS,
-    Evidence,
-    EvidenceTerm,
-    LabelStatistics,
-    LogitMoments,
-    baseline,
-    evidence,
-    gap_shrinkage,
-    typical_peak,
-)
-from unseen.detectors.pooled.example_statistics import FEWEST, measured_peak, measured_unit, some_examples
-from unseen.detectors.pooled.few_samples import FewJudge
+from unseen.detectors.pooled.evidence import TERMS, Evidence, EvidenceTerm, LabelStatistics, LogitMoments
+from unseen.detectors.pooled.example_statistics import label_statistics
+from unseen.detectors.pooled.few_samples import FewSamplesJudge
+from unseen.detectors.pooled.formulas import Formulas
+from unseen.detectors.pooled.gpu.streams import Streams, StreamsByCount, Unsolved
 from unseen.detectors.pooled.learning import Learning
-from unseen.detectors.pooled.lockstep import Formulas, Streams, StreamsByCount, Unsolved
 from unseen.detectors.pooled.names import (
     CLAIMED_BY_LOOK,
     NAMING_SAMPLES,
@@ -104,7 +94,7 @@ class PooledEvidence(Detector[PooledState]):
         try:
             with self._streams(1, z) as streams:
                 if streams:
-                    return self._in_lockstep(streams, [state], z, torch.arange(len(z))[None])[0]
+                    return streams.observe([state], z, torch.arange(len(z))[None])[0]
         except Unsolved:
             pass
         return self._learned(state, z)
@@ -159,7 +149,7 @@ class PooledEvidence(Detector[PooledState]):
             with self._streams(len(states), z) as streams:
                 if not streams:
                     return super().observe_many(states, z, orders)
-                begun = self._in_lockstep(streams, states, z, torch.stack([order[:common] for order in orders]))
+                begun = streams.observe(states, z, torch.stack([order[:common] for order in orders]))
         except Unsolved:
             return super().observe_many(states, z, orders)
         return [self._continued(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
@@ -171,42 +161,22 @@ class PooledEvidence(Detector[PooledState]):
         rest, state = self.observe(state, z)
         return Reading.joined([begun, rest]), state
 
-    def _in_lockstep(
-        self, streams: Streams, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Int[Tensor, "S T"]
-    ) -> list[tuple[Reading, PooledState]]:
-        """Return what `observe_many` does for streams that have seen as many samples, of which as many wait."""
-        size, latest = int(states[0].pending.size), [int(state.pending.latest_size) for state in states]
-        waiting = [state.pending.all(size, late).z for state, late in zip(states, latest, strict=True)] if size else []
-        before = torch.arange(size * len(waiting), device=z.device).view(len(states), size)
-        index = torch.cat([before, orders.view(len(states), -1).to(z.device) + before.numel()], dim=1)
-        reading, after = streams.observe(states, self._formulas.frozen(torch.cat([*waiting, z])), index)
-        return [(Reading(*(column[i] for column in reading)), state) for i, state in enumerate(after)]
-
-    @contextmanager
-    def _streams(self, count: int, z: Tensor) -> Iterator[Streams | None]:
-        """Yield what learns streams in lockstep where z is on a GPU and no other thread uses it, else None."""
-        streams = self._lockstep.get(count) if z.is_cuda and self._formulas.are_known else None
-        if streams is None or not streams.lock.acquire(blocking=False):
-            yield None
-            return
-        try:
-            yield streams
-        finally:
-            streams.lock.release()
+    def _streams(self, count: int, z: Tensor) -> AbstractContextManager[Streams | None]:
+        """Return streams that are learned in lockstep where z is on a GPU and no other thread uses them, else None."""
+        return self._gpu.unused(count) if z.is_cuda and self._gpu.formulas.are_known else nullcontext()
 
     @cached_property
     def _formulas(self) -> Formulas:
         weights = self.tau, self.popularity, self.naming_popularity
-        return Formulas(self.labels, self.label_statistics, self.used_terms, *weights, self.baseline)
+        return Formulas(self.labels, self.label_statistics, self.used_terms, *weights)
 
     @cached_property
-    def _lockstep(self) -> StreamsByCount:
+    def _gpu(self) -> StreamsByCount:
         return StreamsByCount(self._formulas)
 
     @cached_property
-    def _judge_few(self) -> FewJudge:
-        weights = self.tau, self.popularity, self.naming_popularity
-        return FewJudge(self.labels, self.label_statistics, self.used_terms, *weights)
+    def _judge_few(self) -> FewSamplesJudge:
+        return FewSamplesJudge(self._formulas)
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""
@@ -258,17 +228,7 @@ class PooledEvidence(Detector[PooledState]):
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
-        labels = self.labels
-        sizes = len(labels.names), len(labels.negatives)
-        found = LabelStatistics(*sizes, gap_shrinkage(labels), 0.0)
-        if labels.examples is None or len(labels.examples) < FEWEST:  # too few to move names, or to show anything
-            return found._replace(typical_peak=typical_peak(labels))
-        # those that taught fit better than images of the stream do, the more so the more there are
-        shown_by = labels.spared if labels.spared and len(labels.spared) >= FEWEST else labels.examples
-        z = some_examples(shown_by.z).to(labels.id_anchors)
-        shown = evidence(text_logits(labels, z, tau=self.tau), found, self.used_terms)
-        share = coverage(labels.examples, len(labels.names))
-        return found._replace(typical_peak=measured_peak(shown), unit=measured_unit(shown.value, share))
+        return label_statistics(self.labels, self.used_terms, tau=self.tau)
 
     @cached_property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:
@@ -278,11 +238,11 @@ class PooledEvidence(Detector[PooledState]):
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
-        return evidence(text, self.label_statistics, self.used_terms)
+        return self._formulas.evidence(text)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
-        return baseline(moments, self.label_statistics, self.used_terms)
+        return self._formulas.baseline(moments)
 
     def _running_baseline(self, learning: Learning, own: Evidence) -> Float[Tensor, " T"]:
         """Return the baseline of each sample of a block, and let the block teach it."""

@@ -7,7 +7,6 @@ stays the same between two updates is computed once for all samples between them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +18,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from unseen.detectors.base import Reading
 from unseen.detectors.pooled.distinction import NameRows
-from unseen.detectors.pooled.evidence import Evidence, EvidenceTerm, LabelStatistics, RowMoments, evidence_of
+from unseen.detectors.pooled.evidence import Evidence, RowMoments, evidence_of
+from unseen.detectors.pooled.formulas import Formulas
 from unseen.detectors.pooled.likelihood import few_log_ratios
 from unseen.detectors.pooled.names import (
     CLAIMED_BY_LOOK,
@@ -33,7 +33,6 @@ from unseen.detectors.pooled.names import (
 )
 from unseen.detectors.pooled.sides import few_weights
 from unseen.detectors.pooled.state import PooledState
-from unseen.labels import LabelSpace
 from unseen.text import text_logits
 
 Array = np.ndarray[Any, Any]
@@ -134,32 +133,28 @@ class StateTable(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FewJudge:
-    """Judge samples that come after those which set the baseline; the fields are those of the detector."""
+class FewSamplesJudge:
+    """Judge samples that come after those which set the baseline."""
 
-    labels: LabelSpace
-    statistics: LabelStatistics
-    terms: Sequence[EvidenceTerm]
-    tau: float
-    popularity: float
-    naming_popularity: float
+    formulas: Formulas
     _tables: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)  # by a tensor of the state
 
     def __call__(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, Float[Tensor, "T W"]]:
         """Return the readings of samples, and what they will teach as `state.packed` has it."""
-        table, text, rows = self._table(state), text_logits(self.labels, z, tau=self.tau), samples(z)
-        known = table.known.looks(rows, text.known, tau=self.tau)
-        negative = table.negative.looks(rows, text.negative, tau=self.tau)
+        tau, unit = self.formulas.tau, self.formulas.statistics.unit
+        table, text, rows = self._table(state), text_logits(self.formulas.labels, z, tau=tau), samples(z)
+        known = table.known.looks(rows, text.known, tau=tau)
+        negative = table.negative.looks(rows, text.negative, tau=tau)
         masses = Masses.of(known), Masses.of(negative)
         own = self._evidence((samples(text.known), samples(text.negative)), masses)
         gain = masses[0].gain - masses[1].gain - table.popularity.take(known.name[..., 0])
-        raised: Array = own.value + gain / self.statistics.unit
+        raised: Array = own.value + gain / unit
         predicted, base = rows @ table.slope + table.level, float(state.baseline)
         margin = raised - base
         weight = few_weights(margin)
         score = raised + few_log_ratios(predicted, table.middle, table.rate)
         if len(table.distinct_score.rows):
-            score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / self.statistics.unit
+            score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / unit
         reading = Reading(
             column(score, rows.dtype),
             column(known.named(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
@@ -178,23 +173,23 @@ class FewJudge:
         known, negative = (moments_of(side) for side in logits)
         energies = [energy(side, mass.peak) for side, mass in zip(logits, masses, strict=True)]
         peak, log_odds = plain(masses[0].peak), plain(energies[0] - energies[1])
-        return evidence_of(known, negative, peak, log_odds, self.statistics, self.terms)
+        return evidence_of(known, negative, peak, log_odds, self.formulas.statistics, self.formulas.terms)
 
     def _table(self, state: PooledState) -> StateTable:
-        """Return what a state says until its next update, made at the first sample after an update."""
+        """Return what is read of a state until its next update, computed at the first sample after an update."""
         key = state.fitted.known  # made anew by every update
         if (found := self._tables.get(key)) is None:
-            found = self._tables[key] = self._made(state)
+            found = self._tables[key] = self._new_table(state)
         return found
 
-    def _made(self, state: PooledState) -> StateTable:
-        labels, sums, fitted = self.labels, state.sums, state.fitted
+    def _new_table(self, state: PooledState) -> StateTable:
+        labels, sums, fitted = self.formulas.labels, state.sums, state.fitted
         direction = fitted.direction
         return StateTable(
             SideTable.of(labels.id_anchors, sums.known, fitted.known),
             SideTable.of(labels.ood_anchors, sums.negative, fitted.negative),
-            self.popularity * fitted.popularity.numpy(),
-            self.naming_popularity * fitted.votes.numpy(),
+            self.formulas.popularity * fitted.popularity.numpy(),
+            self.formulas.naming_popularity * fitted.votes.numpy(),
             direction.slope.numpy(),
             float(direction.level - direction.centre @ direction.slope),
             float(fitted.likelihood.middle),

@@ -25,7 +25,7 @@ from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
 Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
-FewSamplesJudge = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
+JudgeFew = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
 
 
 class Learning:
@@ -48,7 +48,7 @@ class Learning:
         self.take(samples)
         return reading
 
-    def judged_few(self, z: Float[Tensor, "T d"], judge: FewSamplesJudge) -> Reading:
+    def judged_few(self, z: Float[Tensor, "T d"], judge: JudgeFew) -> Reading:
         """Return the readings of few samples, at most as many as `until_update` allows, and learn them."""
         reading, samples = judge(self.state, z)
         pending, count = self.state.pending, samples.shape[0]

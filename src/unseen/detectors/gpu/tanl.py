@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unseen.detectors.gpu import recording
 from unseen.detectors.state import map_state
 
 TOGETHER = 32  # samples of one graph
 ROWS = 2048  # samples that are given at once
 BINS = 128  # room for the counts of shares
 SCORE_WARPS = 8
-WARMUPS = 2  # runs before a recording: kernels are compiled in the first
 
 
 class Sizes(NamedTuple):
@@ -121,7 +121,7 @@ class SampleGraph:
             place[:count].copy_(value)
         self._given.number.fill_(count)
         if self._run is None:
-            self._run = self._recorded()
+            self._run = recording.record(self._work, [self._kept])
         self._kept.numbers[0] = 0
         self._kept.numbers[2] = -1
         for _ in range(count // TOGETHER + 1):  # one more than samples: the last is scored again where it taught
@@ -134,7 +134,7 @@ class SampleGraph:
         return kept.activation, kept.total, kept.seen, kept.shares, kept.numbers[1]
 
     def _work(self) -> None:
-        from unseen.detectors import tanl_kernels as kernels  # here, because Triton takes a while to import
+        from unseen.detectors.gpu import tanl_kernels as kernels  # here, because Triton takes a while to import
 
         kept, given, sizes = self._kept, self._given, self.sizes
         width, groups = 1 << (sizes.top - 1).bit_length(), kept.parts.shape[1]
@@ -155,17 +155,3 @@ class SampleGraph:
             kernels.rank_candidates[(-(-sizes.negatives // 16),)](
                 kept.numbers, kept.excess, kept.active, self._candidates, sizes.top, 16, 256, num_warps=4
             )
-
-    def _recorded(self) -> Callable[[], None]:
-        before = map_state(torch.clone, self._kept)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARMUPS):
-                self._work()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._work()
-        map_state(torch.Tensor.copy_, self._kept, before)
-        return graph.replay
