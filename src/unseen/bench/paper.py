@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,13 +223,3 @@ def _printed_lines(exhibit: Exhibit, table: Mapping[str, Any]) -> Iterator[tuple
     for method, figures in table.get("paper", {}).items():
         if method in (exhibit.printed_methods or table["paper"]) and method not in exhibit.printed_elsewhere:
             yield method, {name: figures[name] for name in columns if name in figures}
-
-
-def reproduction_rows(exhibits: Sequence[Exhibit] = PAPER) -> list[tuple[str, str, str, str]]:
-    """Return for each exhibit: name, title, command, and what it needs."""
-    lines = []
-    for one in exhibits:
-        command = f"`unseen bench paper --tables {one.short_name} --data DIR`"
-        stand_in = f"; stand-in with --features: {', '.join(one.stand_ins)}" if one.stand_ins else ""
-        lines.append((one.name, one.title, command, f"{', '.join(one.suites)}{stand_in}"))
-    return lines
