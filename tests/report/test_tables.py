@@ -9,6 +9,7 @@ from unseen.bench import ResultFolder, list_runs, run_all, with_sweeps
 from unseen.errors import MissingExtra
 from unseen.report import page, plots, tables
 from unseen.report.tables import MetricCell, size
+from unseen.report.verdict_tables import verdict_tables
 
 CHOSEN = ("mcm", "online", "oracle-online", "fit-knn")
 PAPER = """
@@ -46,7 +47,7 @@ def test_every_kind_and_order_has_a_table_of_its_own(ran):
 
 def test_verdicts_have_a_table_per_kind_and_order_and_a_frozen_method_has_what_no_order_moves(ran):
     _, rows, _ = ran
-    found = tables.verdict_tables(rows)
+    found = verdict_tables(rows)
     assert [(table.kind, table.title.split("; ")[1]) for table in found] == [
         ("label-free", "order: shuffled"),
         ("label-free", "order: temporal"),
