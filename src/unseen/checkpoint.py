@@ -64,7 +64,7 @@ def flat(state: Any) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in (state if isinstance(state, dict) else flatten(state)).items()}
 
 
-def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
+def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return a state of the kind of `start` from saved tensors; refuse other fields, shapes or dtypes."""
     expected = flatten(start)
     kinds, found = ({name: (x.dtype, x.shape) for name, x in side.items()} for side in (expected, tensors))
@@ -74,7 +74,7 @@ def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     return unflatten(start, {name: tensors[name].clone().to(tensor.device) for name, tensor in expected.items()})
 
 
-def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Return the states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
     return {
         name: {field: part for field, part in flatten(fresh.get(name)).items() if _is_new(name, field)}
@@ -89,7 +89,7 @@ def _is_new(state: str, field: str) -> bool:
     return state == "threshold" or (state == "detector" and field.startswith(new))
 
 
-def agree(what: str, expected: Any, got: Any, remedy: str) -> None:
+def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
     """Refuse a checkpoint that belongs to something else."""
     if json.loads(json.dumps(expected, default=_by_name)) != got:
         raise StateError(f"expected a state of {what} {expected}, got one of {got}; {remedy}")

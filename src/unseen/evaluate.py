@@ -52,11 +52,11 @@ class Evaluation:
         return reliability(self.verdicts.confidence, self.trial.is_id)
 
 
-Judged = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
+SessionOrDetector = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
 Observe = Callable[[Sequence[Any], slice], Sequence[tuple[Reading, Any]]]  # readings and states after rows of streams
 
 
-def evaluate(judged: Judged, trial: Trial) -> Evaluation:
+def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
     """Stream a trial through a session, features only, then judge its verdicts by the truth.
 
     The session goes on from its snapshot and is not changed. The detector runs where its label space is; the truth
@@ -64,21 +64,21 @@ def evaluate(judged: Judged, trial: Trial) -> Evaluation:
     """
     session = _session(judged)
     detector, z = session.detector, _to_device_of(session.detector, trial.z)
-    return _streamed([session], [trial], lambda states, rows: [detector.observe(states[0], z[rows])])[0]
+    return _evaluate_streams([session], [trial], lambda states, rows: [detector.observe(states[0], z[rows])])[0]
 
 
 def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
     """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
     z = _to_device_of(detector, pool.z)
     places = [order.to(z.device) for order in orders]
-    return _streamed(
+    return _evaluate_streams(
         [_session(detector) for _ in orders],
         [pool[order] for order in orders],
         lambda states, rows: detector.observe_many(states, z, [order[rows] for order in places]),
     )
 
 
-def _streamed(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
+def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
     """Stream each trial through its session, in parts that end where examples calibrate, and judge it by the truth."""
     verdicts: list[list[Verdicts]] = [[] for _ in sessions]
     seconds, start, length = 0.0, 0, max((len(trial.z) for trial in trials), default=0)
@@ -92,7 +92,7 @@ def _streamed(sessions: Sequence[Session], trials: Sequence[Trial], observe: Obs
             parts.append(session.learn(reading, state))
         start = rows.stop
     return [
-        judged_by_truth(session, Verdicts.joined(parts), trial, cost=_cost(seconds, session.snapshot.detector))
+        judge_verdicts(session, Verdicts.joined(parts), trial, cost=_cost(seconds, session.snapshot.detector))
         for session, parts, trial in zip(sessions, verdicts, trials, strict=True)
     ]
 
@@ -116,15 +116,15 @@ NO_COST = Cost(0.0, 0)
 
 
 def judge(
-    judged: Judged, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+    judged: SessionOrDetector, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
     """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
     session = _session(judged)
     verdicts = session.learn(reading, session.snapshot.detector)
-    return judged_by_truth(session, verdicts, trial, name=name, cost=cost)
+    return judge_verdicts(session, verdicts, trial, name=name, cost=cost)
 
 
-def judged_by_truth(
+def judge_verdicts(
     session: Session, verdicts: Verdicts, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
     """Return every metric of verdicts that were made without the truth, by a session that has made them."""
@@ -215,7 +215,7 @@ def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
     return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.reading, is_id)
 
 
-def _session(judged: Judged) -> Session:
+def _session(judged: SessionOrDetector) -> Session:
     """Return a session that may learn: a new one, or one that goes on from a snapshot."""
     return judged.at(judged.snapshot) if isinstance(judged, Session) else Session(judged)
 

@@ -88,7 +88,7 @@ class KeptImages:
 COLUMNS = tuple(one.name for one in fields(KeptImages) if one.name != "keys")
 
 
-class Arrivals(NamedTuple):
+class JudgedCall(NamedTuple):
     """Images that were judged in one call."""
 
     z: Float[Tensor, "T d"]
@@ -107,7 +107,7 @@ class Reservoir:
     next_group: int = 1
     dismissed: tuple[int, ...] = ()  # numbers of groups that are not to be shown
     journal: tuple[Mapping[str, Any], ...] = ()  # what people changed, as unseen.discover wrote it
-    recent: tuple[Arrivals, ...] = field(default=(), repr=False)
+    recent: tuple[JudgedCall, ...] = field(default=(), repr=False)
 
     @classmethod
     def empty(cls, dim: int, *, unknown: int = UNKNOWN, since: int = 0) -> Reservoir:
@@ -122,7 +122,7 @@ class Reservoir:
             return self
         z = z[:, 0] if z.ndim == 3 else z  # without patches
         copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
-        more = Arrivals(copied, verdicts, start, tuple(keys) or ("",) * len(z))
+        more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * len(z))
         longer = replace(self, recent=(*self.recent, more))
         is_full = start + len(z) - longer.recent[0].start >= INTAKE
         return longer.with_recent() if is_full else longer
@@ -131,9 +131,9 @@ class Reservoir:
         """Return the reservoir with its latest images among the others and without those that are not to be kept."""
         if not self.recent:
             return self
-        parts = self.kept, arrived(self.recent)
+        parts = self.kept, images_of_calls(self.recent)
         keeps = self._keeps(*(torch.cat([getattr(part, name) for part in parts]) for name in ("place", "known")))
-        return replace(self, kept=joined(parts, keeps), recent=())
+        return replace(self, kept=join_kept(parts, keeps), recent=())
 
     @cached_property
     def images(self) -> KeptImages:
@@ -172,7 +172,7 @@ class Reservoir:
         return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed, journal)
 
 
-def arrived(parts: Sequence[Arrivals]) -> KeptImages:
+def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     """Return the images of several calls with what was decided about them."""
     places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
     z, margin, label, known = (
@@ -184,7 +184,7 @@ def arrived(parts: Sequence[Arrivals]) -> KeptImages:
     return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
 
 
-def joined(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
+def join_kept(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
     """Return those images of consecutive ones that are to be kept, as one; each vector is copied once."""
     rows = [some.nonzero().flatten() for some in keeps.split([len(part) for part in parts])]
     sizes = [len(some) for some in rows]

@@ -171,7 +171,7 @@ class Session:
         is_due = len(reading.score) == self.until_calibration
         decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
         verdicts = Verdicts(self.detector.labels.names, reading.cpu(), decisions.cpu())  # verdicts are for the host
-        self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
+        self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
         if is_due:
             self.calibrate_by_examples()
         return verdicts
@@ -311,16 +311,18 @@ class Session:
 
     def resumed(self, found: checkpoint.Checkpoint) -> Session:
         """Return a session that goes on from a checkpoint; refuse one of another identity."""
+        remedy = "use the settings the state was learned with"
         for what, value in self.identity.items():
-            checkpoint.agree(what, value, found.identity.get(what), "use the settings the state was learned with")
+            checkpoint.check_agreement(what, value, found.identity.get(what), remedy)
         fresh = self.snapshot._asdict()
         if unknown := found.states.keys() - fresh.keys() - {"reservoir"}:
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
-        states = checkpoint.completed(found, fresh)
-        parts = {name: checkpoint.restored(start, states.get(name, {})) for name, start in fresh.items()}
-        return self.at(Snapshot(**parts), reservoir=self._kept(states.get("reservoir"), int(parts["tally"].seen)))
+        states = checkpoint.with_missing_parts(found, fresh)
+        parts = {name: checkpoint.restore_state(start, states.get(name, {})) for name, start in fresh.items()}
+        reservoir = self._restored_reservoir(states.get("reservoir"), int(parts["tally"].seen))
+        return self.at(Snapshot(**parts), reservoir=reservoir)
 
-    def _kept(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
+    def _restored_reservoir(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
         """Return the reservoir of a state; where a state has none, it begins with the next image."""
         return Reservoir.of_tensors(tensors) if tensors else replace(self._reservoir, since=seen)
 
@@ -362,7 +364,7 @@ class SessionSpec:
     def of_identity(cls, identity: Mapping[str, Any], labels: LabelSpace) -> SessionSpec:
         """Return the description of the session with this identity; refuse that of another label space."""
         remedy = "load the label space this state was learned with"
-        checkpoint.agree("label space", labels.fingerprint, identity["labels"], remedy)
+        checkpoint.check_agreement("label space", labels.fingerprint, identity["labels"], remedy)
         return cls(labels, *(identity[part] for part in ("detector", "settings", "threshold", "threshold_settings")))
 
     @property
@@ -395,11 +397,11 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
     return ByExamples.of(rule, recall=rule.recall, images=spared)
 
 
-def _added(tally: Tally, verdicts: Verdicts) -> Tally:
+def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
     route, known = verdicts.reading.route.tolist(), verdicts.known.tolist()
     gained = len(route), known.count(True), route.count(1), route.count(-1)
-    return Tally(*(_sum(total, count) for total, count in zip(tally, gained, strict=True)))
+    return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
 
 
-def _sum(total: Tensor, count: int) -> Tensor:
+def _plus(total: Tensor, count: int) -> Tensor:
     return torch.from_numpy(np.array(int(total) + count)) if count else total

@@ -81,7 +81,7 @@ def test_many_prompts_in_parts_give_the_same_features_and_gradients(
     found = []
     for chunk in (1024, 3):
         monkeypatch.setattr("unseen.learn.tower.CHUNK", chunk)
-        context = tower.drawn(4, CONTEXT, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        context = tower.random_contexts(4, CONTEXT, generator=torch.Generator().manual_seed(0)).requires_grad_()
         rows = tower.features(prompts, context)
         (gradient,) = torch.autograd.grad(rows.square().cumsum(1).sum(), context)
         found.append((rows.detach(), gradient))

@@ -100,7 +100,7 @@ class StreamRun:
     def _count_examples(self, z: Float[Tensor, "T d"]) -> int:
         """Return how many images are examples as well."""
         labels = self.session.detector.labels
-        found = [one.repeated(z) for one in (labels.examples, labels.spared) if one is not None and z.ndim == 2]
+        found = [one.contains(z) for one in (labels.examples, labels.spared) if one is not None and z.ndim == 2]
         return int(torch.stack(found).any(0).sum()) if found else 0
 
     def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:

@@ -170,7 +170,7 @@ class Detector(ABC, Generic[S]):
     def _merged(self, start: S, taught: Sequence[Any], rule: MergeRule) -> S:
         return start
 
-    def unshared(self, state: S) -> int:
+    def samples_until_shared(self, state: S) -> int:
         """Return how many samples one observer must still learn before others can share the stream."""
         return 0
 

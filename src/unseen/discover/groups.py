@@ -90,7 +90,7 @@ def group(
         column[rows[members]] = number
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
     shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
-    about = Context(mean, len(labels.names), words, int(session.snapshot.tally.seen))
+    about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
     found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
     moved = session.at(session.snapshot, reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
@@ -174,7 +174,7 @@ class Centrality(NamedTuple):
     tightness: float
 
 
-class Context(NamedTuple):
+class GroupDescriber(NamedTuple):
     """What a group is described with."""
 
     mean: Float[Tensor, " d"]  # of all kept images

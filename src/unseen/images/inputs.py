@@ -40,7 +40,7 @@ def as_images(batch: Any) -> tuple[Image, ...]:
     return tuple(one if isinstance(one, Image) else _image(i, one) for i, one in enumerate(split(batch)))
 
 
-def held_entry(number: int, value: Any) -> Entry:
+def in_memory_entry(number: int, value: Any) -> Entry:
     """Return a picture that the caller holds as an entry of a stream; `number` is its place."""
     return Entry(key_of(value) or f"#{number}", "", partial(as_picture, value))
 

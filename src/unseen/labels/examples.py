@@ -160,7 +160,7 @@ class Examples:
                 return Division(self[~left_out], self[left_out])
         return Division(self, self[torch.zeros_like(self.label, dtype=torch.bool)])
 
-    def repeated(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
+    def contains(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
         """Return which images of a stream are examples as well."""
         return (z.float().to(self.z) @ self.z.T).amax(1) >= SAME_IMAGE
 

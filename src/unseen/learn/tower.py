@@ -81,7 +81,7 @@ class PromptTower:
             raise EncoderError(f"expected a tokenizer that keeps {context!r} apart from names, got one that joins them")
         return PromptTokens(ids, mask, len(own))
 
-    def drawn(self, *shape: int, generator: torch.Generator) -> Float[Tensor, "*G M D"]:
+    def random_contexts(self, *shape: int, generator: torch.Generator) -> Float[Tensor, "*G M D"]:
         """Return random contexts."""
         found = DEVIATION * torch.randn(*shape, self.width, generator=generator)
         return found.to(self.embedding.weight.device)

@@ -51,7 +51,7 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
             if count:
                 top = y(start + count)
                 parts.append(_rect(kind, left, top, right - left, y(start) - top))
-    parts += _beyond(margin, low, high)
+    parts += _marks_at_edges(margin, low, high)
     at = x(threshold)
     side = "end" if at > WIDTH * 0.8 else "start"
     parts.append(f'<path class="threshold" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
@@ -79,7 +79,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [one for pair in zip(points, [*corners, points[-1]], strict=True) for one in pair]
 
 
-def _beyond(margin: Float[Tensor, " n"], low: float, high: float) -> list[str]:
+def _marks_at_edges(margin: Float[Tensor, " n"], low: float, high: float) -> list[str]:
     """Return marks at the edges behind which there are more images: they count in the outermost bars."""
     below, above = int((margin < low).sum()), int((margin > high).sum())
     left = [_text(f"◂ {below:,} beyond", LEFT + 2, TOP, "start", "tick clipped")] if below else []

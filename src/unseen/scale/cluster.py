@@ -64,7 +64,7 @@ def connect(
         ray.shutdown()
 
 
-def fetched(ray: Any, found: Any) -> Any:
+def fetch_results(ray: Any, found: Any) -> Any:
     """Return the results of tasks; an error that one raised on purpose is raised here as it was there."""
     try:
         return ray.get(found)
@@ -102,7 +102,7 @@ def task_results(
             running.append(submit(waiting.popleft()))
         done = [running[0]] if in_order else ray.wait(list(running))[0]
         running = deque(task for task in running if task not in done)
-        yield from fetched(ray, done)
+        yield from fetch_results(ray, done)
 
 
 def _no_cluster(address: str, error: Exception) -> str:

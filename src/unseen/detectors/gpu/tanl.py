@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
     share_unit: int
 
 
-class Kept(NamedTuple):
+class ResidentQueues(NamedTuple):
     """What samples change, in tensors that stay where they are; `tanl.Queues` and what follows from them."""
 
     activation: Float[Tensor, "2 Q L"]
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
     active: Int[Tensor, " K"]
 
 
-class GivenRows(NamedTuple):
+class InputBlock(NamedTuple):
     """Samples that are scored in order."""
 
     mass: Float[Tensor, " R"]
@@ -57,7 +57,7 @@ class GivenRows(NamedTuple):
     gap: Float[Tensor, " 1"]
 
 
-class Scored(NamedTuple):
+class ScoreColumns(NamedTuple):
     """What is returned about samples."""
 
     score: Float[Tensor, " R"]
@@ -72,9 +72,10 @@ class SampleGraph:
         self._run: Callable[[], None] | None = None
         wide, whole = (partial(torch.zeros, dtype=kind, device=like.device) for kind in (torch.float64, torch.int64))
         rows, groups = like.new_zeros(ROWS, sizes.negatives), -(-sizes.queue // self.group)
-        self._given = GivenRows(wide(ROWS), rows, rows.clone(), whole(1), wide(1) + gap)
-        self._scored, self._candidates = Scored(wide(ROWS), whole(ROWS).to(torch.int8)), whole(sizes.negatives).int()
-        self._kept = Kept(
+        self._given = InputBlock(wide(ROWS), rows, rows.clone(), whole(1), wide(1) + gap)
+        self._scored = ScoreColumns(wide(ROWS), whole(ROWS).to(torch.int8))
+        self._candidates = whole(sizes.negatives).int()
+        self._kept = ResidentQueues(
             *(like.new_zeros(2, sizes.queue, sizes.negatives), like.new_zeros(2, sizes.negatives), whole(2)),
             *(
                 whole(sizes.window).int(),
@@ -99,23 +100,23 @@ class SampleGraph:
         bins = live * self.sizes.thresholds // self.sizes.share_unit
         counts = torch.zeros(BINS, dtype=torch.int64, device=device)
         numbers = torch.tensor([0, int(scored), -1, 0, 0], device=device)
-        held = seen.clamp(1, self.sizes.queue).to(total.dtype)
-        excess = total[0] / held[0] - total[1] / held[1]
-        fresh = Kept(
+        counts_held = seen.clamp(1, self.sizes.queue).to(total.dtype)
+        excess = total[0] / counts_held[0] - total[1] / counts_held[1]
+        fresh = ResidentQueues(
             *(activation, total, seen, shares, numbers, parts),
             *(counts.index_add(0, bins, torch.ones_like(bins)), counts.index_add(0, bins, live)),
             *(excess, excess.argsort(stable=True)[: self.sizes.top].int()),
         )
         map_state(torch.Tensor.copy_, self._kept, fresh)
 
-    def observe(self, mass: Tensor, logits: Tensor, activation: Tensor) -> Scored:
+    def observe(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
         """Return scores and routes of samples, which teach in order."""
         parts = [
             self._observed(*part) for part in zip(*(x.split(ROWS) for x in (mass, logits, activation)), strict=True)
         ]
-        return Scored(*map(torch.cat, zip(*parts, strict=True)))
+        return ScoreColumns(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _observed(self, mass: Tensor, logits: Tensor, activation: Tensor) -> Scored:
+    def _observed(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
         count = len(mass)
         for place, value in zip(self._given, (mass, logits, activation), strict=False):
             place[:count].copy_(value)

@@ -97,30 +97,30 @@ class PooledEvidence(Detector[PooledState]):
                     return streams.observe([state], z, torch.arange(len(z))[None])[0]
         except Unsolved:
             pass
-        return self._learned(state, z)
+        return self._learn_in_torch(state, z)
 
-    def _learned(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
+    def _learn_in_torch(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         readings, learning = [], Learning(state, self.labels)
         count, few = z.shape[0], 0 if z.is_cuda else FEW_SAMPLES
         if count <= few and learning.seen >= BASELINE_SAMPLES:
             first = learning.until_update
             parts = (z,) if count <= first else (z[:first], z[first:])
-            readings = [learning.judged_few(part, self._judge_few) for part in parts]
+            readings = [learning.judge_few(part, self._judge_few) for part in parts]
             return Reading.joined(readings), learning.finish()
         for part in z.split(super().block_for(z)):
             block, own = self._frozen(part)
             block, start = block._replace(base=self._running_baseline(learning, own)), 0
             while start < len(part):
                 rows = slice(start, start + learning.until_update)
-                readings.append(learning.judged(block.rows(rows), self._judge))
+                readings.append(learning.judge(block.rows(rows), self._judge))
                 start = rows.stop
         return Reading.joined(readings), learning.finish()
 
     def observe(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
-        return self._single(state, z) or super().observe(state, z)
+        return self._observe_single(state, z) or super().observe(state, z)
 
-    def _single(self, state: PooledState, z: Tensor) -> tuple[Reading, PooledState] | None:
+    def _observe_single(self, state: PooledState, z: Tensor) -> tuple[Reading, PooledState] | None:
         """Return what `observe` does for one sample on a GPU that waits for an update; None for all others."""
         like = self.labels.id_anchors
         if not z.is_cuda or z.shape != (1, like.shape[1]) or z.dtype != like.dtype or z.device != like.device:
@@ -132,7 +132,7 @@ class PooledEvidence(Detector[PooledState]):
             if streams is None:
                 return None
             reading, row, length = streams.single(state, z.detach())
-            learning.judged_few(z, lambda *_: (reading, row))
+            learning.judge_few(z, lambda *_: (reading, row))
             after = learning.finish()
         return (reading, after) if abs(float(length) - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
 
@@ -152,9 +152,9 @@ class PooledEvidence(Detector[PooledState]):
                 begun = streams.observe(states, z, torch.stack([order[:common] for order in orders]))
         except Unsolved:
             return super().observe_many(states, z, orders)
-        return [self._continued(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
+        return [self._observe_rest(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
 
-    def _continued(self, begun: Reading, state: PooledState, z: Float[Tensor, "n d"]) -> tuple[Reading, PooledState]:
+    def _observe_rest(self, begun: Reading, state: PooledState, z: Float[Tensor, "n d"]) -> tuple[Reading, PooledState]:
         """Return readings and those of the samples that follow."""
         if not len(z):
             return begun, state
@@ -214,10 +214,10 @@ class PooledEvidence(Detector[PooledState]):
     def _merged(self, start: PooledState, taught: Sequence[SampleRows], rule: MergeRule) -> PooledState:
         """Return the state of one observer who saw the samples of all parts."""
         learning = Learning(start, self.labels)
-        learning.take(map_state(lambda *parts: torch.cat(parts), *taught))
+        learning.learn(map_state(lambda *parts: torch.cat(parts), *taught))
         return learning.finish()
 
-    def unshared(self, state: PooledState) -> int:
+    def samples_until_shared(self, state: PooledState) -> int:
         """Return how many samples are missing to the baseline, which all observers of a stream must share."""
         return max(0, BASELINE_SAMPLES - int(state.seen))
 
@@ -273,7 +273,7 @@ class PooledEvidence(Detector[PooledState]):
         weight = side_weights(margin)
         reading = Reading(
             score.to(block.z.dtype),
-            self._named(nearest.known, known, state.fitted, block.z),
+            self._best_names(nearest.known, known, state.fitted, block.z),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             block.base.to(block.z.dtype),
             block.clarity,
@@ -293,7 +293,7 @@ class PooledEvidence(Detector[PooledState]):
             name_logits(z, self.tau * negative_logit, negative, anchors[1], sums.negative, fitted.negative),
         )
 
-    def _named(
+    def _best_names(
         self, nearest: TopNames, image: NameLogits, fitted: Fitted, z: Float[Tensor, "T d"]
     ) -> Int[Tensor, " T"]:
         """Return the best known name: text, looks of names that have claimed many images, examples, and few votes."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unseen.detectors.pooled.baseline import expected_maximum, typical_energy, unrelated_normal
 from unseen.labels import LabelSpace
-from unseen.odds import energy, in_cache
+from unseen.odds import cache_sized_ranges, energy
 from unseen.text import TextLogits
 
 BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
@@ -214,7 +214,7 @@ def at_least(least: float, value: Tensor) -> Tensor:
 
 def mean_and_variance(logits: Float[Tensor, "T C"]) -> RowMoments:
     """Return both for each row, as many rows at a time as fit in the cache."""
-    parts = [_moments_of(logits[rows]) for rows in in_cache(logits)] or [_moments_of(logits)]
+    parts = [_moments_of(logits[rows]) for rows in cache_sized_ranges(logits)] or [_moments_of(logits)]
     return parts[0] if len(parts) == 1 else RowMoments(*map(torch.cat, zip(*parts, strict=True)))
 
 

@@ -2,7 +2,7 @@
 
 Few samples are some hundred operations on few numbers each, and NumPy's take a quarter of the time of torch's. What
 stays the same between two updates is computed once for all samples between them. One sample has no dimension of its own
-(`samples`): an operation on a number takes a fifth of the time of one on an array of one number.
+(`as_array`): an operation on a number takes a fifth of the time of one on an array of one number.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NearestLooks(NamedTuple):
     learned: Array  # and for the name as it is now
     naming: Array  # how much of the difference counts when an image is named
 
-    def named(self, held_back: Array, distinct: Array | float) -> Array:
-        """Return the name of each image; `PooledEvidence._named` says what counts."""
+    def best_names(self, held_back: Array, distinct: Array | float) -> Array:
+        """Return the name of each image; `PooledEvidence._best_names` has the formula."""
         looks = self.start + self.naming * (self.learned - self.start)
         logit = self.logit + looks - held_back.take(self.name) + distinct
         first = 0 if logit.ndim == 1 else logit.shape[1] * np.arange(logit.shape[0])
@@ -91,7 +91,7 @@ class SideTable(NamedTuple):
 
     def looks(self, z: Array, logits: Float[Tensor, "T C"], *, tau: float) -> NearestLooks:
         """Return the nearest names of each sample; `names.name_logits` has the formula."""
-        name, logit = map(samples, top_names(logits))
+        name, logit = map(as_array, top_names(logits))
         mean, now, start, naming = self.columns.take(name, axis=1)
         from_start = TEXT_SHARE * tau * logit + (z @ self.origin)[..., None]
         products = np.vecdot(self.total.take(name, axis=0), z[..., None, :])
@@ -142,11 +142,11 @@ class FewSamplesJudge:
     def __call__(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, Float[Tensor, "T W"]]:
         """Return the readings of samples, and what they will teach as `state.packed` has it."""
         tau, unit = self.formulas.tau, self.formulas.statistics.unit
-        table, text, rows = self._table(state), text_logits(self.formulas.labels, z, tau=tau), samples(z)
+        table, text, rows = self._table(state), text_logits(self.formulas.labels, z, tau=tau), as_array(z)
         known = table.known.looks(rows, text.known, tau=tau)
         negative = table.negative.looks(rows, text.negative, tau=tau)
         masses = Masses.of(known), Masses.of(negative)
-        own = self._evidence((samples(text.known), samples(text.negative)), masses)
+        own = self._evidence((as_array(text.known), as_array(text.negative)), masses)
         gain = masses[0].gain - masses[1].gain - table.popularity.take(known.name[..., 0])
         raised: Array = own.value + gain / unit
         predicted, base = rows @ table.slope + table.level, float(state.baseline)
@@ -156,11 +156,11 @@ class FewSamplesJudge:
         if len(table.distinct_score.rows):
             score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / unit
         reading = Reading(
-            column(score, rows.dtype),
-            column(known.named(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
-            column(np.where(weight >= 0.5, 1, -1), np.int8),
+            as_column(score, rows.dtype),
+            as_column(known.best_names(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
+            as_column(np.where(weight >= 0.5, 1, -1), np.int8),
             torch.from_numpy(np.full(z.shape[0], base, rows.dtype)),
-            column(own.clarity, rows.dtype),
+            as_column(own.clarity, rows.dtype),
         )
         known_share, negative_share = shares(masses, (weight, 1 - weight))
         numbers = margin[..., None], predicted[..., None]
@@ -172,7 +172,7 @@ class FewSamplesJudge:
         """Return the frozen evidence of the samples, as arrays."""
         known, negative = (moments_of(side) for side in logits)
         energies = [energy(side, mass.peak) for side, mass in zip(logits, masses, strict=True)]
-        peak, log_odds = plain(masses[0].peak), plain(energies[0] - energies[1])
+        peak, log_odds = as_float(masses[0].peak), as_float(energies[0] - energies[1])
         return evidence_of(known, negative, peak, log_odds, self.formulas.statistics, self.formulas.terms)
 
     def _table(self, state: PooledState) -> StateTable:
@@ -199,12 +199,12 @@ class FewSamplesJudge:
         )
 
 
-def samples(rows: Tensor) -> Array:
+def as_array(rows: Tensor) -> Array:
     """Return rows as an array; the only one without the dimension of samples."""
     return rows.numpy() if rows.shape[0] > 1 else rows.numpy()[0]
 
 
-def column(values: Any, kind: Any) -> Float[Tensor, " T"]:
+def as_column(values: Any, kind: Any) -> Float[Tensor, " T"]:
     """Return numbers as a column of a kind; by NumPy, in a third of the time of torch."""
     return torch.from_numpy(np.array(values, kind, ndmin=1))
 
@@ -214,10 +214,10 @@ def moments_of(logits: Array) -> RowMoments:
     count = logits.shape[-1]
     mean = np.add.reduce(logits, axis=-1) / count
     off = logits - mean[..., None]
-    return RowMoments(plain(mean), plain(np.vecdot(off, off) / count))
+    return RowMoments(as_float(mean), as_float(np.vecdot(off, off) / count))
 
 
-def plain(values: Any) -> Any:
+def as_float(values: Any) -> Any:
     """Return a number as Python's, which is faster than NumPy's; arrays as they are."""
     return values if values.ndim else float(values)
 

@@ -109,7 +109,7 @@ def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
     return SampleRows(z, value, value, claims(len(labels.names)), claims(len(labels.negatives)))
 
 
-def placed(rows: Tensor, more: Tensor, start: int) -> Tensor:
+def with_rows_at(rows: Tensor, more: Tensor, start: int) -> Tensor:
     """Return a copy of `rows` with `more` from the row `start` on."""
     if rows.is_cuda:
         return torch.cat([rows[:start], more, rows[start + len(more) :]])
@@ -130,9 +130,9 @@ class Sums(NamedTuple):
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
         """Return the sums before the first sample: those of the examples, where there are some."""
-        names = seeded(NameSums.empty(labels.id_anchors), labels.examples), NameSums.empty(labels.ood_anchors)
-        votes = torch.zeros(len(labels.names), dtype=torch.float64)
-        return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
+        known, negative = (NameSums.empty(anchors) for anchors in (labels.id_anchors, labels.ood_anchors))
+        known, votes = sums_with_examples(known, labels.examples), torch.zeros(len(labels.names), dtype=torch.float64)
+        return cls(known, negative, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
     def updated(self, samples: SampleRows, seen: int | Int[Tensor, ""]) -> Sums:
         """Return the sums after `samples`; `seen` came before them."""
@@ -156,7 +156,7 @@ class Sums(NamedTuple):
         return self
 
 
-def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
+def sums_with_examples(sums: NameSums, examples: Examples | None) -> NameSums:
     """Return sums of names to which labelled examples have been added."""
     if examples is None:
         return sums
@@ -219,9 +219,9 @@ class PooledState(NamedTuple):
             *(zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels)),
             *(LearnedImages.none(), Pending.none(labels)),
         )
-        placed = map_state(lambda part: part.to(labels.id_anchors.device), fresh)
-        pending = placed.pending._replace(size=fresh.pending.size, latest_size=fresh.pending.latest_size)
-        return placed._replace(seen=fresh.seen, pending=pending)
+        on_device = map_state(lambda part: part.to(labels.id_anchors.device), fresh)
+        pending = on_device.pending._replace(size=fresh.pending.size, latest_size=fresh.pending.latest_size)
+        return on_device._replace(seen=fresh.seen, pending=pending)
 
     @property
     def until_update(self) -> int:
