@@ -84,7 +84,7 @@ def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str,
 
 
 def _is_new(state: str, field: str) -> bool:
-    """Tell whether files of this version may lack a part."""
+    """Return whether files of this version may lack a part."""
     new = "pending.latest", "learned.", "fitted.distinction."
     return state == "threshold" or (state == "detector" and field.startswith(new))
 

@@ -217,7 +217,7 @@ def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
 
 
 def _scrambled(place: np.ndarray) -> np.ndarray:
-    """Return a number for each place that is as good as random and always the same: the mixer of splitmix64."""
+    """Return a pseudo-random number for each place, always the same one: the mixer of splitmix64."""
     x = (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -121,7 +121,7 @@ class Session:
 
     @property
     def recall_interval(self) -> RecallInterval | None:
-        """Return what share of the known images the threshold keeps, in nine streams of ten; None if nothing tells.
+        """Return what share of the known images the threshold keeps, in nine streams of ten; None where unknown.
 
         >>> from unseen import Session, demo
         >>> session = Session(demo.load().space)

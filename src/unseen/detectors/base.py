@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
     baseline: Float[Tensor, " T"]  # the score of an image related to no name: 0 where scores are log-odds
-    clarity: Float[Tensor, " T"]  # how clearly one known name stands out, 0 for a typical known image; -inf: not told
+    clarity: Float[Tensor, " T"]  # how clearly one known name stands out, 0 for a typical known image; -inf: undefined
 
     @property
     def margin(self) -> Float[Tensor, " T"]:

@@ -105,7 +105,7 @@ def group_features(
     *,
     smallest: int = SMALLEST,
 ) -> Grouping:
-    """Return all images of a set of features in groups, whatever a detector would say of them."""
+    """Return all images of a set of features in groups, known and unknown ones."""
     session = Session(labels)
     nothing = torch.zeros(len(z))
     nearest = (z.to(labels.id_anchors) @ labels.id_anchors.T).argmax(1).cpu()
@@ -175,7 +175,7 @@ class Centrality(NamedTuple):
 
 
 class GroupDescriber(NamedTuple):
-    """What a group is described with."""
+    """The stream and the words that groups are described with."""
 
     mean: Float[Tensor, " d"]  # of all kept images
     known: int  # how many of the words are known names

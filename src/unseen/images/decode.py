@@ -49,7 +49,7 @@ def decode_file(path: Location) -> Picture:
 def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> Picture:
     """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
-    A picture whose header claims more than `most` pixels (MAX_PIXELS unless told) or is of another format is refused
+    A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
     before it is unpacked.
     """
     with _opened(data, most, formats) as picture:
@@ -118,7 +118,7 @@ def _check_size(width: int, height: int, most: int) -> None:
 
 
 def _check_parts(picture: Picture, data: bytes) -> None:
-    """Refuse a picture whose parts take more than its size tells: tiles larger than any picture, scans without end."""
+    """Refuse a picture whose parts exceed what its size implies: tiles larger than any picture, scans without end."""
     if picture.format == "TIFF":
         width, length = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))  # type: ignore[attr-defined]
         if width * length > max(TILE_PIXELS, picture.width * picture.height):

@@ -173,7 +173,7 @@ def _walk(folder: Location) -> FoundPaths:
 
 
 def _is_picture(path: Location) -> bool:
-    """Tell whether a file is to be read; of a remote one only the name is. A closed folder is, to say why it is not."""
+    """Return whether a file is to be read, a remote one by its name; a closed folder is, so that it is reported."""
     if isinstance(path, Path):
         return is_image_file(path) or path.is_dir()
     return path.suffix.lower() in IMAGE_SUFFIXES

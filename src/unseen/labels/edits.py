@@ -70,7 +70,7 @@ def check_new_name(names: Sequence[str], name: str) -> str:
 def with_name(
     space: LabelSpace, name: str, anchor: Float[Tensor, " d"], images: Float[Tensor, "n d"] | None = None
 ) -> LabelSpace:
-    """Return the label space with one more known name; negatives that say the same step aside.
+    """Return the label space with one more known name, without the negatives that mean the same.
 
     Those are negatives spelled like it, with nearly its vector, or that describe its `images` as the frozen text sees
     them.
@@ -91,7 +91,7 @@ def with_name(
 def _conflicts(
     space: LabelSpace, name: str, row: Float[Tensor, "1 d"], images: Float[Tensor, "n d"] | None
 ) -> Bool[Tensor, " L"]:
-    """Return which negatives say the same as a new name."""
+    """Return which negatives mean the same as a new name."""
     spelling = canonical_spelling(name).removesuffix("s")
     same = [canonical_spelling(word).removesuffix("s") == spelling for word in space.negatives]
     found = torch.tensor(same, dtype=torch.bool, device=row.device) | ((space.ood_anchors @ row.T).flatten() > NEAR)

@@ -25,7 +25,7 @@ TINY = 1e-12  # floor of a variance: every image is the same
 BLOCK = 1024  # examples compared with all at a time
 TEACHING = 3  # examples of a name that teach before any is spared for the threshold
 SPARED_ONE_OF = 8  # examples of a name that has many
-MOST_SPARED = 200  # in all: they are scored again and again, and more say little more
+MOST_SPARED = 200  # in all: they are scored at every calibration, and more hardly narrow the interval of the recall
 
 
 class Division(NamedTuple):

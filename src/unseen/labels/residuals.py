@@ -101,8 +101,8 @@ def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED)
     names nor with each other are not used at all.
 
     At least `spare` examples, of names that have four or more, teach nothing: sessions set their threshold by them
-    (`Examples.for_threshold`). None is spared with 0, where names have too few, or where most names have none: they
-    would promise for all what they show of some.
+    (`Examples.for_threshold`). None is spared with 0, where names have too few, or where most names have none: a
+    threshold by examples of some names would not hold for the others.
     """
     examples.check(space)
     if not len(distinct := examples.without_copies()):

@@ -242,7 +242,7 @@ class EncoderActor:
             )
 
     def encode(self, shard: DecodedShard) -> ShardResult:
-        """Write the vectors of a shard as one file, and tell why not where that fails."""
+        """Write the vectors of a shard as one file; where that fails, the result has the reason."""
         try:
             if shard.rows:
                 z = self.vectors(torch.from_numpy(shard.pixels.copy()))

@@ -42,7 +42,7 @@ class LocalObservers:
 class ShardedDetector(Detector[Any]):
     """A detector that several observers run side by side, merged after every `every` samples of the stream at most.
 
-    The detector says where one observer must begin alone, and where merges must come sooner. It is used like the
+    The detector sets how many samples one observer learns alone, and where merges come sooner. It is used like the
     detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call of `observe` ends
     with a merge, so where a merge approximates, divide a stream into calls at multiples of `every`.
     """

@@ -107,7 +107,7 @@ class ActorPool:
             raise error
 
     def _check_actor(self, actor: Any, error: Exception) -> None:
-        """Replace an actor that died; the work of a task that died before it reached the actor says nothing of it."""
+        """Replace an actor that died; where a task died before it reached the actor, the actor stays."""
         if isinstance(error, self.ray.exceptions.RayActorError) and actor in self.actors:
             self.actors.remove(actor)
             self.ray.kill(actor)
@@ -115,5 +115,5 @@ class ActorPool:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its type."""
+    """Return the first line of the message of an error, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -34,7 +34,7 @@ def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
 
 
 def content_mark(path: Path | None) -> str:
-    """Return what tells one content of a file of `save_tensors` from another, "" where there is no file."""
+    """Return a mark that differs between two contents of a file of `save_tensors`, "" where there is no file."""
     return claimed_checksum(path) if path else ""
 
 

@@ -68,15 +68,15 @@ class RemotePath:
         return self
 
     def exists(self) -> bool:
-        """Tell whether there is a file or a folder."""
+        """Return whether there is a file or a folder."""
         return str(self._info().type.name) != "NotFound"
 
     def is_dir(self) -> bool:
-        """Tell whether there is a folder."""
+        """Return whether there is a folder."""
         return str(self._info().type.name) == "Directory"
 
     def is_file(self) -> bool:
-        """Tell whether there is a file."""
+        """Return whether there is a file."""
         return str(self._info().type.name) == "File"
 
     def stat(self) -> Any:

@@ -183,7 +183,7 @@ class PooledEvidence(Detector[PooledState]):
         return super().block_for(z) * BLOCKS
 
     def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
-        """Return what the frozen text says of samples, before they have a baseline."""
+        """Return samples with their nearest names, and their frozen evidence; their baseline is not set yet."""
         text = text_logits(self.labels, z, tau=self.tau)
         own = self.evidence(text)
         nearest = NearestNames(*(top_names(side) for side in text))

@@ -70,7 +70,7 @@ class Distinction(NamedTuple):
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Distinction:
-        """Return what a stream that has shown nothing says; without rows where names have no examples."""
+        """Return the distinction before the first update, which adds 0; without rows where names have no examples."""
         anchors = labels.id_anchors[: len(labels.names) if labels.examples else 0]
         return cls(*(NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors))) for _ in range(2)))
 

@@ -3,7 +3,7 @@
 Examples move anchors, and contrast and surprise count less with them. Both change where margins of known images lie and
 how far apart, which threshold, sides and confidence must know. Spared examples show it. Where there are none, a few of
 each name that taught can: the penalty of residuals is so high that their peaks and evidence are nearly those of images
-that did not. Fewer than FEWEST move no name, so that what the text says holds.
+that did not. Fewer than FEWEST move no name, so that the statistics of the text are used.
 """
 
 from __future__ import annotations

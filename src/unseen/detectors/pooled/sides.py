@@ -73,7 +73,7 @@ class Direction(NamedTuple):
 
     @classmethod
     def none(cls, like: Float[Tensor, "2 d"]) -> Direction:
-        """Return the direction of a stream that has shown nothing."""
+        """Return the direction before the first image."""
         zero = torch.zeros_like(like[0])
         return cls(zero, zero, zero.new_full((), sum(START_MARGIN) / 2), zero.new_zeros(()))
 

@@ -26,9 +26,9 @@ BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that 
 LATEST = 16  # samples by themselves that are pending in a smaller place, which costs less to copy
 EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
-FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
+FEW_VOTES = 5.0  # added to all votes before their logs are compared: numbers of votes differ by that much by accident
 FEW = 4096  # samples up to which conjugate gradients take less time than a factor
-FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
+FIRST_DIRECTION = 32  # samples before which no direction in image space is fitted
 
 
 class Claims(NamedTuple):
@@ -49,7 +49,7 @@ class SampleRows(NamedTuple):
 
 
 class SampleBlock(NamedTuple):
-    """Features of consecutive samples and what the frozen text says of them."""
+    """Features of consecutive samples with their nearest names and their frozen evidence."""
 
     z: Float[Tensor, "T d"]
     nearest: NearestNames

@@ -195,7 +195,7 @@ class TextTower:
         return vectors[torch.tensor([places[name] for name in names])]
 
     def unfamiliar(self, names: Sequence[str]) -> list[str]:
-        """Return the names that are far from everything the head was fitted on: their vectors say little."""
+        """Return the names that are far from everything the head was fitted on: their vectors are unreliable."""
         found = self.head.familiarity(self.sentence_vectors(names)) if names else ()
         return [name for name, cosine in zip(names, found, strict=True) if cosine < FAMILIAR]
 

@@ -52,7 +52,7 @@ def frozen(
     known, negatives, KNOWN_TOP: tl.constexpr, NEGATIVE_TOP: tl.constexpr, KNOWN_GROUPS: tl.constexpr,
     NEGATIVE_GROUPS: tl.constexpr, KNOWN_MEMBERS: tl.constexpr, NEGATIVE_MEMBERS: tl.constexpr,
 ):  # fmt: skip
-    """Store what the frozen text says of a sample, a program for each side: `nearest_names`."""
+    """Store the nearest names of a sample and the moments of its logits, by one program for each side."""
     row = tl.program_id(0).to(tl.int64)
     if tl.program_id(1) == 0:
         nearest_names(
