@@ -53,8 +53,7 @@ class AdaNeg(Detector[Memory]):
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
         """Return which negatives are in which group."""
-        count = len(self.labels.negatives)
-        return random_groups(count, min(self.groups, count), self.seed).to(self.labels.ood_anchors.device)
+        return random_groups(self.labels, self.groups, self.seed)
 
     def start(self) -> Memory:
         """Return an empty memory: every prototype is its text."""
