@@ -110,11 +110,11 @@ class Reservoir:
     recent: tuple[JudgedCall, ...] = field(default=(), repr=False)
 
     @classmethod
-    def empty(cls, dim: int, *, unknown: int = UNKNOWN, since: int = 0) -> Reservoir:
+    def empty(cls, dim: int, *, unknown: int = UNKNOWN) -> Reservoir:
         """Return a reservoir without an image."""
         if unknown < 0:
             raise SettingError(f"expected to keep at least 0 images, got {unknown}; 0 keeps none")
-        return cls(KeptImages.none(dim), unknown, since)
+        return cls(KeptImages.none(dim), unknown)
 
     def after(self, z: Float[Tensor, "T d"], verdicts: Verdicts, start: int, keys: Sequence[str] = ()) -> Reservoir:
         """Return the reservoir after more images; `start` is the place of the first in the stream."""

@@ -53,11 +53,9 @@ class ExhibitSection:
         return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
 
 
-def section(
-    found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True
-) -> ExhibitSection:
+def section(found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> ExhibitSection:
     """Return the section of an exhibit from the rows of its suites."""
-    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
+    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _our_parts(found, suite, rows)]
     if exhibit.name in PRINTED:
         parts.append(PRINTED[exhibit.name])
     elif not exhibit.sweeps:
@@ -75,7 +73,7 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
             yield _printed_grid(name, rest)
 
 
-def _ours(found: AvailableSuites, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
+def _our_parts(found: AvailableSuites, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
     name = found.exhibit.name
     if name == "Table 12":
         yield cost_grid(suite, rows)
@@ -84,14 +82,13 @@ def _ours(found: AvailableSuites, suite: Suite, rows: Sequence[Row], figures: bo
     elif name == "Figure 1":
         for setting in dict.fromkeys(one for row in rows for one in row["varied"]):
             yield setting_grid(suite, rows, setting)
-            if figures:
-                mine = [row for row in rows if row["varied"] == [setting]]
-                yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
+            mine = [row for row in rows if row["varied"] == [setting]]
+            yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
     else:
         yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
     learning = [row for row in rows if row["over_time"] and not row["varied"]]
     mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
-    if name == "Table 11" and figures and mixed:
+    if name == "Table 11" and mixed:
         title = f"{suite.name}: AUROC of the margin over the stream, shuffled"
         yield Figure(title, f"{suite.name}-shuffled", plots.over_stream(mixed, "margin_auroc"))
 

@@ -148,9 +148,9 @@ def _histogram(axis: Any, known: Array, unknown: Array) -> None:
         axis.hist(values, bins, density=True, color=colour, alpha=0.55, label=label)
 
 
-def _curve(known: Array, unknown: Array, points: int = 400) -> tuple[Array, Array]:
+def _curve(known: Array, unknown: Array) -> tuple[Array, Array]:
     """Return shares of OOD and ID accepted at thresholds that are quantiles of both sides, so that corners stay."""
-    thresholds = np.quantile(np.concatenate([known, unknown]), np.linspace(1, 0, points))
+    thresholds = np.quantile(np.concatenate([known, unknown]), np.linspace(1, 0, 400))
     shares = [1 - np.searchsorted(np.sort(side), thresholds) / len(side) for side in (unknown, known)]
     return np.concatenate([[0], shares[0], [1]]), np.concatenate([[0], shares[1], [1]])
 
