@@ -77,13 +77,13 @@ class PooledEvidence(Detector[PooledState]):
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
-        block, own = self._frozen(z)
+        block, evidence = self._frozen(z)
         seen = int(state.seen)
         if seen < BASELINE_SAMPLES:
-            moments = map_state(lambda total, one: (total + one) / (seen + 1), state.moments, own.moments)
-            block = block._replace(base=self.baseline(moments))
+            moments = map_state(lambda total, one: (total + one) / (seen + 1), state.moments, evidence.moments)
+            block = block._replace(baseline=self.baseline(moments))
         else:
-            block = block._replace(base=state.baseline.expand(len(z)))
+            block = block._replace(baseline=state.baseline.expand(len(z)))
         reading, _ = self._judge(state, block)
         return reading._replace(route=torch.zeros_like(reading.route))
 
@@ -108,8 +108,8 @@ class PooledEvidence(Detector[PooledState]):
             readings = [learning.judge_few(part, self._judge_few) for part in parts]
             return Reading.joined(readings), learning.finish()
         for part in z.split(super().block_for(z)):
-            block, own = self._frozen(part)
-            block, start = block._replace(base=self._running_baseline(learning, own)), 0
+            block, evidence = self._frozen(part)
+            block, start = block._replace(baseline=self._running_baseline(learning, evidence)), 0
             while start < len(part):
                 rows = slice(start, start + learning.until_update)
                 readings.append(learning.judge(block.rows(rows), self._judge))
@@ -185,9 +185,9 @@ class PooledEvidence(Detector[PooledState]):
     def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
         """Return samples with their nearest names, and their frozen evidence; their baseline is not set yet."""
         text = text_logits(self.labels, z, tau=self.tau)
-        own = self.evidence(text)
+        evidence = self.evidence(text)
         nearest = NearestNames(*(top_names(side) for side in text))
-        return SampleBlock(z, nearest, own.value, own.value, own.clarity), own
+        return SampleBlock(z, nearest, evidence.value, evidence.value, evidence.clarity), evidence
 
     def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
         """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
@@ -201,15 +201,15 @@ class PooledEvidence(Detector[PooledState]):
         if len(z):
             old, new = (one.evidence(text_logits(one.labels, z, tau=self.tau)).moments for one in (before, self))  # type: ignore[attr-defined]
             moments = map_state(lambda total, a, b: total + counted * (b.mean() - a.mean()), moments, old, new)
-        base = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
+        baseline = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
         fitted = Fitted.of(sums, int(done.seen), self.labels)
         pending = PooledState.start(self.labels).pending
-        return PooledState(done.seen, moments, base, sums, fitted, done.learned, pending)
+        return PooledState(done.seen, moments, baseline, sums, fitted, done.learned, pending)
 
     def observe_part(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, SampleRows]:
         """Return the readings of samples that come before the next update, and their rows: all that they teach."""
         block, _ = self._frozen(self._checked(z))
-        return self._judge(state, block._replace(base=state.baseline.expand(len(z))))
+        return self._judge(state, block._replace(baseline=state.baseline.expand(len(z))))
 
     def _merged(self, start: PooledState, taught: Sequence[SampleRows], rule: MergeRule) -> PooledState:
         """Return the state of one observer who saw the samples of all parts."""
@@ -244,18 +244,18 @@ class PooledEvidence(Detector[PooledState]):
         """Return the frozen evidence of an image related to no name."""
         return self._formulas.baseline(moments)
 
-    def _running_baseline(self, learning: Learning, own: Evidence) -> Float[Tensor, " T"]:
+    def _running_baseline(self, learning: Learning, evidence: Evidence) -> Float[Tensor, " T"]:
         """Return the baseline of each sample of a block, and let the block teach it."""
         if learning.seen >= BASELINE_SAMPLES:
-            return learning.state.baseline.expand(len(own.value))
+            return learning.state.baseline.expand(len(evidence.value))
         moments = learning.state.moments
-        number = learning.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
+        number = learning.seen + torch.arange(1, len(evidence.value) + 1, device=evidence.value.device)
         counted = number <= BASELINE_SAMPLES
-        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, own.moments)
+        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, evidence.moments)
         means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
-        base, moments = self.baseline(means), map_state(lambda total: total[-1], totals)
-        learning.state = learning.state._replace(moments=moments, baseline=base[-1])
-        return base
+        baseline, moments = self.baseline(means), map_state(lambda total: total[-1], totals)
+        learning.state = learning.state._replace(moments=moments, baseline=baseline[-1])
+        return baseline
 
     def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
         """Return readings of samples that come before the next update, and what they will teach."""
@@ -265,17 +265,17 @@ class PooledEvidence(Detector[PooledState]):
         gain = gain.double() - self.popularity * state.fitted.popularity[nearest.known.name[:, 0]]
         gain /= self.label_statistics.unit
         predicted = state.fitted.direction.predict(block.z)
-        score = block.own + gain + state.fitted.likelihood.log_ratio(predicted)
+        score = block.evidence + gain + state.fitted.likelihood.log_ratio(predicted)
         if self.labels.examples is not None:
             distinct = state.fitted.distinction.score.at(block.z, nearest.known.name[:, :1]).squeeze(1)
             score += distinct.double() / self.label_statistics.unit
-        margin = block.own + gain - block.base
+        margin = block.evidence + gain - block.baseline
         weight = side_weights(margin)
         reading = Reading(
             score.to(block.z.dtype),
             self._best_names(nearest.known, known, state.fitted, block.z),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
-            block.base.to(block.z.dtype),
+            block.baseline.to(block.z.dtype),
             block.clarity,
         )
         corrected = corrected_logits(nearest.known, known), corrected_logits(nearest.negative, negative)

@@ -146,11 +146,11 @@ class FewSamplesJudge:
         known = table.known.looks(rows, text.known, tau=tau)
         negative = table.negative.looks(rows, text.negative, tau=tau)
         masses = Masses.of(known), Masses.of(negative)
-        own = self._evidence((as_array(text.known), as_array(text.negative)), masses)
+        evidence = self._evidence((as_array(text.known), as_array(text.negative)), masses)
         gain = masses[0].gain - masses[1].gain - table.popularity.take(known.name[..., 0])
-        raised: Array = own.value + gain / unit
-        predicted, base = rows @ table.slope + table.level, float(state.baseline)
-        margin = raised - base
+        raised: Array = evidence.value + gain / unit
+        predicted, baseline = rows @ table.slope + table.level, float(state.baseline)
+        margin = raised - baseline
         weight = few_weights(margin)
         score = raised + few_log_ratios(predicted, table.middle, table.rate)
         if len(table.distinct_score.rows):
@@ -159,8 +159,8 @@ class FewSamplesJudge:
             as_column(score, rows.dtype),
             as_column(known.best_names(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
             as_column(np.where(weight >= 0.5, 1, -1), np.int8),
-            torch.from_numpy(np.full(z.shape[0], base, rows.dtype)),
-            as_column(own.clarity, rows.dtype),
+            torch.from_numpy(np.full(z.shape[0], baseline, rows.dtype)),
+            as_column(evidence.clarity, rows.dtype),
         )
         known_share, negative_share = shares(masses, (weight, 1 - weight))
         numbers = margin[..., None], predicted[..., None]
@@ -204,9 +204,9 @@ def as_array(rows: Tensor) -> Array:
     return rows.numpy() if rows.shape[0] > 1 else rows.numpy()[0]
 
 
-def as_column(values: Any, kind: Any) -> Float[Tensor, " T"]:
-    """Return numbers as a column of a kind; by NumPy, in a third of the time of torch."""
-    return torch.from_numpy(np.array(values, kind, ndmin=1))
+def as_column(values: Any, dtype: Any) -> Float[Tensor, " T"]:
+    """Return numbers as a column of a type; by NumPy, in a third of the time of torch."""
+    return torch.from_numpy(np.array(values, dtype, ndmin=1))
 
 
 def moments_of(logits: Array) -> RowMoments:

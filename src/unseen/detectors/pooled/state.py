@@ -53,8 +53,8 @@ class SampleBlock(NamedTuple):
 
     z: Float[Tensor, "T d"]
     nearest: NearestNames
-    own: Float[Tensor, " T"]  # frozen evidence
-    base: Float[Tensor, " T"]  # its baseline
+    evidence: Float[Tensor, " T"]  # of the frozen text
+    baseline: Float[Tensor, " T"]
     clarity: Float[Tensor, " T"]
 
     def rows(self, rows: slice) -> SampleBlock:
@@ -186,9 +186,9 @@ class Fitted(NamedTuple):
         if seen < FIRST_DIRECTION:
             pool = Direction.none(sums.sides.image), Likelihood.none(sums.votes)
             return cls(known, negative, *pool, *votes, Distinction.none(labels))
-        kind = anchors.dtype if seen < MANY else torch.float64
-        few = seen < FEW and not anchors.is_cuda and kind != torch.float64
-        direction = fit_direction(sums.sides, kind=kind, few=few)
+        dtype = anchors.dtype if seen < MANY else torch.float64
+        few = seen < FEW and not anchors.is_cuda and dtype != torch.float64
+        direction = fit_direction(sums.sides, dtype=dtype, few=few)
         likelihood = fit_likelihood(sums.predictions, direction.images, seen)
         distinction = Distinction.of(sums.sides, sums.known, known, labels)
         return cls(known, negative, direction, likelihood, *votes, distinction)

@@ -54,12 +54,12 @@ class KernelFormulas(Formulas):
     @cached_property
     def settings(self) -> Float[Tensor, " 10"]:
         """Return the numbers that the kernel `judge` takes."""
-        typical, own = self.statistics.typical_peak, (self.tau, self.popularity, self.naming_popularity)
+        typical, options = self.statistics.typical_peak, (self.tau, self.popularity, self.naming_popularity)
         weights = (
             sum(getattr(term, "weight", 1.0) for term in self.terms if type(term) is kind) for kind in TERM_KINDS
         )
         offset = 1.0 if math.isfinite(typical) else math.inf
-        numbers = *own, self.statistics.unit, self.statistics.gap_shrinkage, typical, offset, *weights
+        numbers = *options, self.statistics.unit, self.statistics.gap_shrinkage, typical, offset, *weights
         return torch.tensor(numbers, dtype=torch.float64, device=self.labels.id_anchors.device)
 
     @property

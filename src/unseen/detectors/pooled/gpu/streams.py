@@ -41,7 +41,7 @@ class Learned(NamedTuple):
     sums: Sums
     fitted: Fitted
     moments: LogitMoments
-    base: Tensor
+    baseline: Tensor
     tags: Tensor
 
 
@@ -50,13 +50,13 @@ class OrderedSamples(NamedTuple):
 
     pool: FrozenSamples
     order: Int[Tensor, "S n"]
-    base: Float[Tensor, "S n"]  # the baseline at each sample
+    baseline: Float[Tensor, "S n"]  # at each sample
     is_new: Bool[Tensor, "S n"]  # False: learned before, or waits for the next update
 
     def rows(self, rows: slice) -> InputRows:
         """Return some samples of each stream."""
         samples = map_state(lambda part: part[self.order[:, rows]], self.pool)
-        return InputRows(samples, self.base[:, rows], self.is_new[:, rows])
+        return InputRows(samples, self.baseline[:, rows], self.is_new[:, rows])
 
 
 class Streams:
@@ -90,15 +90,16 @@ class Streams:
         waiting, n = int(states[0].pending.size), index.shape[1]
         at = int(states[0].seen) - waiting
         sizes = steps(at, n)
-        base, moments, last_base = self._bases(states, pool, index, at, waiting)
+        baseline, moments, last_baseline = self._baselines(states, pool, index, at, waiting)
         tags = torch.stack([state.learned.tags for state in states])
         is_new, tags = new_images(tags, digests(pool.z), index[:, : sum(sizes)], sizes)
         is_new = torch.cat([is_new, is_new.new_zeros(self.count, n - sum(sizes))], dim=1)
         for exact in (False, True):
             self._load(states, at)
-            reading, rows = self._learn_steps(OrderedSamples(pool, index, base, is_new), at, sizes, exact=exact)
+            reading, rows = self._learn_steps(OrderedSamples(pool, index, baseline, is_new), at, sizes, exact=exact)
             if self._is_accurate:
-                learned = Learned(self.updates.resident.sums, self.updates.resident.fitted, moments, last_base, tags)
+                sums, fitted = self.updates.resident.sums, self.updates.resident.fitted
+                learned = Learned(sums, fitted, moments, last_baseline, tags)
                 return map_state(lambda part: part[:, waiting:], reading), self._after(states, at + n, learned, rows)
             self._loaded = ()
         raise Unsolved
@@ -121,7 +122,7 @@ class Streams:
             readings.append(self.updates.read(n - done))
         return Reading(*(torch.cat(part, dim=1) for part in zip(*readings, strict=True))), rows
 
-    def _bases(
+    def _baselines(
         self, states: Sequence[PooledState], pool: FrozenSamples, index: Int[Tensor, "S n"], at: int, waiting: int
     ) -> tuple[Float[Tensor, "S n"], LogitMoments, Float[Tensor, " S"]]:
         """Return the baseline of each sample, and the moments and the baseline after the last."""
@@ -136,8 +137,8 @@ class Streams:
         totals = map_state(
             lambda total, one: total[:, None] - one[:, :waiting].sum(1, True) + one.cumsum(1), moments, found
         )
-        base = self.formulas.baseline(map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals))
-        return base, map_state(lambda total: total[:, -1], totals), base[:, -1]
+        baseline = self.formulas.baseline(map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals))
+        return baseline, map_state(lambda total: total[:, -1], totals), baseline[:, -1]
 
     def _load(self, states: Sequence[PooledState], at: int) -> None:
         """Go on from states after `at` samples; those that `_after` returned last are there already."""
@@ -175,7 +176,7 @@ class Streams:
             counts = [torch.tensor(count) for count in (seen, 0 if rows is None else rows.shape[1], 0)]
             pending = pending._replace(size=counts[1], latest_size=counts[2])
             tags = state.learned._replace(tags=mine.tags)
-            found.append(PooledState(counts[0], mine.moments, mine.base, mine.sums, mine.fitted, tags, pending))
+            found.append(PooledState(counts[0], mine.moments, mine.baseline, mine.sums, mine.fitted, tags, pending))
         self._loaded = tuple(state.fitted for state in found)
         return found
 

@@ -15,7 +15,7 @@ class InputRows(NamedTuple):
     """Samples in rows, `capacity` for each stream."""
 
     samples: FrozenSamples
-    base: Float[Tensor, " R"]
+    baseline: Float[Tensor, " R"]
     is_new: Int[Tensor, " R"]
 
 

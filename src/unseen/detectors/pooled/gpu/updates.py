@@ -40,11 +40,9 @@ class Updates:
     @cached_property
     def readings(self) -> Reading:
         """Return the readings that graphs write, a row for each of the inputs."""
-        zeros, kind = (
-            partial(self.labels.id_anchors.new_zeros, self.count * self.capacity),
-            self.labels.id_anchors.dtype,
-        )
-        return Reading(*(zeros(dtype=one) for one in (kind, torch.int64, torch.int8, kind, kind)))
+        like, rows = self.labels.id_anchors, self.count * self.capacity
+        types = like.dtype, torch.int64, torch.int8, like.dtype, like.dtype
+        return Reading(*(like.new_zeros(rows, dtype=one) for one in types))
 
     @cached_property
     def _gains(self) -> Float[Tensor, "S 16"]:
@@ -61,7 +59,7 @@ class Updates:
 
     def fill(self, inputs: InputRows) -> None:
         """Put samples of each stream into the rows that graphs read."""
-        count = inputs.base.shape[1]
+        count = inputs.baseline.shape[1]
         rows = map_state(lambda place: place.unflatten(0, (self.count, -1))[:, :count], self.inputs)
         map_state(torch.Tensor.copy_, rows, inputs)
         self.start.zero_()
@@ -111,7 +109,7 @@ class Updates:
         sums, fitted, samples = self.resident.sums, self.resident.fitted, inputs.samples
         dim, size, tops = self.labels.dim, len(taught.z) // self.count, self.formulas.tops
         kernels.judge[(size, self.count)](
-            start, samples.z, *samples.nearest.known, *samples.nearest.negative, samples.statistics, inputs.base,
+            start, samples.z, *samples.nearest.known, *samples.nearest.negative, samples.statistics, inputs.baseline,
             inputs.is_new, self.formulas.settings, self.labels.id_anchors, self.labels.ood_anchors,
             sums.known.total, sums.known.images, sums.negative.total, sums.negative.images,
             fitted.known, fitted.negative, fitted.direction.slope, fitted.direction.centre, fitted.direction.level,
