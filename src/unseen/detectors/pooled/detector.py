@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -77,14 +77,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
-        block, evidence = self._frozen(z)
-        seen = int(state.seen)
-        if seen < BASELINE_SAMPLES:
-            moments = map_state(lambda total, one: (total + one) / (seen + 1), state.moments, evidence.moments)
-            block = block._replace(baseline=self.baseline(moments))
-        else:
-            block = block._replace(baseline=state.baseline.expand(len(z)))
-        reading, _ = self._judge(state, block)
+        reading, _ = self._judge(state, self._block(z, partial(self._next_baseline, state)))
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
@@ -108,8 +101,7 @@ class PooledEvidence(Detector[PooledState]):
             readings = [learning.judge_few(part, self._judge_few) for part in parts]
             return Reading.joined(readings), learning.finish()
         for part in z.split(super().block_for(z)):
-            block, evidence = self._frozen(part)
-            block, start = block._replace(baseline=self._running_baseline(learning, evidence)), 0
+            block, start = self._block(part, partial(self._running_baseline, learning)), 0
             while start < len(part):
                 rows = slice(start, start + learning.until_update)
                 readings.append(learning.judge(block.rows(rows), self._judge))
@@ -182,12 +174,11 @@ class PooledEvidence(Detector[PooledState]):
         """Return how many samples are learned between two copies of the sums."""
         return super().block_for(z) * BLOCKS
 
-    def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
-        """Return samples with their nearest names, and their frozen evidence; their baseline is not set yet."""
+    def _block(self, z: Float[Tensor, "T d"], baseline: Callable[[Evidence], Tensor]) -> SampleBlock:
+        """Return samples with their nearest names, their frozen evidence, and the baseline for this evidence."""
         text = text_logits(self.labels, z, tau=self.tau)
-        evidence = self.evidence(text)
-        nearest = NearestNames(*(top_names(side) for side in text))
-        return SampleBlock(z, nearest, evidence.value, evidence.value, evidence.clarity), evidence
+        evidence, nearest = self.evidence(text), NearestNames(*(top_names(side) for side in text))
+        return SampleBlock(z, nearest, evidence.value, baseline(evidence), evidence.clarity)
 
     def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
         """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
@@ -208,8 +199,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def observe_part(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, SampleRows]:
         """Return the readings of samples that come before the next update, and their rows: all that they teach."""
-        block, _ = self._frozen(self._checked(z))
-        return self._judge(state, block._replace(baseline=state.baseline.expand(len(z))))
+        return self._judge(state, self._block(self._checked(z), lambda _: state.baseline.expand(len(z))))
 
     def _merged(self, start: PooledState, taught: Sequence[SampleRows], rule: MergeRule) -> PooledState:
         """Return the state of one observer who saw the samples of all parts."""
@@ -243,6 +233,13 @@ class PooledEvidence(Detector[PooledState]):
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
         return self._formulas.baseline(moments)
+
+    def _next_baseline(self, state: PooledState, evidence: Evidence) -> Float[Tensor, " T"]:
+        """Return the baseline of each sample of a block as if it came next."""
+        seen = int(state.seen)
+        if seen >= BASELINE_SAMPLES:
+            return state.baseline.expand(len(evidence.value))
+        return self.baseline(map_state(lambda total, one: (total + one) / (seen + 1), state.moments, evidence.moments))
 
     def _running_baseline(self, learning: Learning, evidence: Evidence) -> Float[Tensor, " T"]:
         """Return the baseline of each sample of a block, and let the block teach it."""
