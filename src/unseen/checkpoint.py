@@ -56,7 +56,7 @@ def load(source: str | Path | bytes) -> Checkpoint:
     for key, tensor in tensors.items():
         name, field = key.split(".", 1)
         states.setdefault(name, {})[field] = tensor
-    return _current(Checkpoint(states, json.loads(header)))
+    return _in_current_format(Checkpoint(states, json.loads(header)))
 
 
 def flat(state: Any) -> dict[str, Tensor]:
@@ -95,7 +95,7 @@ def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
         raise StateError(f"expected a state of {what} {expected}, got one of {got}; {remedy}")
 
 
-def _current(found: Checkpoint) -> Checkpoint:
+def _in_current_format(found: Checkpoint) -> Checkpoint:
     """Return a checkpoint in the words of this version; refuse one that only another version can read."""
     version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
@@ -107,14 +107,14 @@ def _current(found: Checkpoint) -> Checkpoint:
             "expected a state of the detector 'pooled', got one of 'default' as unseen 0.1 wrote it; "
             "start a new state, or go on with unseen 0.1"
         )
-    settings = _renamed(found.identity.get("threshold_settings", {}))
+    settings = _with_new_names(found.identity.get("threshold_settings", {}))
     if "every" in settings:
         settings["every"] = DEFAULT_EVERY.get(settings["every"], settings["every"])
-    states = found.states | {"threshold": _renamed(found.states.get("threshold", {}))}
+    states = found.states | {"threshold": _with_new_names(found.states.get("threshold", {}))}
     return Checkpoint(states, found.identity | {"threshold_settings": settings}, version)
 
 
-def _renamed(parts: Mapping[str, Any]) -> dict[str, Any]:
+def _with_new_names(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(name, name): part for name, part in parts.items()}
 
 

@@ -145,7 +145,7 @@ def test_an_undefined_metric_leaves_a_gap_in_the_plot(ran):
     for row in mine:
         row["over_time"] = [{**point, "purity_known": None} for point in row["over_time"]]
     ElementTree.fromstring(plots.over_stream(mine, "purity_known"))
-    assert len(plots._averaged(mine, "purity_known")[0]) == 0
+    assert len(plots._mean_over_seeds(mine, "purity_known")[0]) == 0
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):

@@ -92,7 +92,7 @@ def load_command(name: str) -> Any:
     """Return a command with its options and subcommands, imported."""
     part = typer.Typer(rich_markup_mode=MARKUP)
     if name in EXTENDED:
-        part.add_typer(_extended(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
+        part.add_typer(_command_group(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
     elif name in GROUPS:
         part.add_typer(_find(name, name), name=name)
     else:
@@ -101,7 +101,7 @@ def load_command(name: str) -> Any:
     return typer.main.get_group(part).commands[name]
 
 
-def _extended(name: str, others: tuple[str, ...]) -> typer.Typer:
+def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:
     """Return a command that takes any words, and further commands under its name."""
     group = options.default_group()
     group.command(name)(_find(name, name))

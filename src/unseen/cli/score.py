@@ -64,7 +64,7 @@ def score(
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     out = output.choose(as_json=as_json, as_csv=as_csv, **columns)
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
-    with _sharded(session, shards, merge_every, ray) as shared:
+    with _shared_session(session, shards, merge_every, ray) as shared:
         run = StreamRun(shared, out, state, learn, mark, known_images=known, is_rejudged=rejudge)
         run.log = stream_page.StreamLog.beside(report) if report else None
         run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
@@ -100,7 +100,7 @@ def _read_known(source: str | None, labels: LabelSpace, recall: float | None) ->
 
 
 @contextmanager
-def _sharded(session: Session, shards: int, every: int, ray: str | None) -> Iterator[Session]:
+def _shared_session(session: Session, shards: int, every: int, ray: str | None) -> Iterator[Session]:
     """Yield a session whose stream several observers share, in this process or as actors."""
     detector = session.detector
     if shards == 1:

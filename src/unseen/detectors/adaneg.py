@@ -72,7 +72,7 @@ class AdaNeg(Detector[Memory]):
 
     def read(self, state: Memory, z: Float[Tensor, "T d"]) -> Reading:
         cosine = self._cosine(z)
-        adapted = self._adapted(state, cosine, state.images[: int(state.stored)] @ z.T)
+        adapted = self._adapted_cosines(state, cosine, state.images[: int(state.stored)] @ z.T)
         route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
         return self._reading(cosine, self._trust(self._logits(cosine)), adapted, route)
 
@@ -86,7 +86,7 @@ class AdaNeg(Detector[Memory]):
         cosine = self._cosine(z)
         trust, route, label, entropy = self._route(cosine, z)
         near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
-        adapted = self._adapted(state, cosine, near)
+        adapted = self._adapted_cosines(state, cosine, near)
         taught = route.nonzero().squeeze(1).tolist()
         writer = MemoryWriter(state, {label[t] for t in taught})
         writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
@@ -156,7 +156,7 @@ class AdaNeg(Detector[Memory]):
     def _trust(self, text: TextLogits) -> Tensor:
         return grouped_log_odds(energy(text.known), text.negative, self.members)
 
-    def _adapted(
+    def _adapted_cosines(
         self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
     ) -> Float[Tensor, "C T"]:
         """Return the cosine of each sample to the prototype of each class; a class without images is its text."""

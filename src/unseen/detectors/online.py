@@ -103,7 +103,7 @@ class Online(PrototypeLearner[Banks]):
             route = pad(taught, (0, 1))[order]
             step, seen = decaying_steps(route, torch.stack(counts), rho=self.rho, dtype=z.dtype)
             targets = shared_targets(rows, z, taught, order)
-            run = partial(scan_many, _stacked(banks), targets, samples, step, kappa=self.kappa, tau=self.tau)
+            run = partial(scan_many, _stack_banks(banks), targets, samples, step, kappa=self.kappa, tau=self.tau)
             sides.append((run, route, seen))
         (id_run, known, id_seen), (ood_run, unknown, ood_seen) = sides
         id_scan, ood_scan = run_both(id_run, ood_run, z.device)
@@ -150,6 +150,6 @@ class Online(PrototypeLearner[Banks]):
         )
 
 
-def _stacked(banks: list[Tensor]) -> Tensor:
+def _stack_banks(banks: list[Tensor]) -> Tensor:
     """Return banks side by side, or the one they all are."""
     return banks[0] if all(bank is banks[0] for bank in banks) else torch.stack(banks)

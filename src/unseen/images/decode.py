@@ -52,7 +52,7 @@ def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FOR
     A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
     before it is unpacked.
     """
-    with _opened(data, most, formats) as picture:
+    with _open_header(data, most, formats) as picture:
         picture.load()
         _upright(picture)
         return _in_bands(picture)
@@ -71,12 +71,12 @@ def in_rgb(picture: Picture) -> Picture:
 
 def claimed_pixels(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> int:
     """Return how many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
-    with _opened(data, most, formats) as picture:
+    with _open_header(data, most, formats) as picture:
         return picture.width * picture.height
 
 
 @contextmanager
-def _opened(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
+def _open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
     """Yield a picture of which only the header is read; any failure, then or later, is an ImageError."""
     pillow = import_extra("PIL.Image", "encode")
     if not data:

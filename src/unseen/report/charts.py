@@ -64,7 +64,7 @@ def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Flo
     count = len(margin)
     low, high = value_range(margin, float(threshold.min()), float(threshold.max()))
     x, y = _across(0, max(count, 2)), Axis(low, high, HEIGHT - BOTTOM, TOP)
-    parts, drawn = [*_horizontal(y), *_bottom(x)], _sampled(count, POINTS)
+    parts, drawn = [*_horizontal(y), *_bottom(x)], _sample_indices(count, POINTS)
     for i in drawn:
         kind, at = "known" if known[i] else "unknown", float(margin[i])
         kind += "" if low <= at <= high else " clipped"
@@ -106,7 +106,7 @@ def value_range(values: Float[Tensor, " n"], *also: float) -> tuple[float, float
     return low - room, high + room
 
 
-def _sampled(count: int, most: int) -> list[int]:
+def _sample_indices(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in torch.linspace(0, count - 1, min(count, most)).tolist()})
 
 

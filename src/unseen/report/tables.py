@@ -181,7 +181,7 @@ def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[
         lines.append(_line(method, group, table))
         printed = paper.get(f"{detector} {table.order}", paper.get(method))
         if printed:
-            lines.append(_printed(method, printed))
+            lines.append(_printed_line(method, printed))
     return lines
 
 
@@ -206,7 +206,7 @@ def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[f
     return [tuple(mean_of(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
 
 
-def _printed(method: str, figures: Mapping[str, Any]) -> MethodLine:
+def _printed_line(method: str, figures: Mapping[str, Any]) -> MethodLine:
     cells = {name: MetricCell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
     return MethodLine(method, cells, printed=True)
 

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from unseen.errors import DataError
+from unseen.errors import DataError, first_line
 from unseen.scale.cluster import fetch_results
 
 MAX_ATTEMPTS = 4  # at one piece of work, or to start an actor: more deaths than that are no accident
@@ -112,8 +112,3 @@ class ActorPool:
             self.actors.remove(actor)
             self.ray.kill(actor)
             self._add()
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of the message of an error, or its type."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

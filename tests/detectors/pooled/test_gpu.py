@@ -31,7 +31,7 @@ class Interpreted(PooledEvidence):
     """The recommended detector by way of kernels that are interpreted, not recorded."""
 
     def _streams(self, count, z):
-        return self._gpu.unused(count)
+        return self._gpu.acquire(count)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ SCORE_WARPS = 8
 
 
 class Sizes(NamedTuple):
-    """Lengths of what is kept."""
+    """Lengths of queues, window and lists."""
 
     negatives: int
     top: int
@@ -72,10 +72,10 @@ class SampleGraph:
         self._run: Callable[[], None] | None = None
         wide, whole = (partial(torch.zeros, dtype=kind, device=like.device) for kind in (torch.float64, torch.int64))
         rows, groups = like.new_zeros(ROWS, sizes.negatives), -(-sizes.queue // self.group)
-        self._given = InputBlock(wide(ROWS), rows, rows.clone(), whole(1), wide(1) + gap)
+        self._inputs = InputBlock(wide(ROWS), rows, rows.clone(), whole(1), wide(1) + gap)
         self._scored = ScoreColumns(wide(ROWS), whole(ROWS).to(torch.int8))
         self._candidates = whole(sizes.negatives).int()
-        self._kept = ResidentQueues(
+        self._queues = ResidentQueues(
             *(like.new_zeros(2, sizes.queue, sizes.negatives), like.new_zeros(2, sizes.negatives), whole(2)),
             *(
                 whole(sizes.window).int(),
@@ -107,52 +107,52 @@ class SampleGraph:
             *(counts.index_add(0, bins, torch.ones_like(bins)), counts.index_add(0, bins, live)),
             *(excess, excess.argsort(stable=True)[: self.sizes.top].int()),
         )
-        map_state(torch.Tensor.copy_, self._kept, fresh)
+        map_state(torch.Tensor.copy_, self._queues, fresh)
 
     def observe(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
         """Return scores and routes of samples, which teach in order."""
         parts = [
-            self._observed(*part) for part in zip(*(x.split(ROWS) for x in (mass, logits, activation)), strict=True)
+            self._observe_rows(*part) for part in zip(*(x.split(ROWS) for x in (mass, logits, activation)), strict=True)
         ]
         return ScoreColumns(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _observed(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
+    def _observe_rows(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
         count = len(mass)
-        for place, value in zip(self._given, (mass, logits, activation), strict=False):
+        for place, value in zip(self._inputs, (mass, logits, activation), strict=False):
             place[:count].copy_(value)
-        self._given.number.fill_(count)
+        self._inputs.number.fill_(count)
         if self._run is None:
-            self._run = recording.record(self._work, [self._kept])
-        self._kept.numbers[0] = 0
-        self._kept.numbers[2] = -1
+            self._run = recording.record(self._work, [self._queues])
+        self._queues.numbers[0] = 0
+        self._queues.numbers[2] = -1
         for _ in range(count // TOGETHER + 1):  # one more than samples: the last is scored again where it taught
             self._run()
         return map_state(lambda column: column[:count].clone(), self._scored)
 
     def unload(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return the queues after all samples."""
-        kept = map_state(torch.clone, self._kept)
-        return kept.activation, kept.total, kept.seen, kept.shares, kept.numbers[1]
+        queues = map_state(torch.clone, self._queues)
+        return queues.activation, queues.total, queues.seen, queues.shares, queues.numbers[1]
 
     def _work(self) -> None:
         from unseen.detectors.gpu import tanl_kernels as kernels  # here, because Triton takes a while to import
 
-        kept, given, sizes = self._kept, self._given, self.sizes
-        width, groups = 1 << (sizes.top - 1).bit_length(), kept.parts.shape[1]
+        queues, inputs, sizes = self._queues, self._inputs, self.sizes
+        width, groups = 1 << (sizes.top - 1).bit_length(), queues.parts.shape[1]
         for _ in range(TOGETHER):
             kernels.score_sample[(1,)](
-                kept.numbers, kept.seen, given.mass, given.logits, kept.active, kept.counts, kept.count_totals,
-                kept.shares, *self._scored, given.gap, given.number, sizes.queue, sizes.window, sizes.negatives,
-                sizes.top, width, sizes.thresholds, BINS, sizes.share_unit, num_warps=SCORE_WARPS,
+                queues.numbers, queues.seen, inputs.mass, inputs.logits, queues.active, queues.counts,
+                queues.count_totals, queues.shares, *self._scored, inputs.gap, inputs.number, sizes.queue, sizes.window,
+                sizes.negatives, sizes.top, width, sizes.thresholds, BINS, sizes.share_unit, num_warps=SCORE_WARPS,
             )  # fmt: skip
             kernels.push_sample[(-(-sizes.negatives // 64),)](
-                kept.numbers, kept.seen, given.activation, kept.activation, kept.parts, kept.total, kept.excess,
-                sizes.queue, self.group, groups, sizes.negatives, 64, num_warps=2,
+                queues.numbers, queues.seen, inputs.activation, queues.activation, queues.parts, queues.total,
+                queues.excess, sizes.queue, self.group, groups, sizes.negatives, 64, num_warps=2,
             )  # fmt: skip
             kernels.find_candidates[(-(-sizes.negatives // 256),)](
-                kept.numbers, kept.excess, kept.active, self._candidates, sizes.negatives, sizes.top, width, 256,
+                queues.numbers, queues.excess, queues.active, self._candidates, sizes.negatives, sizes.top, width, 256,
                 num_warps=4,
             )  # fmt: skip
             kernels.rank_candidates[(-(-sizes.negatives // 16),)](
-                kept.numbers, kept.excess, kept.active, self._candidates, sizes.top, 16, 256, num_warps=4
+                queues.numbers, queues.excess, queues.active, self._candidates, sizes.top, 16, 256, num_warps=4
             )

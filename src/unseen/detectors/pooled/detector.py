@@ -155,7 +155,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def _streams(self, count: int, z: Tensor) -> AbstractContextManager[Streams | None]:
         """Return streams that are learned in lockstep where z is on a GPU and no other thread uses them, else None."""
-        return self._gpu.unused(count) if z.is_cuda and self._gpu.formulas.are_known else nullcontext()
+        return self._gpu.acquire(count) if z.is_cuda and self._gpu.formulas.are_known else nullcontext()
 
     @cached_property
     def _formulas(self) -> Formulas:

@@ -84,12 +84,12 @@ class KernelFormulas(Formulas):
         names = (TopNames(empty((rows, top), dtype=torch.int64), empty((rows, top))) for top in self.tops)
         return FrozenSamples(empty((rows, self.labels.dim)), NearestNames(*names), empty((rows, 8)))
 
-    def frozen(self, z: Float[Tensor, "n d"]) -> FrozenSamples:
+    def frozen_samples(self, z: Float[Tensor, "n d"]) -> FrozenSamples:
         """Return unit features with their nearest names and the moments of their logits."""
-        parts = [self._frozen(part) for part in z.split(GPU_BLOCK)]
+        parts = [self._frozen_block(part) for part in z.split(GPU_BLOCK)]
         return parts[0] if len(parts) == 1 else map_state(lambda *some: torch.cat(some), *parts)
 
-    def _frozen(self, z: Float[Tensor, "n d"]) -> FrozenSamples:
+    def _frozen_block(self, z: Float[Tensor, "n d"]) -> FrozenSamples:
         from unseen.detectors.pooled.gpu.kernels import (
             frozen as kernels,  # here, because Triton takes a while to import
         )

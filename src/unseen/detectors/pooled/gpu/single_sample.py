@@ -28,7 +28,7 @@ class SingleSample:
 
         def work() -> None:
             torch.linalg.vector_norm(self._z, dim=-1, out=length)
-            inputs = InputRows(updates.formulas.frozen(self._z / length), self._baseline, is_new)
+            inputs = InputRows(updates.formulas.frozen_samples(self._z / length), self._baseline, is_new)
             updates.launch_judge(inputs, reading, self._taught, start, 1)
 
         self.run = recording.record(work, ())

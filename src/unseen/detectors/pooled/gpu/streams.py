@@ -65,7 +65,7 @@ class Streams:
     def __init__(self, count: int, formulas: KernelFormulas) -> None:
         self.count, self.labels, self.formulas, self.lock = count, formulas.labels, formulas, Lock()
         self.capacity = max(INTERVAL, GPU_BLOCK // count // INTERVAL * INTERVAL)
-        self.updates = Updates(self._stacked([PooledState.start(self.labels)] * count, 0), self.capacity, formulas)
+        self.updates = Updates(self._stack_states([PooledState.start(self.labels)] * count, 0), self.capacity, formulas)
         self._loaded: tuple[Fitted, ...] = ()  # of the states that the resident tensors equal, if any
         self.single_sample: SingleSample | None = None
 
@@ -80,7 +80,7 @@ class Streams:
         waiting = [state.pending.all(size, late).z for state, late in zip(states, latest, strict=True)] if size else []
         before = torch.arange(size * len(waiting), device=z.device).view(len(states), size)
         index = torch.cat([before, orders.view(len(states), -1).to(z.device) + before.numel()], dim=1)
-        reading, after = self._learn(states, self.formulas.frozen(torch.cat([*waiting, z])), index)
+        reading, after = self._learn(states, self.formulas.frozen_samples(torch.cat([*waiting, z])), index)
         return [(Reading(*(column[i] for column in reading)), state) for i, state in enumerate(after)]
 
     def _learn(
@@ -95,12 +95,13 @@ class Streams:
         is_new, tags = new_images(tags, digests(pool.z), index[:, : sum(sizes)], sizes)
         is_new = torch.cat([is_new, is_new.new_zeros(self.count, n - sum(sizes))], dim=1)
         for exact in (False, True):
-            self._load(states, at)
+            self._load_states(states, at)
             reading, rows = self._learn_steps(OrderedSamples(pool, index, baseline, is_new), at, sizes, exact=exact)
             if self._is_accurate:
                 sums, fitted = self.updates.resident.sums, self.updates.resident.fitted
                 learned = Learned(sums, fitted, moments, last_baseline, tags)
-                return map_state(lambda part: part[:, waiting:], reading), self._after(states, at + n, learned, rows)
+                after = self._states_after(states, at + n, learned, rows)
+                return map_state(lambda part: part[:, waiting:], reading), after
             self._loaded = ()
         raise Unsolved
 
@@ -140,17 +141,17 @@ class Streams:
         baseline = self.formulas.baseline(map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals))
         return baseline, map_state(lambda total: total[:, -1], totals), baseline[:, -1]
 
-    def _load(self, states: Sequence[PooledState], at: int) -> None:
-        """Go on from states after `at` samples; those that `_after` returned last are there already."""
+    def _load_states(self, states: Sequence[PooledState], at: int) -> None:
+        """Go on from states after `at` samples; those that `_states_after` returned last are there already."""
         if len(self._loaded) == len(states) and all(
             held is state.fitted for held, state in zip(self._loaded, states, strict=True)
         ):
             return
         inverse = self.updates.resident.inverse  # not that of these states
-        map_state(torch.Tensor.copy_, self.updates.resident, self._stacked(states, at)._replace(inverse=inverse))
+        map_state(torch.Tensor.copy_, self.updates.resident, self._stack_states(states, at)._replace(inverse=inverse))
         self._loaded, self.updates.is_followed = (), False
 
-    def _stacked(self, states: Sequence[PooledState], at: int) -> ResidentState:
+    def _stack_states(self, states: Sequence[PooledState], at: int) -> ResidentState:
         """Return the parts of states after `at` samples that updates change."""
         zeros, dim = self.labels.id_anchors.new_zeros, self.labels.dim
         sums = map_state(lambda *parts: torch.stack(parts), *(state.sums for state in states))
@@ -162,7 +163,7 @@ class Streams:
     def _is_accurate(self) -> bool:
         return float(self.updates.resident.error.max()) <= LARGEST_ERROR
 
-    def _after(
+    def _states_after(
         self, states: Sequence[PooledState], seen: int, learned: Learned, rows: Float[Tensor, "S L W"] | None
     ) -> list[PooledState]:
         """Return states after all that was learned; `rows` wait for the next update."""
@@ -186,7 +187,7 @@ class Streams:
         `z` is as it came: the length is for the caller to check, so that it waits for the GPU once.
         """
         if not self._loaded or self._loaded[0] is not state.fitted:  # states between two updates share it
-            self._load([state], int(state.seen) - int(state.pending.size))
+            self._load_states([state], int(state.seen) - int(state.pending.size))
             self._loaded = (state.fitted,)
         self.single_sample = self.single_sample or SingleSample(self.updates, z)
         return self.single_sample.judge(state, z)
@@ -197,10 +198,10 @@ class StreamsByCount:
 
     def __init__(self, formulas: Formulas) -> None:
         self.formulas, self._lock = KernelFormulas.of(formulas), Lock()
-        self._kept: dict[int, Streams] = {}
+        self._by_count: dict[int, Streams] = {}
 
     @contextmanager
-    def unused(self, count: int) -> Iterator[Streams | None]:
+    def acquire(self, count: int) -> Iterator[Streams | None]:
         """Yield so many streams, or None while another thread uses them."""
         streams = self.get(count)
         if not streams.lock.acquire(blocking=False):
@@ -214,10 +215,10 @@ class StreamsByCount:
     def get(self, count: int) -> Streams:
         """Return so many streams that are learned in lockstep."""
         with self._lock:
-            if count not in self._kept:
-                self._kept = {number: streams for number, streams in self._kept.items() if number == 1}
-                self._kept[count] = Streams(count, self.formulas)
-            return self._kept[count]
+            if count not in self._by_count:
+                self._by_count = {number: streams for number, streams in self._by_count.items() if number == 1}
+                self._by_count[count] = Streams(count, self.formulas)
+            return self._by_count[count]
 
 
 def steps(at: int, count: int) -> list[int]:
