@@ -11,7 +11,7 @@ import typer
 from jaxtyping import Bool
 from torch import Tensor
 
-from unseen import LabelSpace
+from unseen import LabelSpace, Session
 from unseen.alarm import UnknownRateAlarm
 from unseen.cli import calibrate as calibration
 from unseen.cli import label_space, options, output, terminal
@@ -91,9 +91,8 @@ def detect(
     names = names_of(labels, label, taught, saved)
     if not saved:
         chosen.kind.check_counts(len(names), negatives)
-    model = load_encoder(
-        encoder or (saved.encoder if saved else "offline"), device=device, dtype=named_precision(precision)
-    )
+    tower = encoder or (saved.encoder if saved else "offline")
+    model = load_encoder(tower, device=device, dtype=named_precision(precision))
     if saved:
         label_space.check_space(saved, names, model)
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)
@@ -106,17 +105,15 @@ def detect(
     terminal.err.print(stream_page.about(session), markup=False)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
-    elif taught and used.spared and isinstance(session.rule, ByExamples):
-        KnownImages(used.spared.z, used.spared.keys, wanted).warn_suspects(session)
+    elif taught:
+        _warn_suspects(session, wanted)
     out = output.choose(as_json=as_json, as_csv=as_csv, key=_width(entries), name=output.longest(used.names))
-    run = DetectRun(session, out, state, known_images=images, is_rejudged=rejudge)
-    run.learn, run.again, run.mark = learn, again, mark
-    run.alarms = alarms
-    run.log = stream_page.StreamLog.beside(report) if report else None
+    run = DetectRun(session, out, state, learn, mark, known_images=images, is_rejudged=rejudge, again=again)
+    run.log, run.alarms = stream_page.StreamLog.beside(report) if report else None, alarms
     if state and learn:
         run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))
     run.not_images = found.others if isinstance(found, FoundEntries) else 0
-    run.skipped += len(taught.skipped) if taught else 0
+    run.skipped = len(taught.skipped) if taught else 0
     cache = FeatureCache(features, model) if features else None
     batches = stream_images(entries, model, cache, size=batch)
     total = len(entries) if isinstance(entries, Sized) else None
@@ -134,6 +131,13 @@ def _known_images(
     images = calibration.encode_known(entries, model, recall)
     calibration.warn_folders(images.keys, labels)
     return images
+
+
+def _warn_suspects(session: Session, recall: float) -> None:
+    """Warn about examples that look unknown, where they set the threshold."""
+    spared = session.detector.labels.spared
+    if spared and isinstance(session.rule, ByExamples):
+        KnownImages(spared.z, spared.keys, recall).warn_suspects(session)
 
 
 @dataclass
