@@ -43,6 +43,7 @@ from unseen.detectors.pooled.state import (
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 
+FORMULAS = ("_judge", "_name_logits", "_best_names", "evidence", "baseline")  # methods that a subclass may override
 BLOCKS = 8  # blocks of text logits between two copies of the sums
 
 
@@ -94,7 +95,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def _learn_in_torch(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         readings, learning = [], Learning(state, self.labels)
-        count, few = z.shape[0], 0 if z.is_cuda else FEW_SAMPLES
+        count, few = z.shape[0], 0 if z.is_cuda or self._has_own_formulas else FEW_SAMPLES
         if count <= few and learning.seen >= BASELINE_SAMPLES:
             first = learning.until_update
             parts = (z,) if count <= first else (z[:first], z[first:])
@@ -155,7 +156,14 @@ class PooledEvidence(Detector[PooledState]):
 
     def _streams(self, count: int, z: Tensor) -> AbstractContextManager[Streams | None]:
         """Return streams that are learned in lockstep where z is on a GPU and no other thread uses them, else None."""
-        return self._gpu.acquire(count) if z.is_cuda and self._gpu.formulas.are_known else nullcontext()
+        if not z.is_cuda or self._has_own_formulas or not self._gpu.formulas.are_known:
+            return nullcontext()
+        return self._gpu.acquire(count)
+
+    @cached_property
+    def _has_own_formulas(self) -> bool:
+        """Return whether a subclass, as of an ablation, judges by formulas that neither NumPy nor kernels have."""
+        return any(getattr(type(self), name) is not getattr(PooledEvidence, name) for name in FORMULAS)
 
     @cached_property
     def _formulas(self) -> Formulas:
