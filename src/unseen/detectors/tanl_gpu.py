@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unseen.detectors import triton_import
 from unseen.detectors.state import map_state
 
 TOGETHER = 32  # samples of one graph
@@ -157,6 +158,7 @@ class SampleGraph:
             )
 
     def _recorded(self) -> Callable[[], None]:
+        triton_import.log_compilation()
         before = map_state(torch.clone, self._kept)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

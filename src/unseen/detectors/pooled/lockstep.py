@@ -480,6 +480,7 @@ class Streams:
 
     def _recorded(self, work: Callable[[], None], changed: Any) -> Callable[[], None]:
         """Return a recorded graph of `work`, or `work` where recording fails; `changed` is as it was afterwards."""
+        triton_import.log_compilation()
         kept = [map_state(torch.clone, part) for part in changed]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
