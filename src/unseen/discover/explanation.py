@@ -74,9 +74,11 @@ class Explanation:
         best, *_ = self.names
         parts = [f"{'known' if self.verdict.known else 'unknown'}: {self._words(best)}"]
         if self.similar:
-            alike = sum(image.known == self.verdict.known for image in self.similar)
-            kind = "known" if self.verdict.known else "unknown"
-            parts.append(f"{alike} of the {len(self.similar)} most similar earlier images were {kind}")
+            known = sum(image.known for image in self.similar)
+            unknown = len(self.similar) - known
+            count, kind = (known, "known") if known > unknown else (unknown, "unknown")
+            though = "" if (kind == "known") == self.verdict.known else "though "
+            parts.append(f"{though}{count} of the {len(self.similar)} most similar earlier images were {kind}")
         return "; ".join(parts)
 
     def _words(self, best: WordShare) -> str:
