@@ -60,4 +60,4 @@ def _negatives(words: Sequence[str]) -> str:
     if not words:
         return ""
     more = f" and {len(words) - 5} more" if len(words) > 5 else ""
-    return f"negatives that stepped aside: {', '.join(words[:5])}{more}"
+    return f"negatives removed: {', '.join(words[:5])}{more}"
