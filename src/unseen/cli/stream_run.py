@@ -152,7 +152,7 @@ class StreamRun:
         stopped = ["stopped: what is printed is kept"] if self.is_stopped else []
         lines = [
             [*shown, f"{rate:,.1f} images per second", *stopped],
-            [threshold_in_words(self.session)],
+            [threshold_in_words(self.session)] if counts["seen"] else [],
             [f"{what} {path}" for what, path in (("state saved to", state), ("report in", report)) if path],
         ]
         for parts in filter(None, lines):
