@@ -77,7 +77,7 @@ def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos:
     Pillow.new("RGB", (20, 16), (9, 9, 9)).save(known / ".thumbnails" / "a.png")
     result = run("photos", "--examples", "known", "--json")
     assert "8 examples of 2 of 3 names" in result.stderr
-    assert "1 name has no examples (blue), which gains less" in result.stderr
+    assert "1 name has no examples (blue): it gains less" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
@@ -133,7 +133,7 @@ def test_one_example_moves_nothing_and_says_so(photos: Path, tmp_path: Path) -> 
     (tmp_path / "one" / "red").mkdir(parents=True)
     Pillow.new("RGB", (20, 16), (250, 9, 9)).save(tmp_path / "one" / "red" / "a.png")
     result = run("photos", "--examples", "one", "--label", "red", "--label", "green")
-    assert "fewer than 8 examples cannot judge each other: they move no name" in result.stderr
+    assert "fewer than 8 examples are too few to test whether they help: they move no name" in result.stderr
     assert "names stay where their text is" in result.stderr
 
 

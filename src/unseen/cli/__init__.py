@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import unseen
-from unseen.cli import options, terminal
+from unseen.cli import options, panels, terminal
 from unseen.errors import DataError, UnseenError
 
 COMMANDS = (
@@ -98,7 +98,9 @@ def load_command(name: str) -> Any:
     else:
         part.command(name)(_find(name, name))
     _catch_interrupts()
-    return typer.main.get_group(part).commands[name]
+    command = typer.main.get_group(part).commands[name]
+    panels.arrange(name, command.commands[name] if isinstance(command, TyperGroup) and name in EXTENDED else command)
+    return command
 
 
 def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:

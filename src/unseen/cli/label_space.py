@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from unseen import LabelSpace
 from unseen.cli import terminal
@@ -21,10 +22,20 @@ from unseen.progress import Progress
 
 def names_from_options(path: Path | None, given: list[str] | None) -> list[str]:
     """Return the names of a file and of the command line, in that order."""
+    warn_commas(given or ())
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
         raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
     return list(check_new_names(names))
+
+
+def warn_commas(given: Sequence[str]) -> None:
+    """Warn of names with a comma: a list that was given as one name matches no image."""
+    for name in given:
+        parts = [part.strip() for part in name.split(",") if part.strip()]
+        if len(parts) > 1:
+            several = " ".join(f"--label {quote(part)}" for part in parts)
+            terminal.warn(f"{name!r} is taken for one name; for {len(parts)} names write: {several}")
 
 
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:

@@ -24,7 +24,7 @@ def promote(
 
     Example: `unseen promote 3 "sea urchin" --state state.safetensors`
 
-    Negatives that say the same step aside. `unseen undo --state STATE` takes it back.
+    Negatives that mean the same are removed. `unseen undo --state STATE` takes it back.
     """
     session = saved_state.open_session(state, space)
     labels, keys = session.detector.labels, session.reservoir.images.keys

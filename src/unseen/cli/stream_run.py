@@ -194,7 +194,7 @@ class StreamRun:
         return typer.Exit(self.exit_code)
 
     def print_summary(self, *, as_json: bool, report: Path | None = None) -> None:
-        """Print in one line, or as one JSON object, how the run went."""
+        """Print in a few lines (counts, threshold, files), or as one JSON object, how the run went."""
         if self.repeated:
             terminal.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
         state, rate = self.state if self.learn else None, self.rate
@@ -214,15 +214,15 @@ class StreamRun:
             files = {name: path and str(path) for name, path in (("state", state), ("report", report))}
             terminal.emit({"summary": counts, "images_per_second": round(rate, 2), **files})
             return
-        parts = [
-            *(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name),
-            threshold_in_words(self.session),
-            f"{rate:,.1f} images per second",
-            f"state saved to {state}" if state else "",
-            f"report in {report}" if report else "",
-            "stopped: what is printed is kept" if self.is_stopped else "",
+        shown = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name]
+        stopped = ["stopped: what is printed is kept"] if self.is_stopped else []
+        lines = [
+            [*shown, f"{rate:,.1f} images per second", *stopped],
+            [threshold_in_words(self.session)] if counts["seen"] else [],
+            [f"{what} {path}" for what, path in (("state saved to", state), ("report in", report)) if path],
         ]
-        terminal.err.print(" · ".join(filter(None, parts)), markup=False)
+        for parts in filter(None, lines):
+            terminal.err.print(" · ".join(parts), markup=False)
 
 
 @contextmanager
@@ -262,6 +262,6 @@ def promise_in_words(session: Session, recall: float) -> str:
     """Return what share of the known images an adaptive threshold keeps, and whether known photos are needed."""
     interval = session.recall_interval
     if interval is None:
-        return f"; no promise with {session.detector.name}: --calibrate"
-    settle = "; to be sure --calibrate" if interval.low < recall - UNSURE else ""
+        return f"; a guess with {session.detector.name}: calibrate it (--calibrate)"
+    settle = "; for a guarantee: --calibrate known/" if interval.low < recall - UNSURE else ""
     return f", likely keeps {100 * interval.low:.0f} to {100 * interval.high:.0f} %{settle}"

@@ -221,12 +221,15 @@ class GroupDescriber(NamedTuple):
 
 
 def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
-    """Return whether the latest images hold many more of a group than the rate before lets expect: four deviations."""
+    """Return whether the latest images hold many more of a group than their share of the stream: four deviations.
+
+    Of a group that comes at a constant rate, each image is among the latest with probability RECENT / seen. Soon after
+    the first RECENT images nearly all are, so that no group is growing yet.
+    """
     late: Bool[Tensor, " n"] = place >= seen - RECENT
-    before = seen - RECENT
-    came = int(late.sum())
-    expected = float((~late).sum()) / before * RECENT if before > 0 else 0.0
-    return came >= FAST and came > expected + 4 * max(expected, 1.0) ** 0.5 and before > 0
+    share = min(1.0, RECENT / seen) if seen else 1.0
+    came, expected = int(late.sum()), len(place) * share
+    return came >= FAST and came > expected + 4 * (expected * (1 - share)) ** 0.5
 
 
 def with_numbers(reservoir: Reservoir, numbers: Mapping[int, int], next_group: int) -> Reservoir:

@@ -93,7 +93,10 @@ def as_picture(value: Any) -> Picture:
     if isinstance(value, Image):
         return value.pixels
     if isinstance(value, str | Path):
-        return decode_file(location(value))
+        where = location(value)
+        if isinstance(where, Path) and where.is_dir():
+            raise ImageError("a folder, not an image; read_images(folder) yields its images in batches")
+        return decode_file(where)
     if isinstance(value, bytes | bytearray | memoryview):
         return decode(bytes(value))
     if _is_open_file(value):

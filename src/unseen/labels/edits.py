@@ -71,7 +71,7 @@ def check_new_name(names: Sequence[str], name: str) -> str:
 def with_name(
     space: LabelSpace, name: str, anchor: Float[Tensor, " d"], images: Float[Tensor, "n d"] | None = None
 ) -> LabelSpace:
-    """Return the label space with one more known name, without the negatives that mean the same.
+    """Return the label space with one more known name; negatives that mean the same are removed.
 
     Those are negatives spelled like it, with nearly its vector, or that describe its `images` as the frozen text sees
     them.

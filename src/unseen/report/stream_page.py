@@ -127,7 +127,7 @@ def _stream(log: StreamLog, session: Session) -> str:
         "known": f"{known:,}",
         "unknown": f"{len(verdicts) - known:,}",
         "skipped": f"{len(log.skipped):,}",
-        "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
+        "learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
         f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
     }
     if interval := session.recall_interval:

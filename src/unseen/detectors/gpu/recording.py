@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from unseen.detectors.gpu.triton_import import log_compilation
 from unseen.detectors.state import map_state
 
 WARMUPS = 2  # runs before a recording: kernels are compiled in the first
@@ -28,6 +29,7 @@ class Recording:
 
 def record(work: Callable[[], None], changed: Sequence[Any]) -> Callable[[], None]:
     """Return a recorded graph of `work`, or `work` where recording fails; states that it has `changed` are restored."""
+    log_compilation()
     kept = [map_state(torch.clone, part) for part in changed]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
