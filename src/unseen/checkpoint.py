@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from unseen.detectors.sparse_copy import filled_rows, sparse_copy
 from unseen.detectors.state import flatten, unflatten
 from unseen.errors import StateError
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.version import __version__
 
 KIND = "state"
+HALF = 0.5  # of the rows: a restored state stays in memory, where a copy without rows of zeros is the smaller one
 VERSION = 3  # of the file; unseen 0.1 wrote no version, 2 had no reservoir
 OLD_WORDS = 1  # the last version whose states and settings have other names
 RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
@@ -70,8 +72,12 @@ def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     kinds, found = ({name: (x.dtype, x.shape) for name, x in side.items()} for side in (expected, tensors))
     if wrong := sorted(name for name in kinds.keys() | found.keys() if kinds.get(name) != found.get(name)):
         raise StateError(f"expected a state with {sorted(expected)}, got a difference in {wrong}; pass the right file")
-    # cloned, because a file maps to unaligned memory, where a matrix product rounds differently
-    return unflatten(start, {name: tensors[name].clone().to(tensor.device) for name, tensor in expected.items()})
+    # copied, because a file maps to unaligned memory, where a matrix product rounds differently
+    return unflatten(start, {name: _copied(tensors[name]).to(part.device) for name, part in expected.items()})
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return sparse_copy(tensor, filled_rows(tensor), share=HALF) if tensor.ndim else tensor.clone()
 
 
 def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:

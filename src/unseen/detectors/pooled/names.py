@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.state import map_state
+from unseen.detectors.sparse_copy import sparse_copy
 from unseen.odds import cache_sized_ranges
 
 TOP = 16  # names of a side that may matter for an image: at tau = 0.01 the others have no mass
@@ -22,6 +22,7 @@ TEXT_SHARE = 0.25  # how far apart names lie in image space, against their dista
 START_SAMPLES = 1.0  # images that the start of a name is worth
 CLAIMED_BY_LOOK = 0.5  # share of what image space adds to a logit that counts when names claim images
 NAMING_SAMPLES = 32.0  # images after which the look of a name counts half when an image is named
+FEW_CLAIMED = 1 / 32  # share of the names with images up to which copying their rows alone costs less
 LEAST_SHARE = 1e-3  # an image that is claimed less than this teaches a name nothing worth the time
 
 
@@ -38,7 +39,8 @@ class NameSums(NamedTuple):
 
     def updated(self, name: Int[Tensor, "B N"], share: Float[Tensor, "B N"], z: Float[Tensor, "B d"]) -> NameSums:
         """Return the sums after images that claim `share` of each of their names."""
-        return map_state(torch.clone, self).add_(name, share, z)
+        copied = NameSums(self.images.clone(), sparse_copy(self.total, self.images != 0, share=FEW_CLAIMED))
+        return copied.add_(name, share, z)
 
     def add_(self, name: Int[Tensor, "B N"], share: Float[Tensor, "B N"], z: Float[Tensor, "B d"]) -> NameSums:
         """Add images to these sums, which must be the caller's own."""
