@@ -45,10 +45,7 @@ COMMANDS = (
     "restore",
     "export",
 )  # as they are listed; unseen.cli.NAME holds the function or the group NAME
-EXTENDED = {
-    "score": ("streams",),
-    "bench": ("compare", "paper"),
-}  # also `unseen bench compare`: bench_compare.py
+EXTENDED = {"score": ("streams",), "bench": ("compare", "paper")}  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 MARKUP: Any = "markdown"
 

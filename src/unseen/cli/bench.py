@@ -44,8 +44,7 @@ def bench(
         ),
     ] = None,
     submit: Annotated[
-        str | None,
-        typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard."),
+        str | None, typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard.")
     ] = None,
     detectors: Annotated[
         str,

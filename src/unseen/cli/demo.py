@@ -122,7 +122,7 @@ def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"{threshold_in_words(session)}",
+        f"{threshold_in_words(session)}"
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
@@ -137,7 +137,7 @@ def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -
     kept = _right_shares(verdicts, learning)
     terminal.out.print(
         f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
-        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected",
+        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
     )
     terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
     shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
@@ -174,10 +174,7 @@ def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     """Return the shares of right verdicts among known and among unknown images, after warming up."""
     is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
-    return {
-        "known_accepted": float(accepted.double().mean()),
-        "unknown_rejected": float(rejected.double().mean()),
-    }
+    return {"known_accepted": float(accepted.double().mean()), "unknown_rejected": float(rejected.double().mean())}
 
 
 def _aurocs(report: Evaluation) -> list[float]:

@@ -32,14 +32,7 @@ from unseen.detectors.pooled.names import (
     top_names,
 )
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import (
-    BASELINE_SAMPLES,
-    Claims,
-    Fitted,
-    PooledState,
-    SampleBlock,
-    SampleRows,
-)
+from unseen.detectors.pooled.state import BASELINE_SAMPLES, Claims, Fitted, PooledState, SampleBlock, SampleRows
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 

@@ -103,10 +103,7 @@ class NameMeans(NamedTuple):
 
 
 def name_means(
-    anchors: Float[Tensor, "C d"],
-    sums: NameSums,
-    origin: Float[Tensor, " d"],
-    rows: Int[Tensor, " R"] | None = None,
+    anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"], rows: Int[Tensor, " R"] | None = None
 ) -> NameMeans:
     """Return where names, or those in `rows`, lie; a name starts at `origin`, moved towards its text."""
     count = len(anchors) if rows is None else len(rows)

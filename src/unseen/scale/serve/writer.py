@@ -10,14 +10,7 @@ from starlette.types import Message
 
 from unseen.errors import UnseenError
 from unseen.scale.serve.placement import Placement, wait_for_lock
-from unseen.scale.serve.transport import (
-    ENCODED,
-    AppActor,
-    EncodedUpload,
-    RequestMessage,
-    ResponseMessage,
-    run_app,
-)
+from unseen.scale.serve.transport import ENCODED, AppActor, EncodedUpload, RequestMessage, ResponseMessage, run_app
 from unseen.serve.http.bodies import idempotency_key
 from unseen.serve.http.service import Service
 from unseen.serve.stream.batch import SampleBatch, sample_batch

@@ -25,7 +25,15 @@ from unseen.detectors.pooled.gpu.single_sample import SingleSample
 from unseen.detectors.pooled.gpu.tensors import InputRows, ResidentState
 from unseen.detectors.pooled.gpu.updates import Updates
 from unseen.detectors.pooled.repeats import digests, new_images
-from unseen.detectors.pooled.state import BASELINE_SAMPLES, INTERVAL, Fitted, PooledState, Sums, until_update
+from unseen.detectors.pooled.state import (
+    BASELINE_SAMPLES,
+    INTERVAL,
+    Fitted,
+    PooledState,
+    Sums,
+    until_update,
+    with_rows_at,
+)
 from unseen.detectors.state import map_state
 
 LARGEST_ERROR = 1e-5  # of a direction before its last correction, relative; where one is larger, inverses are computed
@@ -172,7 +180,8 @@ class Streams:
             mine = map_state(lambda part, i=number: part[i], whole)
             pending = state.pending
             if rows is not None:
-                samples = map_state(_with_rows, pending.samples, pending.unpacked(rows[number]))
+                waiting = pending.unpacked(rows[number])
+                samples = map_state(lambda place, new: with_rows_at(place, new, 0), pending.samples, waiting)
                 pending = pending._replace(samples=samples)
             counts = [torch.tensor(count) for count in (seen, 0 if rows is None else rows.shape[1], 0)]
             pending = pending._replace(size=counts[1], latest_size=counts[2])
@@ -239,7 +248,3 @@ def chunks(sizes: Sequence[int], at: int, capacity: int) -> list[tuple[list[int]
         else:
             parts.append(([size], before))
     return parts
-
-
-def _with_rows(place: Tensor, rows: Tensor) -> Tensor:
-    return torch.cat([rows, place[len(rows) :]])
