@@ -7,6 +7,7 @@ wanted, and the process that did so is left without a stop.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -47,8 +48,8 @@ def measure_all(arguments: Arguments) -> Iterator[Row]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    heads = ("case", "streams", "single samples", "replayed", "ready after s", "CPU s")
-    names = ("streams", "samples", "replayed", "ready_s", "cpu_s")
+    heads = ("case", "streams", "single samples", "replayed", "ready after s", "CPU s", "resident MB")
+    names = ("streams", "samples", "replayed", "ready_s", "cpu_s", "resident_mb")
     yield from markdown_table(
         heads, ((row["case"], *(f"{row[name]:,.1f}".removesuffix(".0") for name in names)) for row in rows)
     )
@@ -82,5 +83,6 @@ def _open(pipe: Any, folder: Path, compute: int) -> None:
     service = Service(_settings(folder, compute))
     service.store.open_all()
     replayed = sum(entry.opened.replayed for entry in service.store.entries.values())
-    pipe.send({"replayed": replayed, "ready_s": time.perf_counter() - started, "cpu_s": time.process_time() - spent})
+    row = {"replayed": replayed, "ready_s": time.perf_counter() - started, "cpu_s": time.process_time() - spent}
+    pipe.send(row | {"resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10})
     os._exit(0)

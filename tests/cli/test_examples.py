@@ -10,46 +10,15 @@ import pytest
 import torch
 from PIL import Image as Pillow
 from safetensors.torch import save_file
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
+from helpers.detect_command import rows, run
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace
-from unseen.cli import app, label_space, mine
-from unseen.cli import detect as command
+from unseen.cli import app, mine
 from unseen.errors import DataError, EncoderError, LabelError, SettingError
-from unseen.labels import Corpus
 
-
-@pytest.fixture(autouse=True)
-def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
-    made = NamedColours()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(command, "load_encoder", lambda name, **options: made)
-    words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
-    monkeypatch.setattr(label_space, "wordnet", lambda: words)
-    return made
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for i in range(12):
-        name = list(COLOURS)[i % 3]
-        shade = tuple(min(255, c + 3 * i) for c in COLOURS[name])
-        Pillow.new("RGB", (20, 16), shade).save(folder / f"{i:02d}-{name}.png")
-    return folder
-
-
-def run(*options: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["detect", *options], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+pytestmark = pytest.mark.usefixtures("encoder")
 
 
 @pytest.fixture

@@ -137,13 +137,14 @@ def bootstrap(
 
 def _difference(a: Tensor, b: Tensor, known: int, id_weight: Array, ood_weight: Array) -> dict[str, Array]:
     """Return the metrics of B less those of A, [S, R]."""
-    sides = [[_weighted(scores, known, id_weight, ood_weight) for scores in side.double().numpy()] for side in (a, b)]
+    weights = id_weight, ood_weight
+    sides = [[_weighted_metrics(scores, known, *weights) for scores in side.double().numpy()] for side in (a, b)]
     return {
         name: np.stack([two[i] - one[i] for one, two in zip(*sides, strict=True)]) for i, name in enumerate(METRICS)
     }
 
 
-def _weighted(scores: Array, known: int, id_weight: Array, ood_weight: Array) -> tuple[Array, Array]:
+def _weighted_metrics(scores: Array, known: int, id_weight: Array, ood_weight: Array) -> tuple[Array, Array]:
     """Return AUROC and ID-positive FPR95 of samples that count as often as their weights say, [R] each."""
     positive, negative = scores[:known], scores[known:]
     order, rising = np.argsort(-positive, kind="stable"), np.argsort(negative, kind="stable")

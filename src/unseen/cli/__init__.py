@@ -92,7 +92,7 @@ def load_command(name: str) -> Any:
     """Return a command with its options and subcommands, imported."""
     part = typer.Typer(rich_markup_mode=MARKUP)
     if name in EXTENDED:
-        part.add_typer(_extended(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
+        part.add_typer(_command_group(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
     elif name in GROUPS:
         part.add_typer(_find(name, name), name=name)
     else:
@@ -103,7 +103,7 @@ def load_command(name: str) -> Any:
     return command
 
 
-def _extended(name: str, others: tuple[str, ...]) -> typer.Typer:
+def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:
     """Return a command that takes any words, and further commands under its name."""
     group = options.default_group()
     group.command(name)(_find(name, name))
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def defect(error: Exception) -> UnseenError:
-    """Return an error that nobody foresaw as one sentence; its traceback goes into a file."""
+    """Return an unexpected error as one sentence; its traceback is written to a file."""
     with tempfile.NamedTemporaryFile("w", prefix="unseen-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"unseen {unseen.__version__}\n{' '.join(sys.argv)}\n{''.join(traceback.format_exception(error))}")
     return UnseenError(
@@ -171,7 +171,7 @@ def defect(error: Exception) -> UnseenError:
 
 
 def file_error(error: OSError) -> UnseenError:
-    """Return what the system said of a file or a connection, as an error of ours.
+    """Return an error of the system about a file or a connection as an error of this package.
 
     >>> print(file_error(PermissionError(13, "Permission denied", "/etc/state")))
     expected files that can be read and written, got: Permission denied (/etc/state); check permissions and free space

@@ -1,10 +1,18 @@
-"""What the commands that change the names of a state print."""
+"""What the commands that change the names of a state share: the edit of the state, and what is printed of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unseen.cli import terminal
+from unseen import Session
+from unseen.cli import saved_state, terminal
+from unseen.discover import Edited, edits
+
+
+def apply_and_print(edit: Callable[[Session], Edited], state: Path, space: Path | None, *, as_json: bool) -> None:
+    """Change a state by `edit` and print the record of it."""
+    done = edits.apply(state, saved_state.load_given_space(space), edit)
+    print_record(done.record, as_json=as_json, state=state)
 
 
 def print_record(record: Mapping[str, Any], *, as_json: bool, state: Path | None = None) -> None:

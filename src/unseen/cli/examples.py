@@ -58,7 +58,7 @@ class ExampleImages:
 
         `recall` is None where something else sets the threshold.
         """
-        found = self.encoded(space, model)
+        found = self.encode(space, model)
         examples = found.without_copies()
         if len(examples) < len(found):
             terminal.warn(
@@ -80,7 +80,7 @@ class ExampleImages:
         self.print_result(moved)
         return moved
 
-    def encoded(self, space: LabelSpace, model: Encoder) -> Examples:
+    def encode(self, space: LabelSpace, model: Encoder) -> Examples:
         """Return the features of the examples with the index of the name of each."""
         if self.features is not None:
             found = Examples.of(self.features, space.names)

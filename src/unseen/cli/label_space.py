@@ -110,18 +110,16 @@ def warn_near_duplicates(pairs: Sequence[Pair]) -> None:
     """Print which negatives nearly repeat a known name."""
     if pairs:
         few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
-        terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
-        terminal.err.print(few, markup=False)
+        terminal.warn(f"{len(pairs)} negatives nearly repeat a known name: {few}")
 
 
 def warn_similar_names(space: LabelSpace) -> None:
     """Print which known names say nearly the same: images of one may get the name of the other."""
     if pairs := similar_names(space):
         few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in pairs[:5])
-        terminal.err.print(
-            f"warning: {len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
-            f"may get the name of the other: {few}; keep one of each",
-            markup=False,
+        terminal.warn(
+            f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
+            f"may get the name of the other: {few}; keep one of each"
         )
 
 
@@ -135,10 +133,9 @@ def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names the offline text tower, which learned from English alone, cannot know."""
     foreign = [name for name in names if not name.isascii()] if OFFLINE.fullmatch(encoder.name) else []
     if foreign:
-        terminal.err.print(
-            f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
-            "a multilingual CLIP with --encoder",
-            markup=False,
+        terminal.warn(
+            f"the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
+            "a multilingual CLIP with --encoder"
         )
 
 
@@ -147,8 +144,7 @@ def warn_unfamiliar(names: Sequence[str], encoder: Encoder) -> None:
     unfamiliar = encoder.text_tower.unfamiliar(names) if isinstance(encoder, OfflineEncoder) else []
     if unfamiliar:
         count = "1 of the names is" if len(unfamiliar) == 1 else f"{len(unfamiliar)} of the names are"
-        terminal.err.print(
-            f"warning: {count} far from every name that the offline text tower was fitted on: "
-            f"{', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)",
-            markup=False,
+        terminal.warn(
+            f"{count} far from every name that the offline text tower was fitted on: "
+            f"{', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)"
         )

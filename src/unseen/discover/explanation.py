@@ -103,8 +103,8 @@ class Explanation:
             f"{self.key}  {self.sentence()}",
             f"  margin      {verdict.margin:+.2f}, {away:.2f} {where} the threshold of {verdict.threshold:.2f}; "
             f"the text alone gives {self.text_margin:+.2f}, the stream added {self.learned_margin:+.2f}",
-            f"  your names  {_listed(self.names)}",
-            f"  against it  {_listed(self.negatives) or 'no negatives in this label space'}",
+            f"  your names  {_word_list(self.names)}",
+            f"  against it  {_word_list(self.negatives) or 'no negatives in this label space'}",
             f"  looks like  {', '.join(map(_image, self.similar)) or 'no earlier image is kept'}",
         ]
 
@@ -200,7 +200,7 @@ def percent(share: float) -> str:
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
-def _listed(words: Sequence[WordShare]) -> str:
+def _word_list(words: Sequence[WordShare]) -> str:
     return ", ".join(f"{one.word} {percent(one.share)}" for one in words)
 
 

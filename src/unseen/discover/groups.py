@@ -90,7 +90,7 @@ def group(
         column[rows[members]] = number
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
     shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
-    about = Context(mean, len(labels.names), words, int(session.snapshot.tally.seen))
+    about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
     found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
     moved = session.at(session.snapshot, reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
@@ -105,7 +105,7 @@ def group_features(
     *,
     smallest: int = SMALLEST,
 ) -> Grouping:
-    """Return all images of a set of features in groups, whatever a detector would say of them."""
+    """Return all images of a set of features in groups, known and unknown ones."""
     session = Session(labels)
     nothing = torch.zeros(len(z))
     nearest = (z.to(labels.id_anchors) @ labels.id_anchors.T).argmax(1).cpu()
@@ -174,8 +174,8 @@ class Centrality(NamedTuple):
     tightness: float
 
 
-class Context(NamedTuple):
-    """What a group is described with."""
+class GroupDescriber(NamedTuple):
+    """The stream and the words that groups are described with."""
 
     mean: Float[Tensor, " d"]  # of all kept images
     known: int  # how many of the words are known names

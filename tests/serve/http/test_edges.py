@@ -148,6 +148,18 @@ def test_a_label_space_that_is_being_downloaded_outlives_its_stream_and_leaves_n
     assert not list((tmp_path / "data" / "streams").iterdir())
 
 
+@pytest.mark.parametrize("range_", ["bytes=0-1", "bytes=0-1,5-6", "bytes=x", "bytes=99999999999-", "lines=1", "\xff"])
+def test_a_download_is_sent_whole_whatever_range_is_asked_for_and_leaves_nothing(tmp_path, range_):
+    app = create_app(Service(Settings(tmp_path / "data", encoder=None)))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        id = app.state.service.store.create(LABELS, StreamConfig("", "", "*", "online")).config.id
+        for method in ("GET", "HEAD"):
+            answer = client.request(method, f"/v1/streams/{id}/state", headers={"range": range_.encode("latin-1")})
+            assert answer.status_code == 200
+            assert answer.headers["accept-ranges"] == "none"
+        assert [path.name for path in (tmp_path / "data" / "streams").iterdir()] == [id]
+
+
 def test_names_of_before_an_edit_are_gone_with_their_stream(tmp_path):
     store = Service(Settings(tmp_path / "data", encoder=None)).store
     entry = store.create(LABELS, StreamConfig("", "", "*", "online"))

@@ -52,8 +52,12 @@ def test_files_and_texts_come_as_a_client_sent_them(data):
         (PART + b"1\r\n--x--", "multipart/form-data"),
         (PART + b"1\r\n--x--", "multipart/form-data; boundary=" + "x" * 71),
         (b"".join(TEXT % n for n in range(17)) + b"--x--", MEDIA),
+        (TEXT % 1 * 17 + b"--x--", MEDIA),
     ],
-    ids=["empty", "start", "no end", "no content", "preamble", "no name", "headers", "no boundary", "long", "texts"],
+    ids=[
+        *("empty", "start", "no end", "no content", "preamble", "no name", "headers", "no boundary", "long", "texts"),
+        "equal texts",
+    ],
 )
 def test_what_is_no_whole_form_is_refused(body, media):
     with pytest.raises(ServiceError, match="expected a whole form") as caught:

@@ -21,6 +21,7 @@ from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.http import creation
 from unseen.serve.http.app import create_app
+from unseen.serve.http.auth import ApiKeys
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits, Settings
 from unseen.serve.work.jobs import CANCELLED, DONE, FAILED, Jobs
@@ -102,6 +103,18 @@ def test_a_creation_repeated_after_a_restart_makes_no_second_stream(tmp_path):
         again = server.client.create(tmp_path / "space", key="once", detector="mcm")
         assert (again.id, len(server.client.streams())) == (first.id, 1)
         assert server.client.create(tmp_path / "space", key="twice", detector="mcm").id != first.id
+
+
+def test_an_idempotency_key_of_a_tenant_says_nothing_about_the_operator_s(tmp_path):
+    LABELS.save(tmp_path / "space")
+    keys = ApiKeys(tmp_path / "data" / "keys.json")
+    secrets = [keys.add(owner, "admin") for owner in ("a", "*")]
+    with Server(tmp_path / "data") as server:
+        made = []
+        for secret, detector in zip(secrets, ("mcm", "online"), strict=True):
+            with Client(server.url, secret) as client:
+                made.append(client.create(tmp_path / "space", key="1", detector=detector).info()["owner"])
+    assert made == ["a", "*"]
 
 
 def test_a_failed_job_says_why(tmp_path):
@@ -195,7 +208,7 @@ def test_the_error_of_a_failed_job_holds_on_to_nothing():
 def test_an_upload_counts_until_its_job_has_ended(tmp_path, monkeypatch):
     """An answer of 202 comes before the upload is read; others that are sent meanwhile are as much memory."""
     gate, read = threading.Event(), creation.uploaded_space
-    monkeypatch.setattr(creation, "uploaded_space", lambda data: gate.wait(20) and read(data))
+    monkeypatch.setattr(creation, "uploaded_space", lambda *given: gate.wait(20) and read(*given))
     file = space_file(tmp_path)
     limits = Limits(buffered=2 * len(file) - 1, buffered_each=2 * len(file) - 1)
     service = Service(Settings(tmp_path / "data", encoder=None, limits=limits))

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 
 from unseen.errors import FeatureError, ServiceError, import_extra
+from unseen.serve.work.time_slices import let_others_run
 
 SAFETENSORS, ARROW = "application/vnd.safetensors", "application/vnd.apache.arrow.stream"
 COLUMN, KEY = "features", "key"
@@ -26,12 +27,16 @@ def from_safetensors(body: bytes) -> Float[np.ndarray, "n d"]:
     return found[COLUMN].float().numpy()
 
 
-def from_arrow(body: bytes) -> tuple[Float[np.ndarray, "n d"], list[str | None]]:
+def from_arrow(body: bytes, most: int) -> tuple[Float[np.ndarray, "n d"], list[str | None]]:
     """Return the column `features` of an Arrow stream, lists of floats of one length, and its column `key` if any."""
     pyarrow = import_extra("pyarrow", "tables")
     try:
         table = _read(pyarrow, body)
+        if table.num_rows > most:  # rows without a vector, or of nulls, take no bytes in the body
+            raise ServiceError(413, f"expected 1 to {most} samples, got {table.num_rows:,}; send fewer", "batch")
         rows = table.column(COLUMN).combine_chunks()
+        if not hasattr(rows, "flatten"):
+            raise ValueError(f"a column of {rows.type}")
         width = len(rows.flatten()) // max(1, len(rows))
         flat = rows.cast(pyarrow.list_(pyarrow.float32(), width)).flatten()
         keys = table.column(KEY).cast(pyarrow.string()).to_pylist() if KEY in table.column_names else []
@@ -49,6 +54,7 @@ def _read(pyarrow: Any, body: bytes) -> Any:
     """Return the table of an Arrow stream; a small body that says it is a large one is refused, not expanded."""
     reader = pyarrow.ipc.MessageReader.open_stream(body)
     for message in reader:
+        let_others_run()
         if not is_plain(bytes(message.metadata)):
             raise ValueError("compressed or encoded parts")
     table = pyarrow.ipc.open_stream(body).read_all()

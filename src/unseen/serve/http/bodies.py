@@ -79,11 +79,20 @@ def check_values(body: bytes, limits: Limits) -> None:
         )
 
 
-def has_more_values(body: bytes, most: int) -> bool:
+def check_header(file: bytes, most: int) -> None:
+    """Refuse a safetensors file with more than `most` values in its header, which is JSON: before it is opened."""
+    size = int.from_bytes(file[:8], "little")
+    if has_more_values(file, most, start=8, stop=8 + size):
+        raise ServiceError(
+            413, f"expected at most {most:,} values in the header of a file, got more; leave some out", "values"
+        )
+
+
+def has_more_values(body: bytes, most: int, *, start: int = 0, stop: int | None = None) -> bool:
     """Return whether JSON has more commas and brackets than `most`, without counting all of them."""
-    found = 0
-    for start in range(0, len(body), PART):
-        found += sum(body.count(mark, start, start + PART) for mark in (b",", b"[", b"{"))
+    found, stop = 0, len(body) if stop is None else min(stop, len(body))
+    for at in range(start, stop, PART):
+        found += sum(body.count(mark, at, min(at + PART, stop)) for mark in (b",", b"[", b"{"))
         if found > most:
             return True
         let_others_run()
@@ -136,9 +145,9 @@ async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor 
         form = header(request.scope, b"content-type") or ""
         return await loop.run_in_executor(parsers, _from_form, await request.body(), form, limits)
     if media == SAFETENSORS:
-        return SampleBody(await loop.run_in_executor(parsers, from_safetensors, await request.body()))
+        return await loop.run_in_executor(parsers, _from_safetensors, await request.body(), limits)
     if media == ARROW:
-        features, keys = await loop.run_in_executor(parsers, from_arrow, await request.body())
+        features, keys = await loop.run_in_executor(parsers, from_arrow, await request.body(), limits.batch)
         return SampleBody(features, keys=[key and key[:KEY_LENGTH] for key in keys])
     if media.startswith("image/"):
         key = request.query_params.get("key", "")[:KEY_LENGTH]
@@ -167,8 +176,9 @@ def _checked(samples: SampleBody, limits: Limits) -> SampleBody:
 
 
 @contextmanager
-def as_file(data: bytes) -> Iterator[Path]:
-    """Yield uploaded bytes as a file that we named; errors call it `the upload`."""
+def as_file(data: bytes, limits: Limits) -> Iterator[Path]:
+    """Yield uploaded bytes as a safetensors file that we named; errors call it `the upload`."""
+    check_header(data, limits.json_values + 2 * (limits.names + limits.negatives))
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
         file.write(data)
         file.flush()
@@ -180,6 +190,11 @@ def as_file(data: bytes) -> Iterator[Path]:
             raise
         except UnseenError as error:
             raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
+
+
+def _from_safetensors(body: bytes, limits: Limits) -> SampleBody:
+    check_header(body, limits.json_values)
+    return SampleBody(from_safetensors(body))
 
 
 def _from_form(body: bytes, media: str, limits: Limits) -> SampleBody:

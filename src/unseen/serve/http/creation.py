@@ -17,6 +17,7 @@ from unseen.serve.http.bodies import FORM
 from unseen.serve.http.forms import Form
 from unseen.serve.http.middleware import HELD_BY
 from unseen.serve.http.service import Service
+from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job
@@ -78,7 +79,8 @@ async def start(service: Service, owner: str, request: Request) -> Job:
 def refuse_other_request(service: Service, owner: str, name: str) -> None:
     """Refuse an idempotency key that came with another request before."""
     key = name.partition(".")[0]
-    before = [entry.config.request for entry in service.store.owned(owner)]
+    streams = service.store.owned(owner)
+    before = [entry.config.request for entry in streams if entry.config.owner == owner]  # the operator sees all
     before += [job.request for job in service.jobs.owned(owner)]
     if name and any(other != name and other.startswith(f"{key}.") for other in before):
         raise ServiceError(
@@ -122,7 +124,9 @@ async def taught_space(service: Service, creation: Creation, job: Job) -> LabelS
         return labels
     job.stage = "learning from examples"
     job.progress(0, 0)
-    examples = await service.run_parser(job.owner, partial(uploaded_examples, creation.examples, labels.names))
+    examples = await service.run_parser(
+        job.owner, partial(uploaded_examples, creation.examples, labels.names, service.limits)
+    )
     return await service.encoder.taught(job.owner, labels, examples, spare=wanted_to_spare(creation.wanted.threshold))
 
 
@@ -137,7 +141,7 @@ async def label_space(service: Service, creation: Creation, job: Job) -> LabelSp
     wanted, name = creation.wanted, creation.wanted.space
     if creation.upload is not None:
         job.stage = "reading"
-        return await service.run_chore(job.owner, partial(uploaded_space, creation.upload))
+        return await service.run_chore(job.owner, partial(uploaded_space, creation.upload, service.limits))
     if name is not None:
         job.stage = "reading"
         return await service.run_chore(job.owner, lambda: service.store.folder.space(name))
@@ -145,15 +149,15 @@ async def label_space(service: Service, creation: Creation, job: Job) -> LabelSp
     return await service.encoder.space(job.owner, wanted.names or [], wanted.negatives, progress=job.progress)
 
 
-def uploaded_space(data: bytes) -> LabelSpace:
+def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
     """Return an uploaded label space."""
-    with bodies.as_file(data) as path:
+    with bodies.as_file(data, limits) as path:
         return LabelSpace.load(path)
 
 
-def uploaded_examples(data: bytes, names: tuple[str, ...]) -> Examples:
+def uploaded_examples(data: bytes, names: tuple[str, ...], limits: Limits) -> Examples:
     """Return uploaded features of labelled images as examples of `names`."""
-    with bodies.as_file(data) as path:
+    with bodies.as_file(data, limits) as path:
         features = load_features(path)
         if features.labels is None:
             raise DataError("expected labelled features as examples, got no labels; write classes and labels into it")

@@ -6,12 +6,28 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from unseen.serve.http.bodies import RAW
 from unseen.serve.http.service import Service
 from unseen.serve.stream.store import StreamEntry
+
+
+class TemporaryFile(FileResponse):
+    """A file in a folder of its own, which is removed when it was sent, or could not be.
+
+    It is sent as a whole: it was made for this request, and parts of two would not fit together.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        headers = [(name, value) for name, value in scope["headers"] if name not in (b"range", b"if-range")]
+        try:
+            await super().__call__({**scope, "headers": headers}, receive, send)
+        finally:
+            await run_in_threadpool(shutil.rmtree, Path(self.path).parent, ignore_errors=True)
 
 
 async def download(
@@ -25,5 +41,4 @@ async def download(
     except BaseException:
         shutil.rmtree(path.parent, ignore_errors=True)
         raise
-    remove = BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True)
-    return FileResponse(path, media_type=RAW, filename=name, headers=headers, background=remove)
+    return TemporaryFile(path, media_type=RAW, filename=name, headers={**headers, "accept-ranges": "none"})

@@ -38,7 +38,7 @@ class Form(NamedTuple):
 
 def parse_form(body: bytes, content_type: str, most: int) -> Form:
     """Return a form of `most` files at most (RFC 7578)."""
-    form, count = Form({}, {}), 0
+    form, count, texts = Form({}, {}), 0, 0
     for header, content in _parts(body, _boundary(content_type)):
         let_others_run()
         options = _disposition(header)
@@ -49,10 +49,11 @@ def parse_form(body: bytes, content_type: str, most: int) -> Form:
             count += 1
             form.files.setdefault(name, []).append(UploadedFile(_text(options[b"filename"]), content))
         else:
+            texts += 1  # of one name too: each is parsed
             form.texts[name] = _text(content)
         if count > most:
             raise ServiceError(413, f"expected 1 to {most} files, got more; send smaller batches", "batch")
-        if len(form.texts) > FIELDS or (len(content) > TEXT and b"filename" not in options):
+        if texts > FIELDS or (len(content) > TEXT and b"filename" not in options):
             raise _refused(f"more than {FIELDS} texts or one of more than {TEXT:,} bytes")
     return form
 

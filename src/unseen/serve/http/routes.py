@@ -21,6 +21,7 @@ from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.service import Service
 from unseen.serve.http.sockets import observe_socket
 from unseen.serve.http.views import json_response
+from unseen.serve.settings import Limits
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import THUMBNAILS
 from unseen.serve.stream.snapshots import AUTO, KEPT, SavedSnapshot
@@ -270,7 +271,7 @@ async def restore(service: Shared, entry: AdminEntry, request: Request) -> Respo
     """Go back to a snapshot or to an uploaded state."""
     stream = entry.opened
     if bodies.media_type(request) == RAW:
-        work = partial(restore_upload, stream, await request.body())
+        work = partial(restore_upload, stream, await request.body(), service.limits)
     else:
         number = (await service.read_json(request, schema.RestoreBody, entry.config.owner)).snapshot
         work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path)
@@ -306,7 +307,7 @@ def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:
     return entry.opened.snapshot(KEPT)
 
 
-def restore_upload(stream: Stream, data: bytes) -> None:
+def restore_upload(stream: Stream, data: bytes, limits: Limits) -> None:
     """Restore an uploaded state."""
-    with bodies.as_file(data) as path:
+    with bodies.as_file(data, limits) as path:
         stream.restore(path)
