@@ -46,6 +46,13 @@ def test_every_command_has_an_example_and_a_json_option(words):
     assert "--json" in text
 
 
+def test_the_help_starts_with_what_to_type_and_fits_80_columns():
+    text = runner.invoke(app, ["--help"]).stdout
+    assert "Start with: unseen demo, then unseen detect photos/" in text
+    assert "─ Commands ─" not in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("name", list(PANELS))
 def test_every_option_of_a_long_help_is_in_a_panel(name):
     command = load_command(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn.functional import normalize
 
 from unseen import Session
 from unseen.discover import explain
-from unseen.discover.explanation import centred_cosines
+from unseen.discover.explanation import SimilarImage, centred_cosines
 from unseen.errors import FeatureError
 
 
@@ -97,3 +98,15 @@ def test_an_image_of_a_session_that_kept_nothing_is_explained_by_the_text_alone(
     assert found.similar == ()
     assert found.learned_margin == 0
     assert "no earlier image is kept" in found.lines()[-1]
+
+
+def test_the_sentence_says_whether_similar_images_agree(session, pack):
+    found = explain(session, pack.trial.z[550])
+    images = [SimilarImage(f"{i}.jpg", known, "cat", 0.5) for i, known in enumerate((True, True, False))]
+    for known, similar, said in (
+        (False, images, "; though 2 of the 3 most similar earlier images were known"),
+        (True, images, "; 2 of the 3 most similar earlier images were known"),
+        (True, images[2:], "; though the most similar earlier image was unknown"),
+    ):
+        verdict = found.verdict._replace(known=known, name=found.verdict.nearest if known else None)
+        assert replace(found, verdict=verdict, similar=tuple(similar)).sentence().endswith(said)

@@ -57,13 +57,14 @@ class Comparison(NamedTuple):
         return {**self._asdict(), "differences": intervals}
 
     def __str__(self) -> str:
-        """Return the comparison as one line."""
-        words = [
-            f"{name} {interval}{'' if interval.is_difference else '  (no difference)'}"
+        """Return the comparison as a line of what was compared, and one for each metric."""
+        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        head = f"{self.suite}, {self.set}, {self.order}: {self.b} - {self.a} ({seeds}, {self.samples:,} samples)"
+        rows = [
+            f"  {name:<16} {interval!s:>25}{'' if interval.is_difference else '  no difference'}"
             for name, interval in self.differences.items()
         ]
-        where = f"{self.suite} {self.set} {self.order}"
-        return f"{where:<44} {self.b} - {self.a}: {' · '.join(words)} · {self.seeds} seeds, {self.samples:,} samples"
+        return "\n".join([head, *rows])
 
 
 def compare(

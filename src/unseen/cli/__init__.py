@@ -20,31 +20,14 @@ import unseen
 from unseen.cli import options, panels, terminal
 from unseen.errors import DataError, UnseenError
 
-COMMANDS = (
-    "demo",
-    "detect",
-    "calibrate",
-    "explain",
-    "group",
-    "promote",
-    "rename",
-    "retire",
-    "dismiss",
-    "undo",
-    "review",
-    "models",
-    "mine",
-    "encode",
-    "score",
-    "learn",
-    "gap",
-    "bench",
-    "serve",
-    "keys",
-    "backup",
-    "restore",
-    "export",
-)  # as they are listed; unseen.cli.NAME holds the function or the group NAME
+COMMAND_PANELS = {
+    "Judge photos": ("demo", "detect", "calibrate", "models"),
+    "From unknown to known": ("explain", "group", "promote", "rename", "retire", "dismiss", "undo", "review"),
+    "Names and features": ("mine", "learn", "encode", "score", "gap", "export"),
+    "Serve": ("serve", "keys", "backup", "restore"),
+    "Benchmarks": ("bench",),
+}  # as they are listed; unseen.cli.NAME holds the function or the group NAME
+COMMANDS = tuple(name for names in COMMAND_PANELS.values() for name in names)
 EXTENDED = {"score": ("streams",), "bench": ("compare", "paper")}  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 MARKUP: Any = "markdown"
@@ -55,7 +38,8 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands.update((name, TyperCommand(name)) for name in COMMANDS)
+        for panel, names in COMMAND_PANELS.items():
+            self.commands.update((name, TyperCommand(name, rich_help_panel=panel)) for name in names)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command with its first line alone, which is what a list of commands shows."""
@@ -121,7 +105,8 @@ def _catch_interrupts() -> None:
 
 app = typer.Typer(
     cls=LazyGroup,
-    help="Know which images belong to none of your classes. No training, no labels.",
+    help="Know which images belong to none of your classes. No training, no labels.\n\n"
+    "Start with: `unseen demo`, then `unseen detect photos/ --label cat --label dog`",
     epilog="Exit codes: 0 done, 1 some input was skipped, or the run was stopped and what was done is kept, 2 misuse, "
     "130 stopped before.",
     no_args_is_help=True,

@@ -81,7 +81,8 @@ class Explanation:
             unknown = len(self.similar) - known
             count, kind = (known, "known") if known > unknown else (unknown, "unknown")
             though = "" if (kind == "known") == self.verdict.known else "though "
-            parts.append(f"{though}{count} of the {len(self.similar)} most similar earlier images were {kind}")
+            were = f"{count} of the {len(self.similar)} most similar earlier images were {kind}"
+            parts.append(though + (f"the most similar earlier image was {kind}" if len(self.similar) == 1 else were))
         return "; ".join(parts)
 
     def _words(self, best: WordShare) -> str:
