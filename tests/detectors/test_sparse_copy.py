@@ -11,7 +11,7 @@ from unseen.detectors.pooled.names import NameSums
 from unseen.detectors.sparse_copy import LARGE, filled_rows, sparse_copy, untouched_zeros
 
 ROWS, WIDTH = 40_000, 256  # 41 MB
-SMALL = 8 << 20
+SMALL = 16 << 20
 
 
 def resident_bytes() -> int:

@@ -88,7 +88,8 @@ class Server:
         ours.close()
 
     def ready(self) -> Server:
-        for _ in range(600):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
             try:
                 if self.client.http.get("/readyz").status_code == 200:
                     return self

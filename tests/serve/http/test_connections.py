@@ -163,6 +163,8 @@ def test_the_operator_is_served_when_all_common_slots_are_taken(server, keys, re
         time.sleep(0.3)
         assert httpx.get(f"{server.url}/readyz").status_code == 200
         assert remotes["*"].info()["seq"] == 0
+    for owner in ("a", "b"):  # until it is noticed that they have gone
+        assert len(eventually(lambda owner=owner: remotes[owner].score(Z[:2]))) == 2
 
 
 def slow_body(remote, key, *, size: int = 4096, kind: str = "application/octet-stream") -> bytes:

@@ -60,7 +60,7 @@ def test_events_end_when_the_stream_is_deleted(keyed):
     server, remote, _, text = keyed
     thread, _ = listener(server, remote, text)
     remote.delete()
-    thread.join(3)
+    thread.join(10)
     assert not thread.is_alive()
 
 
@@ -81,7 +81,7 @@ def test_a_stop_ends_events_and_takes_less_than_ten_seconds(keyed):
     server.process.join(12)
     assert time.perf_counter() - started < 10
     assert server.process.exitcode in (0, -signal.SIGTERM)  # uvicorn stops in order, then raises the signal again
-    thread.join(1)
+    thread.join(10)
     assert not thread.is_alive()
 
 
@@ -130,16 +130,20 @@ def test_events_resume_after_the_last_one_and_say_what_is_missed(keyed):
     assert next(late)["verdicts"][0]["seq"] == 2048 + 64 + 9 - 2048
 
 
-async def first_told(service: Service, entry: StreamEntry, after: int) -> str:
-    """Return the id of the first event of a listener with Last-Event-ID, while four more samples are observed."""
+async def first_told(service: Service, entry: StreamEntry, after: int, looked: list[str]) -> str:
+    """Return the id of the first event of a listener with Last-Event-ID; four more samples are observed after it has
+    `looked` at those that are kept."""
     headers = [(b"last-event-id", str(after).encode())]
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "", "headers": headers}
     answer = await routes.events(service, entry, Request(scope))
     assert isinstance(answer, StreamingResponse)
     messages = aiter(answer.body_iterator)
     await anext(messages)
+    before = len(looked)
     first = asyncio.ensure_future(anext(messages))
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        while len(looked) == before:
+            await asyncio.sleep(0.005)
     await service.observe(entry, sample_batch(LABELS, Z))
     return re.findall("^id: (.*)", str(await asyncio.wait_for(first, 10)), re.MULTILINE)[0]
 
@@ -147,15 +151,19 @@ async def first_told(service: Service, entry: StreamEntry, after: int) -> str:
 def test_a_listener_that_heard_of_samples_that_are_not_there_hears_what_comes(tmp_path, monkeypatch):
     threads: list[str] = []
     past = views.past_events
-    monkeypatch.setattr(
-        views, "past_events", lambda *given: (threads.append(threading.current_thread().name), past(*given))[1]
-    )
+
+    def noted(*given):
+        found = past(*given)
+        threads.append(threading.current_thread().name)
+        return found
+
+    monkeypatch.setattr(views, "past_events", noted)
 
     async def check() -> list[str]:
         service = Service(Settings(tmp_path, encoder=None))
         entry = service.store.create(LABELS, StreamConfig("", "", "*", "mcm"))
         await service.observe(entry, sample_batch(LABELS, Z))
-        found = [await first_told(service, entry, after) for after in (1_000, 2**70, 11, 13, -7)]
+        found = [await first_told(service, entry, after, threads) for after in (1_000, 2**70, 11, 13, -7)]
         service.events.close()
         await service.close()
         return found

@@ -47,7 +47,7 @@ def job_of(client: Client, **options) -> dict:
 
 
 def until(client: Client, job: dict, wanted) -> dict:
-    for _ in range(100):
+    for _ in range(400):
         found = client.call("GET", f"/v1/jobs/{job['job']}", params={"wait": 0.05})
         if wanted(found):
             return found
@@ -89,8 +89,12 @@ def test_a_cancelled_job_ends_and_makes_no_stream(mining):
 def test_the_client_waits_for_a_job(mining):
     client, encoder = mining
     told = list[tuple[int, int]]()
-    threading.Timer(0.3, encoder.gate.set).start()
-    remote = client.create(names=["cat", "dog"], negatives=5, progress=lambda *now: told.append(now))
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+        encoder.gate.set()  # the job goes on when the client has asked how far it is
+
+    remote = client.create(names=["cat", "dog"], negatives=5, progress=progress)
     assert remote.info()["labels"]["negatives"] == 5
     assert told
 

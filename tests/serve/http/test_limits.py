@@ -20,7 +20,7 @@ Z = stream(LABELS, 300)
 def impatient(tmp_path_factory):
     data = tmp_path_factory.mktemp("impatient")
     LABELS.save(data / "space")
-    with Server(data / "data", limits=Limits(body_seconds=0.5, body=200_000, listeners=2)) as server:
+    with Server(data / "data", limits=Limits(body_seconds=1.5, body=200_000, listeners=2)) as server:
         yield server, server.client.create(data / "space", detector="online")
 
 

@@ -93,17 +93,19 @@ def test_a_caller_has_a_quarter_of_its_turns_while_another_is_active():
 def test_a_caller_has_its_pace_only_beside_others():
     clock = [0.0]
 
-    async def check() -> float:
+    async def check() -> tuple[float, float]:
         activity = Activity(lambda: clock[0])
         pace, loop = Pace(0.02, activity), asyncio.get_running_loop()
         started = loop.time()
-        for _ in range(50):
+        for _ in range(500):
             await pace.acquire("a")
         alone = loop.time() - started
         activity.note("b")
         started = loop.time()
         for _ in range(5):
             await pace.acquire("a")
-        return loop.time() - started - alone
+        return alone, loop.time() - started
 
-    assert asyncio.run(check()) > 0.05
+    alone, beside = asyncio.run(check())
+    assert alone < 500 * 0.02
+    assert beside > 0.05

@@ -16,8 +16,8 @@ def test_a_fair_pool_serves_owners_in_turn():
 
     def work(name):
         gate.wait(10)
-        time.sleep(0.01)
         order.append(name)
+        time.sleep(0.05)  # much longer than a busy machine takes to begin with the next
 
     submitted: list[Future] = [pool.executor("a").submit(work, f"a{i}") for i in range(6)]
     submitted += [pool.executor(owner).submit(work, owner) for owner in ("b", "c")]
@@ -48,8 +48,8 @@ def test_an_owner_is_served_less_often_the_longer_its_work_takes():
         order.append(name)
 
     for _ in range(10):
-        pool.executor("long").submit(work, "long", 0.03)
-        pool.executor("short").submit(work, "short", 0.003)
+        pool.executor("long").submit(work, "long", 0.15)
+        pool.executor("short").submit(work, "short", 0.01)
     gate.set()
     pool.close()
     assert order[:11].count("short") >= 8
