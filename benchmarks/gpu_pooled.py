@@ -59,10 +59,11 @@ def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
 
 def graphs(detector: PooledEvidence) -> Row:
     """Return the time of recorded graphs on the GPU: of 256 samples, of each way to solve, and of a single sample."""
-    streams = detector._lockstep.get(1)
-    names = [name for name in streams.recordings if name.startswith(("learn 256", "solve"))]
-    works = {name: streams.recordings[name] for name in sorted(names)} | {"single": streams._alone.run}
-    return {f"µs of {name}": graph_microseconds(work, streams._start) for name, work in works.items()}
+    streams = detector._gpu.get(1)
+    recordings = streams.updates.recordings
+    names = [name for name in recordings if name.startswith(("learn 256", "solve"))]
+    works = {name: recordings[name] for name in sorted(names)} | {"single": streams.single_sample.run}
+    return {f"µs of {name}": graph_microseconds(work, streams.updates.start) for name, work in works.items()}
 
 
 def graph_microseconds(work: Callable[[], None], start: Tensor) -> float:

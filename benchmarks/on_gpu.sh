@@ -55,7 +55,7 @@ print(torch.__version__, build.library(torch.cuda.get_device_capability()))'
 run_tests() {
     if "$python" -c 'import pytest' 2>>"$out/errors.txt"; then
         step tests 120 tests.txt 60 "$python" -m pytest -q -s -m gpu -p no:cacheprovider --durations=5 \
-            tests/scan/test_cuda.py tests/detectors/pooled/test_lockstep.py tests/detectors/test_on_gpu.py
+            tests/scan/test_cuda.py tests/detectors/pooled/test_gpu.py tests/detectors/test_on_gpu.py
     else
         echo '== tests: not run, pytest is missing'
         return 1

@@ -41,6 +41,7 @@ from unseen.bench.paper import FITTED
 from unseen.errors import EncoderError, MissingExtra
 from unseen.report import page, tables
 from unseen.report import verdicts as verdict_page
+from unseen.report.verdict_tables import verdict_tables
 
 LEARNING = tuple(name for name in default_detectors() if name in ("pooled", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name not in ORACLES)
@@ -202,7 +203,7 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
     """Return one suite's part of the page."""
     counts = f"{len(suite.labels.names):,} names, {len(suite.labels.negatives):,} negatives"
     text = f"\n## {suite.name}\n\n{suite.about}. {counts}.\n"
-    for judged in tables.verdict_tables(rows):
+    for judged in verdict_tables(rows):
         text += f"\n### {judged.title}\n\n" + "\n".join(markdown_table(judged.heads, judged.lines)) + "\n"
     for table in tables.tables(rows, suite):
         text += f"\n### {table.title}\n\n{tables.markdown(table, unclean=suite.unclean)}"

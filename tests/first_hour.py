@@ -19,6 +19,7 @@ from typing import Any
 
 REPO = Path(__file__).parents[1]
 PAGE = (REPO / "docs" / "quickstart.md").read_text(encoding="utf-8")
+PHOTOS = 104  # that `unseen demo --photos` writes
 LEFT_OUT = {
     "pip install '.[encode,serve]'": "the wheel is installed instead",
     "unseen serve --demo": "takes a free port",
@@ -33,7 +34,7 @@ import unseen
 
 encoder = unseen.load_encoder("offline")
 session = unseen.Session.load("state.safetensors", unseen.LabelSpace.load("state.space.safetensors"), encoder=encoder)
-path = "photos/horse-00475.jpg"
+path = "photos/001-horse.jpg"
 pillow = Image.open(path).convert("RGB")
 array = np.asarray(pillow)
 kinds = [path, Path(path).read_bytes(), pillow, array, torch.from_numpy(array.copy()).permute(2, 0, 1)]
@@ -135,9 +136,9 @@ def main() -> None:
         for command in commands():
             printed = here.run(command)
             if command.startswith("unseen detect"):
-                assert len(printed.splitlines()) == 40, printed
+                assert len(printed.splitlines()) == PHOTOS, printed
         (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-        assert len(here.python(program).splitlines()) == 40
+        assert len(here.python(program).splitlines()) == PHOTOS
         print(here.python(INPUTS).strip())
         ask_service(here)
 

@@ -77,11 +77,11 @@ def test_nested_states_are_stored_under_dotted_names(tmp_path):
     checkpoint.save(tmp_path / "s", {"part": state}, {})
     found = checkpoint.load(tmp_path / "s").states["part"]
     assert set(found) == {"inner.a", "inner.b", "c"}
-    back = checkpoint.restored(state, found)
+    back = checkpoint.restore_state(state, found)
     assert isinstance(back.inner, Inner)
     assert torch.equal(back.inner.a, state.inner.a)
     with pytest.raises(StateError, match=r"got a difference in \['inner.b'\]"):
-        checkpoint.restored(state, {name: part for name, part in found.items() if name != "inner.b"})
+        checkpoint.restore_state(state, {name: part for name, part in found.items() if name != "inner.b"})
 
 
 def test_a_spec_resumes_only_the_states_it_describes(labels):

@@ -37,7 +37,9 @@ def with_lines(page: str, lines: dict[str, str]) -> str:
 
 def screenshot(page: Path, picture: Path, height: int) -> Image.Image:
     """Return a page as a browser draws it in a window of some height."""
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
+    browser += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    browser += [f"--user-data-dir={picture.parent / 'browser'}"]
     subprocess.run(
         [*browser, f"--window-size={WIDTH},{height}", f"--screenshot={picture}", page.as_uri()],
         check=True,

@@ -58,7 +58,7 @@ def load(source: str | Path | bytes) -> Checkpoint:
     for key, tensor in tensors.items():
         name, field = key.split(".", 1)
         states.setdefault(name, {})[field] = tensor
-    return _current(Checkpoint(states, json.loads(header)))
+    return _in_current_format(Checkpoint(states, json.loads(header)))
 
 
 def flat(state: Any) -> dict[str, Tensor]:
@@ -66,7 +66,7 @@ def flat(state: Any) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in (state if isinstance(state, dict) else flatten(state)).items()}
 
 
-def restored(start: Any, tensors: Mapping[str, Tensor]) -> Any:
+def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return a state of the kind of `start` from saved tensors; refuse other fields, shapes or dtypes."""
     expected = flatten(start)
     kinds, found = ({name: (x.dtype, x.shape) for name, x in side.items()} for side in (expected, tensors))
@@ -80,7 +80,7 @@ def _copied(tensor: Tensor) -> Tensor:
     return sparse_copy(tensor, filled_rows(tensor), share=HALF) if tensor.ndim else tensor.clone()
 
 
-def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Return the states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
     return {
         name: {field: part for field, part in flatten(fresh.get(name)).items() if _is_new(name, field)}
@@ -90,18 +90,18 @@ def completed(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str
 
 
 def _is_new(state: str, field: str) -> bool:
-    """Tell whether files of this version may lack a part."""
+    """Return whether files of this version may lack a part."""
     new = "pending.latest", "learned.", "fitted.distinction."
     return state == "threshold" or (state == "detector" and field.startswith(new))
 
 
-def agree(what: str, expected: Any, got: Any, remedy: str) -> None:
+def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
     """Refuse a checkpoint that belongs to something else."""
     if json.loads(json.dumps(expected, default=_by_name)) != got:
         raise StateError(f"expected a state of {what} {expected}, got one of {got}; {remedy}")
 
 
-def _current(found: Checkpoint) -> Checkpoint:
+def _in_current_format(found: Checkpoint) -> Checkpoint:
     """Return a checkpoint in the words of this version; refuse one that only another version can read."""
     version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
@@ -113,14 +113,14 @@ def _current(found: Checkpoint) -> Checkpoint:
             "expected a state of the detector 'pooled', got one of 'default' as unseen 0.1 wrote it; "
             "start a new state, or go on with unseen 0.1"
         )
-    settings = _renamed(found.identity.get("threshold_settings", {}))
+    settings = _with_new_names(found.identity.get("threshold_settings", {}))
     if "every" in settings:
         settings["every"] = DEFAULT_EVERY.get(settings["every"], settings["every"])
-    states = found.states | {"threshold": _renamed(found.states.get("threshold", {}))}
+    states = found.states | {"threshold": _with_new_names(found.states.get("threshold", {}))}
     return Checkpoint(states, found.identity | {"threshold_settings": settings}, version)
 
 
-def _renamed(parts: Mapping[str, Any]) -> dict[str, Any]:
+def _with_new_names(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(name, name): part for name, part in parts.items()}
 
 

@@ -135,7 +135,7 @@ def check_state_survives_checkpoint(detector: Detector[Any], z: Tensor) -> None:
         path = Path(folder) / "state.safetensors"
         checkpoint.save(path, {"detector": state}, {})
         states = checkpoint.load(path).states
-    back = checkpoint.restored(detector.start(), states.get("detector", {}))
+    back = checkpoint.restore_state(detector.start(), states.get("detector", {}))
     expected, got = detector.observe(state, z[half:])[0], detector.observe(back, z[half:])[0]
     require_same(expected, got, "observe() after a checkpoint")
 

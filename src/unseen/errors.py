@@ -100,6 +100,11 @@ def import_extra(module: str, extra: str) -> Any:
         ) from error
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an error, or its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class ServiceError(UnseenError):
     """A request that the service refuses, with the HTTP status that says so and a code for machines ("" for none)."""
 

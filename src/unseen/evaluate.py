@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from unseen.detectors.base import BLOCK, unit
 from unseen.metrics import ReliabilityBin, balanced_at_recall, best_balanced, calibration_error, reliability, summary
 from unseen.session import Session
 from unseen.text import text_logits
-from unseen.threshold import ByExamples, RecallInterval
+from unseen.threshold import RecallInterval
 from unseen.trial import Trial
 from unseen.verdicts import Verdicts
 
@@ -39,7 +39,7 @@ class Evaluation:
     verdicts: Verdicts
     trial: Trial
     cost: Cost
-    recall_interval: RecallInterval | None = None  # what the rule says at the end that it keeps of the known images
+    recall_interval: RecallInterval | None  # what the rule says at the end that it keeps of the known images
 
     @property
     def reading(self) -> Reading:
@@ -52,42 +52,48 @@ class Evaluation:
         return reliability(self.verdicts.confidence, self.trial.is_id)
 
 
-Judged = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
+SessionOrDetector = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
+Observe = Callable[[Sequence[Any], slice], Sequence[tuple[Reading, Any]]]  # readings and states after rows of streams
 
 
-def evaluate(judged: Judged, trial: Trial) -> Evaluation:
+def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
     """Stream a trial through a session, features only, then judge its verdicts by the truth.
 
     The session goes on from its snapshot and is not changed. The detector runs where its label space is; the truth
     stays on the host. The cost is that of the detector.
     """
     session = _session(judged)
-    started = perf_counter()
-    z = _to_device_of(session.detector, trial.z)
-    if isinstance(session.rule, ByExamples):  # calibrates itself as the stream grows
-        copied = session.at(session.snapshot)
-        verdicts = copied.observe(z)
-        found = judged_by_truth(session, verdicts, trial, cost=_cost(started, copied.snapshot.detector))
-        return replace(found, recall_interval=copied.recall_interval)
-    reading, state = session.detector.observe(session.snapshot.detector, z)
-    return judge(session, reading.cpu(), trial, cost=_cost(started, state))
+    detector, z = session.detector, _to_device_of(session.detector, trial.z)
+    return _evaluate_streams([session], [trial], lambda states, rows: [detector.observe(states[0], z[rows])])[0]
 
 
 def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
     """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
-    if isinstance(_session(detector).rule, ByExamples):
-        return [evaluate(detector, pool[order]) for order in orders]
-    started = perf_counter()
-    observed = detector.observe_many(
-        [detector.start()] * len(orders),
-        _to_device_of(detector, pool.z),
-        [order.to(detector.labels.id_anchors.device) for order in orders],
+    z = _to_device_of(detector, pool.z)
+    places = [order.to(z.device) for order in orders]
+    return _evaluate_streams(
+        [_session(detector) for _ in orders],
+        [pool[order] for order in orders],
+        lambda states, rows: detector.observe_many(states, z, [order[rows] for order in places]),
     )
-    readings = [reading.cpu() for reading, _ in observed]
-    costs = [_cost(started, state) for _, state in observed]
+
+
+def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
+    """Stream each trial through its session, in parts that end where examples calibrate, and judge it by the truth."""
+    verdicts: list[list[Verdicts]] = [[] for _ in sessions]
+    seconds, start, length = 0.0, 0, max((len(trial.z) for trial in trials), default=0)
+    while start < length or not all(verdicts):
+        rows = slice(start, start + min(session.until_calibration for session in sessions))
+        started = perf_counter()
+        observed = observe([session.snapshot.detector for session in sessions], rows)
+        readings = [reading.cpu() for reading, _ in observed]
+        seconds += (perf_counter() - started) / len(sessions)
+        for parts, session, reading, (_, state) in zip(verdicts, sessions, readings, observed, strict=True):
+            parts.append(session.learn(reading, state))
+        start = rows.stop
     return [
-        judge(detector, reading, pool[order], cost=cost._replace(seconds=cost.seconds / len(orders)))
-        for reading, order, cost in zip(readings, orders, costs, strict=True)
+        judge_verdicts(session, Verdicts.joined(parts), trial, cost=_cost(seconds, session.snapshot.detector))
+        for session, parts, trial in zip(sessions, verdicts, trials, strict=True)
     ]
 
 
@@ -100,8 +106,8 @@ def oracle(detector: Online | OnlineID, trial: Trial) -> Evaluation:
         text = text_logits(detector.labels, block, tau=detector.tau)
         reading, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
         readings.append(reading)
-    name = f"oracle-{detector.name}"
-    return judge(detector, Reading.joined(readings).cpu(), trial, name=name, cost=_cost(started, state))
+    name, cost = f"oracle-{detector.name}", _cost(perf_counter() - started, state)
+    return judge(detector, Reading.joined(readings).cpu(), trial, name=name, cost=cost)
 
 
 OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
@@ -110,20 +116,18 @@ NO_COST = Cost(0.0, 0)
 
 
 def judge(
-    judged: Judged, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+    judged: SessionOrDetector, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
     """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
     session = _session(judged)
-    decisions, after = session.rule.learn(session.snapshot.threshold, reading.margin, reading.clarity)
-    verdicts = Verdicts(session.detector.labels.names, reading, decisions)
-    found = judged_by_truth(session, verdicts, trial, name=name, cost=cost)
-    return replace(found, recall_interval=session.rule.recall_interval(after))
+    verdicts = session.learn(reading, session.snapshot.detector)
+    return judge_verdicts(session, verdicts, trial, name=name, cost=cost)
 
 
-def judged_by_truth(
+def judge_verdicts(
     session: Session, verdicts: Verdicts, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
-    """Return every metric of verdicts that were made without the truth."""
+    """Return every metric of verdicts that were made without the truth, by a session that has made them."""
     reading, is_id = verdicts.reading, trial.is_id
     metrics = {
         **ranking(reading, is_id),
@@ -138,7 +142,8 @@ def judged_by_truth(
         known, unknown = sides(trial, source)
         found = ranking(reading, known, unknown) | verdict_metrics(verdicts, known, unknown)
         by_source[trial.sources[source]] = found
-    return Evaluation(name or session.detector.name, metrics, by_source, verdicts, trial, cost)
+    detector, interval = name or session.detector.name, session.recall_interval
+    return Evaluation(detector, metrics, by_source, verdicts, trial, cost, interval)
 
 
 def sides(trial: Trial, source: int) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
@@ -210,8 +215,9 @@ def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
     return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.reading, is_id)
 
 
-def _session(judged: Judged) -> Session:
-    return judged if isinstance(judged, Session) else Session(judged)
+def _session(judged: SessionOrDetector) -> Session:
+    """Return a session that may learn: a new one, or one that goes on from a snapshot."""
+    return judged.at(judged.snapshot) if isinstance(judged, Session) else Session(judged)
 
 
 def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
@@ -219,8 +225,8 @@ def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
     return (unit(_to_device_of(detector, whole), like=anchors) @ anchors.T).argmax(1).cpu()
 
 
-def _cost(started: float, state: Any) -> Cost:
-    seconds, parts = perf_counter() - started, checkpoint.flat(state).values()
+def _cost(seconds: float, state: Any) -> Cost:
+    parts = checkpoint.flat(state).values()
     return Cost(seconds, sum(part.element_size() * part.nelement() for part in parts))
 
 

@@ -171,7 +171,7 @@ def optimal_prototypes(
 
     L-BFGS over free rows whose directions are the prototypes; it stops when every class meets the closed form within
     `tol`, when the loss no longer falls, or after `steps` iterations. Where targets can be met exactly, v goes to 0 and
-    its direction to noise: there only the loss can tell that the search is over.
+    its direction to noise: there the search ends by the loss alone.
     """
     positive(kappa=kappa, tol=tol)
     if not len(z):

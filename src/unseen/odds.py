@@ -56,7 +56,7 @@ def logits(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -
 CACHE = 1 << 17  # elements of a float32 matrix that stay in a core's cache between two passes
 
 
-def in_cache(matrix: Float[Tensor, "T C"], *, width: int | None = None) -> Iterator[slice]:
+def cache_sized_ranges(matrix: Float[Tensor, "T C"], *, width: int | None = None) -> Iterator[slice]:
     """Yield ranges of rows small enough that several passes over them, or over `width` numbers each, cost one trip."""
     size = max(1, len(matrix) if matrix.is_cuda else CACHE // max(1, width or matrix.shape[-1]))
     for start in range(0, len(matrix), size):
@@ -68,7 +68,7 @@ def energy(logits: Float[Tensor, "T C"]) -> Float[Tensor, " T"]:
     if len(logits) == 1:
         return logits.logsumexp(-1)
     result = logits.new_empty(len(logits))
-    for rows in in_cache(logits):
+    for rows in cache_sized_ranges(logits):
         torch.logsumexp(logits[rows], dim=-1, out=result[rows])
     return result
 
@@ -77,7 +77,7 @@ def top(logits: Float[Tensor, "T C"]) -> Top:
     """Return the best class of each row, its logit, and the mass of the rest."""
     label, peak = (logits.new_empty(len(logits), dtype=kind) for kind in (torch.int64, logits.dtype))
     rest = torch.empty_like(peak)
-    for rows in in_cache(logits):
+    for rows in cache_sized_ranges(logits):
         torch.max(logits[rows], dim=-1, out=(peak[rows], label[rows]))
         others = logits[rows].scatter(-1, label[rows].unsqueeze(-1), -math.inf)
         torch.logsumexp(others, dim=-1, out=rest[rows])

@@ -1,4 +1,4 @@
-"""How a long task tells its caller how far it is."""
+"""How a long task reports its progress to its caller."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

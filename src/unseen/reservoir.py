@@ -96,7 +96,7 @@ class KeptImages:
 COLUMNS = tuple(one.name for one in fields(KeptImages) if one.name != "keys")
 
 
-class Arrivals(NamedTuple):
+class JudgedCall(NamedTuple):
     """Images that were judged in one call."""
 
     z: Float[Tensor, "T d"]
@@ -115,14 +115,14 @@ class Reservoir:
     next_group: int = 1
     dismissed: tuple[int, ...] = ()  # numbers of groups that are not to be shown
     journal: tuple[Mapping[str, Any], ...] = ()  # what people changed, as unseen.discover wrote it
-    recent: tuple[Arrivals, ...] = field(default=(), repr=False)
+    recent: tuple[JudgedCall, ...] = field(default=(), repr=False)
 
     @classmethod
-    def empty(cls, dim: int, *, unknown: int = UNKNOWN, since: int = 0) -> Reservoir:
+    def empty(cls, dim: int, *, unknown: int = UNKNOWN) -> Reservoir:
         """Return a reservoir without an image."""
         if unknown < 0:
             raise SettingError(f"expected to keep at least 0 images, got {unknown}; 0 keeps none")
-        return cls(KeptImages.none(dim), unknown, since)
+        return cls(KeptImages.none(dim), unknown)
 
     def after(self, z: Float[Tensor, "T d"], verdicts: Verdicts, start: int, keys: Sequence[str] = ()) -> Reservoir:
         """Return the reservoir after more images; `start` is the place of the first in the stream."""
@@ -130,7 +130,7 @@ class Reservoir:
             return self
         z = z[:, 0] if z.ndim == 3 else z  # without patches
         copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
-        more = Arrivals(copied, verdicts, start, tuple(keys) or ("",) * len(z))
+        more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * len(z))
         longer = replace(self, recent=(*self.recent, more))
         is_full = start + len(z) - longer.recent[0].start >= INTAKE
         return longer.with_recent() if is_full else longer
@@ -139,9 +139,9 @@ class Reservoir:
         """Return the reservoir with its latest images among the others and without those that are not to be kept."""
         if not self.recent:
             return self
-        parts = self.kept, arrived(self.recent)
+        parts = self.kept, images_of_calls(self.recent)
         keeps = self._keeps(*(torch.cat([getattr(part, name) for part in parts]) for name in ("place", "known")))
-        return replace(self, kept=joined(parts, keeps), recent=())
+        return replace(self, kept=join_kept(parts, keeps), recent=())
 
     @cached_property
     def images(self) -> KeptImages:
@@ -185,7 +185,7 @@ class Reservoir:
             raise StateError(f"expected the kept images of a session, got {error}; pass the right file") from error
 
 
-def arrived(parts: Sequence[Arrivals]) -> KeptImages:
+def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     """Return the images of several calls with what was decided about them."""
     places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
     z, margin, label, known = (
@@ -197,7 +197,7 @@ def arrived(parts: Sequence[Arrivals]) -> KeptImages:
     return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
 
 
-def joined(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
+def join_kept(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
     """Return those images of consecutive ones that are to be kept, as one; each vector is copied once."""
     rows = [some.nonzero().flatten() for some in keeps.split([len(part) for part in parts])]
     sizes = [len(some) for some in rows]
@@ -230,7 +230,7 @@ def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
 
 
 def _scrambled(place: np.ndarray) -> np.ndarray:
-    """Return a number for each place that is as good as random and always the same: the mixer of splitmix64."""
+    """Return a pseudo-random number for each place, always the same one: the mixer of splitmix64."""
     x = (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

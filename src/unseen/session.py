@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
-from unseen.detectors import Detector
+from unseen.detectors import Detector, Reading
 from unseen.encoders import Encoder
 from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def recall_interval(self) -> RecallInterval | None:
-        """Return what share of the known images the threshold keeps, in nine streams of ten; None if nothing tells.
+        """Return what share of the known images the threshold keeps, in nine streams of ten; None where unknown.
 
         >>> from unseen import Session, demo
         >>> session = Session(demo.load().space)
@@ -153,22 +153,27 @@ class Session:
         (['bird', 'bird', 'bird'], 3)
         """
         z, names = self._features(z)
-        keys, parts = keys or names, []
-        while len(z) >= (until := self._until_calibration):
-            parts.append(self._observe(z[:until], keys[:until]))
-            self.calibrate_by_examples()
-            z, keys = z[until:], keys[until:]
-        if len(z) or not parts:
-            parts.append(self._observe(z, keys))
+        parts: list[Verdicts] = []
+        keys = keys or names
+        while len(z) or not parts:
+            some, seen = z[: self.until_calibration], int(self.snapshot.tally.seen)
+            parts.append(self.learn(*self.detector.observe(self.snapshot.detector, some)))
+            self._reservoir = self._reservoir.after(some, parts[-1], seen, keys[: len(some)])
+            z, keys = z[len(some) :], keys[len(some) :]
         return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
 
-    def _observe(self, z: Float[Tensor, "T d"], keys: Sequence[str]) -> Verdicts:
+    def learn(self, reading: Reading, state: Any) -> Verdicts:
+        """Return the verdicts on samples that the detector has observed, at most `until_calibration` of them.
+
+        `state` is that of the detector after them. Where the last one completes the count, examples set the threshold.
+        """
         rule, before = self._live
-        reading, state = self.detector.observe(before.detector, z)
+        is_due = len(reading.score) == self.until_calibration
         decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
         verdicts = Verdicts(self.detector.labels.names, reading.cpu(), decisions.cpu())  # verdicts are for the host
-        self._live = rule, Snapshot(state, margins, _added(before.tally, verdicts))
-        self._reservoir = self._reservoir.after(z, verdicts, int(before.tally.seen), keys)
+        self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
+        if is_due:
+            self.calibrate_by_examples()
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"] | Any) -> Verdicts:
@@ -243,7 +248,7 @@ class Session:
         self._live = rule, snapshot._replace(threshold=state)
 
     @property
-    def _until_calibration(self) -> int:
+    def until_calibration(self) -> int:
         """Return after how many images the examples set the threshold anew: a fixed count, whatever the calls."""
         if not isinstance(self.rule, ByExamples):
             return sys.maxsize
@@ -306,16 +311,18 @@ class Session:
 
     def resumed(self, found: checkpoint.Checkpoint) -> Session:
         """Return a session that goes on from a checkpoint; refuse one of another identity."""
+        remedy = "use the settings the state was learned with"
         for what, value in self.identity.items():
-            checkpoint.agree(what, value, found.identity.get(what), "use the settings the state was learned with")
+            checkpoint.check_agreement(what, value, found.identity.get(what), remedy)
         fresh = self.snapshot._asdict()
         if unknown := found.states.keys() - fresh.keys() - {"reservoir"}:
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
-        states = checkpoint.completed(found, fresh)
-        parts = {name: checkpoint.restored(start, states.get(name, {})) for name, start in fresh.items()}
-        return self.at(Snapshot(**parts), reservoir=self._kept(states.get("reservoir"), int(parts["tally"].seen)))
+        states = checkpoint.with_missing_parts(found, fresh)
+        parts = {name: checkpoint.restore_state(start, states.get(name, {})) for name, start in fresh.items()}
+        reservoir = self._restored_reservoir(states.get("reservoir"), int(parts["tally"].seen))
+        return self.at(Snapshot(**parts), reservoir=reservoir)
 
-    def _kept(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
+    def _restored_reservoir(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
         """Return the reservoir of a state; where a state has none, it begins with the next image."""
         return Reservoir.of_tensors(tensors) if tensors else replace(self._reservoir, since=seen)
 
@@ -357,7 +364,7 @@ class SessionSpec:
     def of_identity(cls, identity: Mapping[str, Any], labels: LabelSpace) -> SessionSpec:
         """Return the description of the session with this identity; refuse that of another label space."""
         remedy = "load the label space this state was learned with"
-        checkpoint.agree("label space", labels.fingerprint, identity["labels"], remedy)
+        checkpoint.check_agreement("label space", labels.fingerprint, identity["labels"], remedy)
         return cls(labels, *(identity[part] for part in ("detector", "settings", "threshold", "threshold_settings")))
 
     @property
@@ -390,11 +397,11 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
     return ByExamples.of(rule, recall=rule.recall, images=spared)
 
 
-def _added(tally: Tally, verdicts: Verdicts) -> Tally:
+def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
     route, known = verdicts.reading.route.tolist(), verdicts.known.tolist()
     gained = len(route), known.count(True), route.count(1), route.count(-1)
-    return Tally(*(_sum(total, count) for total, count in zip(tally, gained, strict=True)))
+    return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
 
 
-def _sum(total: Tensor, count: int) -> Tensor:
+def _plus(total: Tensor, count: int) -> Tensor:
     return torch.from_numpy(np.array(int(total) + count)) if count else total

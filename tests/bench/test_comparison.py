@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.bench.comparison import Interval, _weighted, bootstrap
+from unseen.bench.comparison import Interval, _weighted_metrics, bootstrap
 from unseen.errors import DataError
 from unseen.metrics import auroc, fpr95_id
 
@@ -18,7 +18,7 @@ def test_weighted_metrics_are_those_of_repeated_samples():
     generator = np.random.default_rng(0)
     one = np.round(scores(1)[0].double().numpy(), 1)  # with ties
     id_weight, ood_weight = (generator.integers(0, 4, (3, count)).astype(float) for count in (200, 150))
-    areas, rates = _weighted(one, 200, id_weight, ood_weight)
+    areas, rates = _weighted_metrics(one, 200, id_weight, ood_weight)
     for r in range(3):
         known = torch.from_numpy(np.repeat(one[:200], id_weight[r].astype(int)))
         unknown = torch.from_numpy(np.repeat(one[200:], ood_weight[r].astype(int)))

@@ -55,9 +55,9 @@ def test_every_suite_over_images_belongs_to_an_exhibit():
 
 def test_the_map_in_the_documents_has_a_row_for_every_exhibit():
     page = (REPO / "docs" / "reproduction.md").read_text()
-    for name, _, command, _ in paper.reproduction_rows():
-        assert f"| {name} |" in page
-        assert command.split(" --data")[0] in page
+    for one in paper.PAPER:
+        assert f"| {one.name} |" in page
+        assert f"`unseen bench paper --tables {one.short_name}" in page
 
 
 def test_every_printed_row_is_in_the_table_of_rows():

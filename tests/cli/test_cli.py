@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 import unseen
 from unseen.cli import COMMANDS, app, first_line, load_command, main, terminal
-from unseen.errors import UnseenError
+from unseen.cli.panels import PANELS
+from unseen.errors import DataError, UnseenError
+from unseen.features import load_features
 
 runner = CliRunner()
 
@@ -42,6 +44,27 @@ def test_every_command_has_an_example_and_a_json_option(words):
     text = runner.invoke(app, [*words, "--help"]).stdout
     assert "Example" in text
     assert "--json" in text
+
+
+def test_the_help_starts_with_what_to_type_and_fits_80_columns():
+    text = runner.invoke(app, ["--help"]).stdout
+    assert "Start with: unseen demo, then unseen detect photos/" in text
+    assert "─ Commands ─" not in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", list(PANELS))
+def test_every_option_of_a_long_help_is_in_a_panel(name):
+    command = load_command(name)
+    command = getattr(command, "commands", {}).get(name, command)
+    options = {one.name for one in command.params if one.param_type_name == "option"}
+    listed = {option for names in PANELS[name].values() for option in names}
+    assert options <= listed
+    text = runner.invoke(app, [name, "--help"]).stdout
+    assert "─ Options ─" not in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    places = [text.index(f"─ {panel} ─") for panel in PANELS[name]]
+    assert places == sorted(places)
 
 
 def test_ctrl_c_while_torch_is_imported_ends_quietly():
@@ -134,3 +157,14 @@ def test_the_demo_prints_its_first_line_before_it_computes(tmp_path, monkeypatch
     result = runner.invoke(app, ["demo", "--report", str(tmp_path / "demo.html")])
     assert "real images" in result.stdout
     assert isinstance(result.exception, UnseenError)
+
+
+def test_an_empty_list_of_keys_says_how_to_make_one(tmp_path):
+    result = runner.invoke(app, ["keys", "list", "--data", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"make one: unseen keys add --scope admin --data {tmp_path}" in result.stderr
+
+
+def test_photos_in_place_of_features_are_refused_with_the_command(tmp_path):
+    with pytest.raises(DataError, match=rf"encode photos first: unseen encode {tmp_path} -o features/"):
+        load_features(tmp_path)

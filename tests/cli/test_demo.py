@@ -94,3 +94,20 @@ def test_a_sparkline_spans_its_values() -> None:
     assert sparkline([0, 7]) == "▁█"
     assert sparkline([3, 3]) == "▁▁"
     assert sparkline([float("nan")]) == " "
+
+
+def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "--photos", str(tmp_path / "photos"), "--json"], catch_exceptions=False)
+    names = sorted(path.stem for path in (tmp_path / "photos").iterdir())
+    assert json.loads(result.stdout) == {"photos": len(names), "folder": str(tmp_path / "photos")}
+    kinds = [name.partition("-")[2] for name in names]
+    assert len(names) == 104
+    assert {kind: kinds.count(kind) for kind in ("deer", "ship", "digit-7", "bag")} == {
+        "deer": 8,
+        "ship": 4,
+        "digit-7": 2,
+        "bag": 2,
+    }
+    assert [int(name[:3]) for name in names] == list(range(104))
+    assert kinds != sorted(kinds)
+    assert (tmp_path / "photos" / "023-deer.jpg").exists()  # the quickstart promotes it

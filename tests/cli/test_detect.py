@@ -160,6 +160,13 @@ def test_a_list_given_as_one_name_is_refused(photos: Path) -> None:
         run("photos", "--label", "red\ngreen")
 
 
+def test_names_with_commas_given_as_one_get_a_warning_with_the_command(photos: Path) -> None:
+    options = ["detect", str(photos), "--label", "red,dark green", "--label", "blue", "--negatives", "5"]
+    said = CliRunner().invoke(app, options).stderr
+    assert "'red,dark green' is taken for one name; for 2 names write: --label red --label 'dark green'" in said
+    assert "'blue' is taken" not in said
+
+
 def test_names_that_say_the_same_get_a_warning(photos: Path) -> None:
     assert "say nearly the same" not in run("photos", "--label", "red", "--label", "green").stderr
     words = run("photos", "--label", "red", "--label", "green", "--label", "dark red").stderr

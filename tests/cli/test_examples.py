@@ -10,46 +10,15 @@ import pytest
 import torch
 from PIL import Image as Pillow
 from safetensors.torch import save_file
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
+from helpers.detect_command import rows, run
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace
-from unseen.cli import app, label_space, mine
-from unseen.cli import detect as command
+from unseen.cli import app, mine
 from unseen.errors import DataError, EncoderError, LabelError, SettingError
-from unseen.labels import Corpus
 
-
-@pytest.fixture(autouse=True)
-def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
-    made = NamedColours()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(command, "load_encoder", lambda name, **options: made)
-    words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
-    monkeypatch.setattr(label_space, "wordnet", lambda: words)
-    return made
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for i in range(12):
-        name = list(COLOURS)[i % 3]
-        shade = tuple(min(255, c + 3 * i) for c in COLOURS[name])
-        Pillow.new("RGB", (20, 16), shade).save(folder / f"{i:02d}-{name}.png")
-    return folder
-
-
-def run(*options: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["detect", *options], catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+pytestmark = pytest.mark.usefixtures("encoder")
 
 
 @pytest.fixture
@@ -108,7 +77,7 @@ def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos:
     Pillow.new("RGB", (20, 16), (9, 9, 9)).save(known / ".thumbnails" / "a.png")
     result = run("photos", "--examples", "known", "--json")
     assert "8 examples of 2 of 3 names" in result.stderr
-    assert "1 name has no examples (blue), which gains less" in result.stderr
+    assert "1 name has no examples (blue): it gains less" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
@@ -164,7 +133,7 @@ def test_one_example_moves_nothing_and_says_so(photos: Path, tmp_path: Path) -> 
     (tmp_path / "one" / "red").mkdir(parents=True)
     Pillow.new("RGB", (20, 16), (250, 9, 9)).save(tmp_path / "one" / "red" / "a.png")
     result = run("photos", "--examples", "one", "--label", "red", "--label", "green")
-    assert "fewer than 8 examples cannot judge each other: they move no name" in result.stderr
+    assert "fewer than 8 examples are too few to test whether they help: they move no name" in result.stderr
     assert "names stay where their text is" in result.stderr
 
 

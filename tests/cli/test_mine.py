@@ -44,7 +44,7 @@ def test_json_is_one_object_with_the_manifest() -> None:
     out, _ = run("--label", "cat", "--json", "--show")
     row = json.loads(out)
     assert row["manifest"]["miner"] == "wordnet"
-    assert row["near_duplicates"] == [] or row["near_duplicates"][0]["negative"] == "cats"
+    assert row["near_duplicates"] == []  # by their hashes three other words are nearer to "cat" than "cats" is
     assert len(row["nearest_negatives"]["cat"]) == 3
 
 

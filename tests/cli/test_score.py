@@ -152,8 +152,19 @@ def test_features_of_another_width_or_encoder_are_refused(files, tmp_path):
 
 def test_the_summary_asks_for_calibration_where_the_adaptive_threshold_promises_nothing(files):
     arguments = ["score", files["features"], "--space", files["space"]]
-    assert "no promise with mcm: --calibrate" in runner.invoke(app, [*arguments, "--detector", "mcm"]).stderr
-    assert "no promise" not in runner.invoke(app, arguments).stderr
+    assert (
+        "a guess with mcm: calibrate it (--calibrate)" in runner.invoke(app, [*arguments, "--detector", "mcm"]).stderr
+    )
+    assert "a guess" not in runner.invoke(app, arguments).stderr
+
+
+def test_the_summary_has_a_line_each_for_counts_threshold_and_files(files):
+    arguments = ["score", files["features"], "--space", files["space"], "--state", files["state"]]
+    counts, threshold, saved = runner.invoke(app, arguments).stderr.splitlines()[-3:]
+    assert counts.startswith("known ")
+    assert counts.endswith(" images per second")
+    assert threshold.startswith("threshold ")
+    assert saved == f"state saved to {files['state']}"
 
 
 def test_csv_and_report_hold_what_json_holds(files, tmp_path):

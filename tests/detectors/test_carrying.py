@@ -11,7 +11,7 @@ import torch
 from helpers.streams import space, stream
 from unseen import LabelSpace, detectors
 from unseen.detectors import Detector
-from unseen.detectors.carrying import OldPlaces, gathered
+from unseen.detectors.carrying import OldPlaces, rows_by_old_place
 from unseen.detectors.state import flatten
 from unseen.errors import SettingError
 from unseen.labels.edits import with_name, without_name
@@ -80,5 +80,5 @@ def test_rows_go_where_the_words_have_gone():
     places = OldPlaces.of(after, LABELS)
     assert places.known.tolist() == [1, 2, 3, 4, 5, 6, 7, -1]
     assert int(places.negative[-1]) == 0  # the retired name, now a negative
-    rows = gathered(torch.arange(8.0), torch.arange(100.0, 160.0), places.known, fresh=torch.full((8,), -5.0))
+    rows = rows_by_old_place(torch.arange(8.0), torch.arange(100.0, 160.0), places.known, fresh=torch.full((8,), -5.0))
     assert rows.tolist() == [1, 2, 3, 4, 5, 6, 7, -5]

@@ -105,7 +105,7 @@ def literal_neglabel(labels: LabelSpace, z: Tensor) -> Tensor:
 
 
 def literal_groups(labels: LabelSpace, z: Tensor) -> Tensor:
-    members = random_groups(len(labels.negatives), 4, 0)
+    members = random_groups(labels, 4, 0)
     p = shares(z @ labels.id_anchors.T, z @ labels.ood_anchors.T, members, tau=0.1)
     return (p / (1 - p)).log()
 
@@ -154,7 +154,7 @@ def test_dnm_matches_its_formula_with_z_kept_above_zero(
     known, negative = ((z @ anchors.T / 0.1).exp() for anchors in (labels.id_anchors, labels.ood_anchors))
     mass, size = known.sum(1), len(labels.negatives) // groups
     expected = torch.zeros(len(z), dtype=torch.float64)
-    for group in random_groups(len(labels.negatives), groups, 0):
+    for group in random_groups(labels, groups, 0):
         mean = negative[:, group].mean(1)
         Z = mass + size * (mean / alpha - (1 - alpha) / alpha * known.mean(1))
         Z = torch.maximum(Z, 1e-3 * mass + size * mean / alpha)

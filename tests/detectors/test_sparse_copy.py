@@ -56,6 +56,6 @@ def test_a_restored_state_takes_memory_for_what_it_has_learned(tmp_path: Path) -
     found = checkpoint.load(tmp_path / "state").states["sums"]
     found["total"].sum()  # the file is in memory before we look
     before = resident_bytes()
-    again = checkpoint.restored(start, found)
+    again = checkpoint.restore_state(start, found)
     assert resident_bytes() - before < SMALL
     assert torch.equal(again.total, taught.total)

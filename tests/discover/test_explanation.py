@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image as Pillow
 from torch.nn.functional import normalize
 
 from unseen import Session
 from unseen.discover import explain
-from unseen.discover.explanation import centred_cosines
+from unseen.discover.explanation import SimilarImage, centred_cosines
+from unseen.errors import FeatureError
 
 
 def test_shares_are_the_softmax_of_the_frozen_text(session, pack):
@@ -22,6 +26,24 @@ def test_shares_are_the_softmax_of_the_frozen_text(session, pack):
     assert found.names[0].word == pack.space.names[int(best.indices)]
     assert found.names[0].share == pytest.approx(float(best.values), rel=1e-4)
     assert found.known_share == pytest.approx(float(shares[: len(pack.space.names)].sum()), rel=1e-4)
+
+
+def test_images_and_arrays_are_explained_as_their_features_are(session, pack, tmp_path):
+    z = pack.trial.z[550]
+    found = explain(session, z)
+    assert explain(session, z.numpy()) == explain(session, z[None]) == found
+    with pytest.raises(FeatureError, match=r"got str; for images pass encoder.images\(...\), or make the session with"):
+        explain(session, "a.jpg")
+    with pytest.raises(FeatureError, match="expected one image to explain, got 2; call explain for each"):
+        explain(session, pack.trial.z[:2])
+    path = tmp_path / "photo.jpg"
+    Pillow.new("RGB", (8, 8)).save(path)
+    session.encoder = SimpleNamespace(images=lambda images: z[None])
+    try:
+        assert explain(session, path).verdict == found.verdict
+        assert explain(session, str(path)).key == str(path)
+    finally:
+        session.encoder = None
 
 
 def test_the_margin_is_what_the_text_gives_and_what_the_stream_added(session, pack):
@@ -76,3 +98,15 @@ def test_an_image_of_a_session_that_kept_nothing_is_explained_by_the_text_alone(
     assert found.similar == ()
     assert found.learned_margin == 0
     assert "no earlier image is kept" in found.lines()[-1]
+
+
+def test_the_sentence_says_whether_similar_images_agree(session, pack):
+    found = explain(session, pack.trial.z[550])
+    images = [SimilarImage(f"{i}.jpg", known, "cat", 0.5) for i, known in enumerate((True, True, False))]
+    for known, similar, said in (
+        (False, images, "; though 2 of the 3 most similar earlier images were known"),
+        (True, images, "; 2 of the 3 most similar earlier images were known"),
+        (True, images[2:], "; though the most similar earlier image was unknown"),
+    ):
+        verdict = found.verdict._replace(known=known, name=found.verdict.nearest if known else None)
+        assert replace(found, verdict=verdict, similar=tuple(similar)).sentence().endswith(said)

@@ -87,6 +87,8 @@ def test_a_group_whose_images_come_of_late_is_growing():
     assert is_growing(late, 4000)
     assert not is_growing(late[:5], 4000)
     assert not is_growing(torch.arange(200), 400)  # too early to tell
+    assert not is_growing(torch.arange(10, 520, 8), 520)  # eight images came before the latest 512
+    assert is_growing(torch.arange(520, 1024, 8), 1024)
 
 
 def test_suggested_names_come_from_the_vocabulary_and_are_no_known_names(grouping, session):

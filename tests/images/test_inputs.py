@@ -86,6 +86,7 @@ def test_read_images_asks_an_iterator_for_no_more_than_it_decodes_ahead() -> Non
         ([b"\x00"], "image 0: not an image"),
         (io.StringIO("text"), r"image 0: expected a file opened for bytes, .*open\(path, 'rb'\)"),
         (["nowhere.png"], r"image 0 \(nowhere.png\): cannot be opened"),
+        ("/", r"image 0 \(/\): a folder, not an image; read_images\(folder\)"),
     ],
 )
 def test_anything_else_is_a_typed_error_with_what_would_work(value: Any, message: str) -> None:

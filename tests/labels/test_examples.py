@@ -16,9 +16,9 @@ from unseen.errors import DataError, EncoderError
 from unseen.features import Features
 from unseen.labels import Corpus, Examples, with_examples
 from unseen.labels.residuals import (
-    Outcome,
-    Rows,
-    choose,
+    LeftOutOutcome,
+    TextRows,
+    choose_penalty,
     fit_rows,
     fold_weights,
     is_contradicted,
@@ -46,14 +46,14 @@ def test_losses_equal_the_formula_of_one_example() -> None:
     a, b, c = (z[0] / 0.01).tolist()
     cross_entropy = math.log(math.exp(a - b) + 1 + math.exp(c - b)) - 0.0  # of name 1: log sum - b
     as_unknown = math.log1p(math.exp(a - c))  # name 0 against the negative
-    got = losses(Rows(known, negative), Examples(z, torch.tensor([1])))
+    got = losses(TextRows(known, negative), Examples(z, torch.tensor([1])))
     assert float(got) == pytest.approx(cross_entropy + 0.5 * as_unknown, rel=1e-4)
 
 
 def test_residuals_lower_the_loss_of_examples_that_were_left_out() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
     examples = drawn(labels, 4)
-    rows = Rows(labels.id_anchors, labels.ood_anchors)
+    rows = TextRows(labels.id_anchors, labels.ood_anchors)
     kept, left_out = examples.folds(4, names=8)[0]
     assert float(losses(fit_rows(rows, kept, 100.0), left_out).mean()) < float(losses(rows, left_out).mean())
     moved = with_examples(labels, examples)
@@ -64,23 +64,23 @@ def test_residuals_lower_the_loss_of_examples_that_were_left_out() -> None:
 
 def test_a_lower_loss_with_fewer_right_names_is_not_better() -> None:
     weight, right, seen = torch.full((4,), 0.25), torch.tensor([1.0, 0, 1, 0]), torch.ones(4, dtype=torch.bool)
-    before, less = Outcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
-    assert surely_better(before, Outcome(less, right, seen), weight)
-    assert not surely_better(before, Outcome(less, torch.tensor([0.0, 0, 1, 0]), seen), weight)
-    assert not surely_better(before, Outcome(torch.tensor([9.0, -9, 2, 1]), right, seen), weight)  # by chance
+    before, less = LeftOutOutcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
+    assert surely_better(before, LeftOutOutcome(less, right, seen), weight)
+    assert not surely_better(before, LeftOutOutcome(less, torch.tensor([0.0, 0, 1, 0]), seen), weight)
+    assert not surely_better(before, LeftOutOutcome(torch.tensor([9.0, -9, 2, 1]), right, seen), weight)  # by chance
 
 
 def test_names_with_examples_may_not_gain_what_names_without_lose() -> None:
     weight, right, seen = torch.full((4,), 0.25), torch.tensor([0.0, 0, 1, 0]), torch.tensor([True, True, False, False])
-    before, less = Outcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
-    assert surely_better(before, Outcome(less, torch.tensor([1.0, 0, 1, 0]), seen), weight)
-    assert not surely_better(before, Outcome(less, torch.tensor([1.0, 1, 0, 0]), seen), weight)
+    before, less = LeftOutOutcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
+    assert surely_better(before, LeftOutOutcome(less, torch.tensor([1.0, 0, 1, 0]), seen), weight)
+    assert not surely_better(before, LeftOutOutcome(less, torch.tensor([1.0, 1, 0, 0]), seen), weight)
 
 
 def test_examples_with_wrong_names_move_nothing() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
     wrong = Examples(unit(32, 24, seed=5), torch.arange(8).repeat(4))
-    assert choose(Rows(labels.id_anchors, labels.ood_anchors), wrong).penalty == math.inf
+    assert choose_penalty(TextRows(labels.id_anchors, labels.ood_anchors), wrong).penalty == math.inf
 
 
 def test_examples_of_shuffled_names_are_not_used_at_all() -> None:
@@ -122,10 +122,10 @@ def test_an_example_is_named_by_the_others_of_its_name() -> None:
 
 def test_fewer_than_eight_examples_cannot_judge_each_other_and_move_nothing() -> None:
     labels = space(4, 10, 16, dtype=torch.float32)
-    rows, examples = Rows(labels.id_anchors, labels.ood_anchors), drawn(labels, 2)
-    assert choose(rows, examples).penalty < math.inf
-    assert choose(rows, examples[torch.arange(8) < 7]).penalty == math.inf
-    assert choose(rows, examples[torch.arange(8) < 1]).penalty == math.inf
+    rows, examples = TextRows(labels.id_anchors, labels.ood_anchors), drawn(labels, 2)
+    assert choose_penalty(rows, examples).penalty < math.inf
+    assert choose_penalty(rows, examples[torch.arange(8) < 7]).penalty == math.inf
+    assert choose_penalty(rows, examples[torch.arange(8) < 1]).penalty == math.inf
 
 
 @pytest.mark.parametrize("shots", [2, 40])
@@ -158,7 +158,7 @@ def test_names_without_examples_are_right_no_less_often() -> None:
 
 
 def test_names_without_examples_are_shifted_towards_the_mean_example() -> None:
-    rows = Rows(torch.eye(4)[:2], torch.eye(4)[2:])
+    rows = TextRows(torch.eye(4)[:2], torch.eye(4)[2:])
     examples = Examples(torch.eye(4)[3:], torch.tensor([0]))
     got = shift_names(rows, examples, 0.1)
     assert torch.equal(got.known[0], rows.known[0])
@@ -169,7 +169,7 @@ def test_names_without_examples_are_shifted_towards_the_mean_example() -> None:
 def test_names_alike_in_text_move_alike() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
     twin = normalize(labels.id_anchors[:1] + 0.05 * unit(1, 24, seed=3).float(), dim=1)
-    rows = Rows(torch.cat([labels.id_anchors, twin]), labels.ood_anchors)
+    rows = TextRows(torch.cat([labels.id_anchors, twin]), labels.ood_anchors)
     examples = drawn(labels, 4)
     residual = fit_rows(rows, examples[examples.label < 8], 100.0).known - rows.known
     cosine = normalize(residual[:8], dim=1) @ normalize(residual[8], dim=0)
@@ -316,4 +316,4 @@ def test_examples_that_do_not_fit_the_names_are_refused() -> None:
 def test_images_that_are_examples_as_well_are_found() -> None:
     examples = Examples(unit(3, 16), torch.tensor([0, 1, 2]))
     stream = torch.cat([examples.z[:1], unit(4, 16, seed=9).float()])
-    assert examples.repeated(stream).tolist() == [True, False, False, False, False]
+    assert examples.contains(stream).tolist() == [True, False, False, False, False]

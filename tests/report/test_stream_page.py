@@ -91,6 +91,9 @@ def test_a_caption_has_verdict_and_probability_and_no_negative_zero() -> None:
     known = figure(Thumbnail("a/b.jpg", Verdict("cat", True, 2.0, 0.93, "cat", -0.001), None))
     assert "<b>cat</b><span>known, 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>" in known
     unknown = figure(Thumbnail("c.jpg", Verdict(None, False, -2.0, 0.25, "cat", 0.4), None))
+    assert "<span>known, only 31 %</span>" in figure(
+        Thumbnail("d.jpg", Verdict("cat", True, 2.0, 0.31, "cat", 0.4), None)
+    )
     assert "<b>near cat</b><span>unknown, 75 %</span><span>-2.00 &lt; 0.40</span>" in unknown
 
 

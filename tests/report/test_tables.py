@@ -9,6 +9,7 @@ from unseen.bench import ResultFolder, list_runs, run_all, with_sweeps
 from unseen.errors import MissingExtra
 from unseen.report import page, plots, tables
 from unseen.report.tables import MetricCell, size
+from unseen.report.verdict_tables import verdict_tables
 
 CHOSEN = ("mcm", "online", "oracle-online", "fit-knn")
 PAPER = """
@@ -46,7 +47,7 @@ def test_every_kind_and_order_has_a_table_of_its_own(ran):
 
 def test_verdicts_have_a_table_per_kind_and_order_and_a_frozen_method_has_what_no_order_moves(ran):
     _, rows, _ = ran
-    found = tables.verdict_tables(rows)
+    found = verdict_tables(rows)
     assert [(table.kind, table.title.split("; ")[1]) for table in found] == [
         ("label-free", "order: shuffled"),
         ("label-free", "order: temporal"),
@@ -144,7 +145,7 @@ def test_an_undefined_metric_leaves_a_gap_in_the_plot(ran):
     for row in mine:
         row["over_time"] = [{**point, "purity_known": None} for point in row["over_time"]]
     ElementTree.fromstring(plots.over_stream(mine, "purity_known"))
-    assert len(plots._averaged(mine, "purity_known")[0]) == 0
+    assert len(plots._mean_over_seeds(mine, "purity_known")[0]) == 0
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):

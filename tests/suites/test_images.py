@@ -16,7 +16,7 @@ from unseen.bench import methods
 from unseen.cli.bench import bench as command
 from unseen.errors import DataError, SettingError
 from unseen.images import Image
-from unseen.report import tables
+from unseen.report.verdict_tables import cross_table
 from unseen.suites import loading
 from unseen.suites.images import read_classes
 from unseen.suites.views import VIEWS, random_crop
@@ -187,11 +187,11 @@ def test_the_cross_table_has_every_score_over_every_label_space(root, colours, m
     assert "score, by whose negatives" in result.stdout
     assert "neglabel space=csp" in result.stdout
     rows = list(map(json.loads, run(root / "toy.toml", *arguments, "--json").stdout.splitlines()))
-    heads, lines = tables.cross_table(rows)
+    heads, lines = cross_table(rows)
     assert (heads[1:], [line[0] for line in lines]) == (("neglabel", "csp"), ["neglabel", "clipscope"])
     mine = [one for row in rows if row["detector"] == "neglabel space=csp" for one in row["by_set"].values()]
     assert lines[0][2].startswith(f"{100 * sum(one['margin_auroc'] for one in mine) / len(mine):.1f} / ")
-    assert tables.cross_table([]) is None
+    assert cross_table([]) is None
 
 
 def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):

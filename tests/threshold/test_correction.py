@@ -42,9 +42,9 @@ def plain_correction(known: Array, unknown: Array, counted: Array) -> tuple[Arra
         share = share_with(probability)
         known = EXPECTED_IMAGES * first + counted * probability
         other = EXPECTED_IMAGES * unknown + counted * (1 - probability)
-        known = known / known.sum()
-        ratio = plain_ratio(known.copy(), other / other.sum())
-    return known, ratio
+        known, other = known / known.sum(), other / other.sum()
+        ratio = plain_ratio(known.copy(), other)
+    return known, other
 
 
 @pytest.mark.parametrize("count", [0, 7, 900])
@@ -54,7 +54,7 @@ def test_correction_equals_plain_expectation_maximisation(count):
     found = correction.corrected(known, unknown, at_nodes)
     wanted = plain_correction(known.numpy(), unknown.numpy(), at_nodes.numpy())
     np.testing.assert_allclose(found.known.numpy(), wanted[0], rtol=1e-9, atol=1e-15)
-    np.testing.assert_allclose(found.ratio.numpy(), wanted[1], rtol=1e-9)
+    np.testing.assert_allclose(found.unknown.numpy(), wanted[1], rtol=1e-9, atol=1e-15)
 
 
 def test_without_images_both_sides_lie_as_expected():
@@ -77,3 +77,47 @@ def test_the_share_of_known_images_is_estimated(share):
     drawn = torch.cat([normal(round(2000 * share), 9.5, 5.4), gumbel(round(2000 * (1 - share)), -6, 2.5)])
     assert correction.share_of_known(nodes.counts(drawn).numpy(), ratio).item() == pytest.approx(share, abs=0.05)
     assert correction.share_of_known(np.zeros(NODES), ratio).item() == 0.5
+
+
+def far_history() -> correction.Corrected:
+    """Return where images lie in a stream whose unknown images were far from all names."""
+    at_nodes = nodes.counts(torch.cat([normal(3000, 11, 5.5), gumbel(3000, -14, 2)]))
+    return correction.corrected(*expected_sides(11.0, -14.0), at_nodes)
+
+
+def probability_at(margin: float, recent: torch.Tensor, found: correction.Corrected) -> float:
+    probability = correction.probability_now(recent, found, mixture.typical_unknown())
+    return float(nodes.interpolate(probability, torch.tensor([margin])))
+
+
+def test_near_unknown_images_after_far_ones_lower_the_probability_of_being_known():
+    near = torch.cat([normal(150, 11, 5.5), gumbel(450, 1, 3)])
+    assert (
+        probability_at(1.0, nodes.counts(torch.cat([normal(300, 11, 5.5), gumbel(300, -14, 2)])), far_history()) > 0.9
+    )
+    assert probability_at(1.0, nodes.counts(near), far_history()) < 0.15
+
+
+def test_recent_images_that_fit_the_history_change_only_the_share_of_known_ones():
+    found, recent = far_history(), nodes.counts(torch.cat([normal(60, 11, 5.5), gumbel(540, -14, 2)]))
+    ratio = correction.likelihood_ratio(*(side.numpy() for side in found))
+    wanted = correction.probability_of(correction.share_of_known(recent.numpy(), ratio), ratio)
+    np.testing.assert_array_equal(correction.probability_now(recent, found, mixture.typical_unknown()).numpy(), wanted)
+
+
+def test_each_stream_of_several_is_judged_by_its_own_recent_images():
+    near, far = (nodes.counts(torch.cat([normal(150, 11, 5.5), gumbel(450, *place)])) for place in ((1, 3), (-14, 2)))
+    found = far_history()
+    both = correction.Corrected(*(torch.stack([side, side]) for side in found))
+    together = correction.probability_now(torch.stack([near, far]), both, mixture.typical_unknown())
+    for row, recent in zip(together, (near, far), strict=True):
+        alone = correction.probability_now(recent, found, mixture.typical_unknown())
+        torch.testing.assert_close(row, alone, rtol=1e-12, atol=0)
+
+
+def test_no_mixture_fits_margins_better_than_their_own_distribution():
+    recent = nodes.counts(torch.cat([normal(40, 11, 5.5), gumbel(20, 1, 3)])).numpy()
+    found = far_history()
+    fit = correction.log_likelihood(recent, np.array([0.5]), *(side.numpy() for side in found))
+    assert correction.best_log_likelihood(recent) > fit
+    assert correction.best_log_likelihood(np.zeros(NODES)) == 0

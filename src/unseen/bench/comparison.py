@@ -57,13 +57,14 @@ class Comparison(NamedTuple):
         return {**self._asdict(), "differences": intervals}
 
     def __str__(self) -> str:
-        """Return the comparison as one line."""
-        words = [
-            f"{name} {interval}{'' if interval.is_difference else '  (no difference)'}"
+        """Return the comparison as a line of what was compared, and one for each metric."""
+        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        head = f"{self.suite}, {self.set}, {self.order}: {self.b} - {self.a} ({seeds}, {self.samples:,} samples)"
+        rows = [
+            f"  {name:<16} {interval!s:>25}{'' if interval.is_difference else '  no difference'}"
             for name, interval in self.differences.items()
         ]
-        where = f"{self.suite} {self.set} {self.order}"
-        return f"{where:<44} {self.b} - {self.a}: {' · '.join(words)} · {self.seeds} seeds, {self.samples:,} samples"
+        return "\n".join([head, *rows])
 
 
 def compare(
@@ -136,13 +137,14 @@ def bootstrap(
 
 def _difference(a: Tensor, b: Tensor, known: int, id_weight: Array, ood_weight: Array) -> dict[str, Array]:
     """Return the metrics of B less those of A, [S, R]."""
-    sides = [[_weighted(scores, known, id_weight, ood_weight) for scores in side.double().numpy()] for side in (a, b)]
+    weights = id_weight, ood_weight
+    sides = [[_weighted_metrics(scores, known, *weights) for scores in side.double().numpy()] for side in (a, b)]
     return {
         name: np.stack([two[i] - one[i] for one, two in zip(*sides, strict=True)]) for i, name in enumerate(METRICS)
     }
 
 
-def _weighted(scores: Array, known: int, id_weight: Array, ood_weight: Array) -> tuple[Array, Array]:
+def _weighted_metrics(scores: Array, known: int, id_weight: Array, ood_weight: Array) -> tuple[Array, Array]:
     """Return AUROC and ID-positive FPR95 of samples that count as often as their weights say, [R] each."""
     positive, negative = scores[:known], scores[known:]
     order, rising = np.argsort(-positive, kind="stable"), np.argsort(negative, kind="stable")

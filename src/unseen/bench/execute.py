@@ -162,7 +162,7 @@ def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> 
 
 
 def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
-    """Refuse a detector that reads its stream otherwise when it comes in other calls, which end where none can look on.
+    """Refuse a detector whose readings change when the same stream is divided into other calls, or is cut short.
 
     The first seed observes the whole stream again in CALLS calls of random lengths, the others the first CHECKED
     samples without the rest. Learning may amplify rounding, so that readings which differ are computed again in

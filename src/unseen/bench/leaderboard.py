@@ -22,11 +22,14 @@ SUITES = ("imagenet200", "imagenet200-lowres", "tin-near-0", "tin-near-1")
 SEEDS = 3
 METHODS = (*(name for name in default_detectors() if name not in ORACLES), "neglabel groups=1", "energy", "maxlogit")
 RULE = (
-    "A method may enter if it gets unit features in arrival order and nothing else, scores each sample before the next "
-    "one arrives, reads the names that every line reads, and has one setting for all sets. "
+    "A method may enter if\n\n"
+    "- it gets unit features in arrival order and nothing else,\n"
+    "- it scores each sample before the next one arrives,\n"
+    "- it reads the names that every line reads,\n"
+    "- and it has one setting for all sets.\n\n"
     "`unseen bench --submit my_detector.py:Mine --features DIR` runs every check of `unseen.checks`, then the suites, "
-    "each of which tries the rules again on its own streams, and prints the line. The checks see what a detector does "
-    "with what it is given; that its code looks for the truth nowhere else, a person reads."
+    "each of which tests the rules again on its own streams, and prints the line. The checks test what a detector does "
+    "with its input. A person reads the code, to see that it takes the truth from nowhere else."
 )
 
 
@@ -53,9 +56,9 @@ class Standing(NamedTuple):
         return [self.method, f"{100 * self.average:.1f}", *pairs, worst, *cost]
 
 
-def heads(names: Sequence[str] = SUITES) -> list[str]:
+def heads() -> list[str]:
     """Return the heads of the columns."""
-    return ["method", "average", *names, "worst set", "µs", "state"]
+    return ["method", "average", *SUITES, "worst set", "µs", "state"]
 
 
 def submit(name: str, features: Path, *, out: Path | None = None, workers: int | None = None) -> Standing:

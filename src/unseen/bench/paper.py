@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ class AvailableSuites:
 def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> AvailableSuites:
     """Return which suites of an exhibit can run on what lies in the two folders."""
     missing = {name: missing_images(name, data) for name in exhibit.suites}
-    runnable = tuple(name for name, files in missing.items() if files == [] or (data and _enough(name, data)))
+    runnable = tuple(name for name, files in missing.items() if files == [] or (data and _can_run(name, data)))
     stand_ins = tuple(name for name in exhibit.stand_ins if features and not missing_files(name, features))
     sentences = [f"{name} needs {', '.join(files)}" for name, files in missing.items() if files]
     sentences += [
@@ -207,7 +207,7 @@ def missing_files(name: str, folder: Path | None) -> list[str]:
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
 
 
-def _enough(name: str, root: Path) -> bool:
+def _can_run(name: str, root: Path) -> bool:
     """Return whether the known images and at least one unknown set are there."""
     counts = {one.set: one.images for one in suites.inventory(name, root)}
     return counts.pop(suites.KNOWN) > 0 and any(counts.values())
@@ -223,13 +223,3 @@ def _printed_lines(exhibit: Exhibit, table: Mapping[str, Any]) -> Iterator[tuple
     for method, figures in table.get("paper", {}).items():
         if method in (exhibit.printed_methods or table["paper"]) and method not in exhibit.printed_elsewhere:
             yield method, {name: figures[name] for name in columns if name in figures}
-
-
-def reproduction_rows(exhibits: Sequence[Exhibit] = PAPER) -> list[tuple[str, str, str, str]]:
-    """Return for each exhibit: name, title, command, and what it needs."""
-    lines = []
-    for one in exhibits:
-        command = f"`unseen bench paper --tables {one.short_name} --data DIR`"
-        stand_in = f"; stand-in with --features: {', '.join(one.stand_ins)}" if one.stand_ins else ""
-        lines.append((one.name, one.title, command, f"{', '.join(one.suites)}{stand_in}"))
-    return lines

@@ -70,7 +70,7 @@ class Run:
 
     @property
     def method(self) -> Method:
-        """Return what `detector` says: a name, and settings that are part of it."""
+        """Return the method that `detector` names, with the settings that are part of it."""
         return Method.parse(self.detector)
 
     def build(self, suite: Suite) -> Detector[Any]:
@@ -121,7 +121,7 @@ def _canonical(text: str) -> str:
 
 
 def _order_free(run: Run) -> Iterator[Run]:
-    """Yield the run, or the order-free runs that say all it could say."""
+    """Yield the run; of a method that never learns, a run without order for each set, whose scores are the same."""
     if run.order in COMPLETE_ORDERS and issubclass(run.method.kind, Frozen):
         for name in run.sets:
             yield Run((name,), ANY_ORDER, 0, run.detector, run.settings)

@@ -8,11 +8,7 @@ import torch
 
 
 def median_seconds(
-    work: Callable[[], object],
-    *,
-    repeat: int = 3,
-    warmup: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
+    work: Callable[[], object], *, repeat: int = 3, warmup: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> float:
     """Return the median time of `work` after `warmup` calls, until what it started on a GPU has ended."""
     times = [_seconds(work, clock) for _ in range(warmup + repeat)]

@@ -17,38 +17,18 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import unseen
-from unseen.cli import options, terminal
+from unseen.cli import options, panels, terminal
 from unseen.errors import DataError, UnseenError
 
-COMMANDS = (
-    "demo",
-    "detect",
-    "calibrate",
-    "explain",
-    "group",
-    "promote",
-    "rename",
-    "retire",
-    "dismiss",
-    "undo",
-    "review",
-    "models",
-    "mine",
-    "encode",
-    "score",
-    "learn",
-    "gap",
-    "bench",
-    "serve",
-    "keys",
-    "backup",
-    "restore",
-    "export",
-)  # as they are listed; unseen.cli.NAME holds the function or the group NAME
-EXTENDED = {
-    "score": ("streams",),
-    "bench": ("compare", "paper"),
-}  # also `unseen bench compare`: bench_compare.py
+COMMAND_PANELS = {
+    "Judge photos": ("demo", "detect", "calibrate", "models"),
+    "From unknown to known": ("explain", "group", "promote", "rename", "retire", "dismiss", "undo", "review"),
+    "Names and features": ("mine", "learn", "encode", "score", "gap", "export"),
+    "Serve": ("serve", "keys", "backup", "restore"),
+    "Benchmarks": ("bench",),
+}  # as they are listed; unseen.cli.NAME holds the function or the group NAME
+COMMANDS = tuple(name for names in COMMAND_PANELS.values() for name in names)
+EXTENDED = {"score": ("streams",), "bench": ("compare", "paper")}  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
 MARKUP: Any = "markdown"
 
@@ -58,7 +38,8 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands.update((name, TyperCommand(name)) for name in COMMANDS)
+        for panel, names in COMMAND_PANELS.items():
+            self.commands.update((name, TyperCommand(name, rich_help_panel=panel)) for name in names)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command with its first line alone, which is what a list of commands shows."""
@@ -92,16 +73,18 @@ def load_command(name: str) -> Any:
     """Return a command with its options and subcommands, imported."""
     part = typer.Typer(rich_markup_mode=MARKUP)
     if name in EXTENDED:
-        part.add_typer(_extended(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
+        part.add_typer(_command_group(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
     elif name in GROUPS:
         part.add_typer(_find(name, name), name=name)
     else:
         part.command(name)(_find(name, name))
     _catch_interrupts()
-    return typer.main.get_group(part).commands[name]
+    command = typer.main.get_group(part).commands[name]
+    panels.arrange(name, command.commands[name] if isinstance(command, TyperGroup) and name in EXTENDED else command)
+    return command
 
 
-def _extended(name: str, others: tuple[str, ...]) -> typer.Typer:
+def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:
     """Return a command that takes any words, and further commands under its name."""
     group = options.default_group()
     group.command(name)(_find(name, name))
@@ -122,7 +105,8 @@ def _catch_interrupts() -> None:
 
 app = typer.Typer(
     cls=LazyGroup,
-    help="Know which images belong to none of your classes. No training, no labels.",
+    help="Know which images belong to none of your classes. No training, no labels.\n\n"
+    "Start with: `unseen demo`, then `unseen detect photos/ --label cat --label dog`",
     epilog="Exit codes: 0 done, 1 some input was skipped, or the run was stopped and what was done is kept, 2 misuse, "
     "130 stopped before.",
     no_args_is_help=True,
@@ -159,7 +143,7 @@ def main() -> None:
 
 
 def defect(error: Exception) -> UnseenError:
-    """Return an error that nobody foresaw as one sentence; its traceback goes into a file."""
+    """Return an unexpected error as one sentence; its traceback is written to a file."""
     with tempfile.NamedTemporaryFile("w", prefix="unseen-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"unseen {unseen.__version__}\n{' '.join(sys.argv)}\n{''.join(traceback.format_exception(error))}")
     return UnseenError(
@@ -169,7 +153,7 @@ def defect(error: Exception) -> UnseenError:
 
 
 def file_error(error: OSError) -> UnseenError:
-    """Return what the system said of a file or a connection, as an error of ours.
+    """Return an error of the system about a file or a connection as an error of this package.
 
     >>> print(file_error(PermissionError(13, "Permission denied", "/etc/state")))
     expected files that can be read and written, got: Permission denied (/etc/state); check permissions and free space

@@ -26,4 +26,4 @@ def backup(
     if as_json:
         terminal.emit({"streams": count, "folder": str(target)})
     else:
-        print(f"{count} streams copied to {target}")
+        print(f"{count} stream{'s' * (count != 1)} copied to {target}")

@@ -16,6 +16,7 @@ from unseen.bench import leaderboard
 from unseen.cli import options, terminal
 from unseen.errors import SettingError
 from unseen.report import page, tables
+from unseen.report.verdict_tables import cross_table, verdict_tables
 from unseen.scale import bench as scaled
 from unseen.scale import cluster
 from unseen.storage.files import replacing
@@ -43,8 +44,7 @@ def bench(
         ),
     ] = None,
     submit: Annotated[
-        str | None,
-        typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard."),
+        str | None, typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard.")
     ] = None,
     detectors: Annotated[
         str,
@@ -225,13 +225,13 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     """Print one table per kind and order: what sees more than features never shares a column with what does not."""
     terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
     terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
-    for judged in tables.verdict_tables(rows)[:1]:
+    for judged in verdict_tables(rows)[:1]:
         grid = Grid(*judged.heads, title=judged.title, **NARROW)
         grid.columns[0].no_wrap = True  # the name of a method tells lines apart
         for texts in judged.lines:
             grid.add_row(*texts)
         terminal.out.print(grid)
-    if crossed := tables.cross_table(rows):
+    if crossed := cross_table(rows):
         grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", **NARROW)
         for texts in crossed[1]:
             grid.add_row(*texts)

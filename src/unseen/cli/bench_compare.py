@@ -20,6 +20,8 @@ def compare(
 
     Example: `unseen bench compare neglabel online -o results/`
     """
+    if not as_json:
+        terminal.err.print("differences in percentage points, with 95 % intervals over seeds and samples", markup=False)
     for comparison in harness.compare(first, second, results=out, suite=suite):
         if as_json:
             terminal.emit(comparison.record())

@@ -11,7 +11,7 @@ from unseen.bench import paper as exhibits
 from unseen.cli import options, terminal
 from unseen.cli.bench import encode_suite, run_with_progress
 from unseen.errors import UnseenError
-from unseen.report import page
+from unseen.report import page, paper_documents
 from unseen.report import paper as report
 
 
@@ -45,7 +45,7 @@ def paper(
         states[exhibit.name] = found.state
         terminal.err.print(f"{exhibit.name}: {found.state}", markup=False)
         sections.append(_section(found, data, features, seeds, workers, device, out))
-    written = [str(path) for path in report.write(out, sections)]
+    written = [str(path) for path in paper_documents.write(out, sections)]
     if as_json:
         terminal.emit({"exhibits": states, "files": written})
         return

@@ -21,7 +21,8 @@ from unseen.verdicts import Verdicts
 
 SHOWN = 6  # verdicts printed from either end of the stream
 SLICES = 12
-PHOTOS = 40
+PHOTOS = {"animals": 8, "vehicles": 4}  # of each kind that `--photos` writes
+OTHER_PHOTOS = 2  # of each digit and piece of clothing
 BARS = "▁▂▃▄▅▆▇█"
 METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
@@ -34,7 +35,8 @@ def demo(
         bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
     ] = False,
     photos: Annotated[
-        Path | None, typer.Option(help=f"Only write {PHOTOS} of the images into this folder, to try `unseen detect`.")
+        Path | None,
+        typer.Option(help="Only write a hundred of the images into this folder, to try `unseen detect`."),
     ] = None,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
     as_json: options.AsJson = False,
@@ -77,16 +79,31 @@ def demo(
 
 
 def _write_photos(pack: embedded.Pack, folder: Path, *, as_json: bool) -> None:
-    """Write the first images of the stream as JPEG files."""
+    """Write typical images of every kind as JPEG files; their numbers, and so their names, follow the stream."""
     folder.mkdir(parents=True, exist_ok=True)
-    for key, jpeg in list(zip(pack.keys, pack.thumbnails, strict=True))[:PHOTOS]:
-        (folder / f"{key.replace('/', '-').replace(' ', '-')}.jpg").write_bytes(jpeg)
+    places = typical_places(pack)
+    for number, place in enumerate(places):
+        kind = pack.keys[place].partition("/")[0].replace(" ", "-")
+        (folder / f"{number:03}-{kind}.jpg").write_bytes(pack.thumbnails[place])
     if as_json:
-        terminal.emit({"photos": PHOTOS, "folder": str(folder)})
+        terminal.emit({"photos": len(places), "folder": str(folder)})
     else:
         terminal.out.print(
-            f"{PHOTOS} photos in {folder}; next: unseen detect {quote(str(folder))} --label dog --label cat"
+            f"{len(places)} photos in {folder}; next: unseen detect {quote(str(folder))} --label dog --label cat"
         )
+
+
+def typical_places(pack: embedded.Pack) -> list[int]:
+    """Return the places in the stream of the images nearest to the mean of their kind: clear ones, of every kind."""
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(pack.keys):
+        places.setdefault(key.partition("/")[0], []).append(place)
+    chosen: list[int] = []
+    for own in places.values():
+        z = pack.trial.z[own]
+        count = PHOTOS.get(pack.trial.sources[int(pack.trial.source[own[0]])], OTHER_PHOTOS)
+        chosen += [own[i] for i in (z @ z.mean(0)).argsort(descending=True)[:count].tolist()]
+    return sorted(chosen)
 
 
 def _print_images(pack: embedded.Pack) -> None:
@@ -105,7 +122,7 @@ def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -
     terminal.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"{threshold_in_words(session)}",
+        f"{threshold_in_words(session)}"
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
     terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
@@ -120,7 +137,7 @@ def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -
     kept = _right_shares(verdicts, learning)
     terminal.out.print(
         f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
-        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected",
+        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
     )
     terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
     shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
@@ -157,10 +174,7 @@ def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     """Return the shares of right verdicts among known and among unknown images, after warming up."""
     is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
-    return {
-        "known_accepted": float(accepted.double().mean()),
-        "unknown_rejected": float(rejected.double().mean()),
-    }
+    return {"known_accepted": float(accepted.double().mean()), "unknown_rejected": float(rejected.double().mean())}
 
 
 def _aurocs(report: Evaluation) -> list[float]:

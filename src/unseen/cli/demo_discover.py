@@ -19,7 +19,7 @@ WRITTEN = ("digit",)  # what somebody who looks at the pictures writes where sug
 
 
 def run(pack: embedded.Pack, session: Session, report: Path, *, as_json: bool) -> None:
-    """Observe, explain, group, promote by the best suggestions, observe the rest, and say what became of it."""
+    """Observe, explain, group, promote by the best suggestions, observe the rest; print which images got them."""
     z, keys = pack.trial.z, pack.keys
     session.observe(z[:FIRST], keys[:FIRST])
     found = group(session, embedded.vocabulary())
@@ -70,7 +70,7 @@ def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, d
 
 
 def _best_word(one: Group, session: Session) -> str | None:
-    """Return the best suggestion, None where even that is weak: somebody has to look at the pictures."""
+    """Return the best suggestion, None where its share is too small: a person has to look at the pictures."""
     taken = session.detector.labels.names
     return next((word.word for word in one.suggestions if word.word not in taken and word.share >= WEAK), None)
 

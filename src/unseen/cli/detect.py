@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from jaxtyping import Bool
 from torch import Tensor
 
-from unseen import LabelSpace
+from unseen import LabelSpace, Session
 from unseen.alarm import UnknownRateAlarm
 from unseen.cli import calibrate as calibration
 from unseen.cli import label_space, options, output, terminal
@@ -20,7 +20,7 @@ from unseen.cli.calibrate import KnownImages
 from unseen.cli.examples import ExampleImages, names_of
 from unseen.cli.learned_files import LearnedFiles
 from unseen.cli.session import SessionOptions
-from unseen.cli.stream_run import StreamRun
+from unseen.cli.stream_run import JudgedBatch, StreamRun
 from unseen.discover.edits import space_path
 from unseen.encoders import Encoder, load_encoder
 from unseen.encoders.device import named_precision
@@ -33,7 +33,6 @@ from unseen.labels.mining import NEGATIVES
 from unseen.report import stream_page
 from unseen.storage.locks import content_mark
 from unseen.threshold import ByExamples
-from unseen.verdicts import Verdicts
 
 
 def detect(
@@ -92,9 +91,8 @@ def detect(
     names = names_of(labels, label, taught, saved)
     if not saved:
         chosen.kind.check_counts(len(names), negatives)
-    model = load_encoder(
-        encoder or (saved.encoder if saved else "offline"), device=device, dtype=named_precision(precision)
-    )
+    tower = encoder or (saved.encoder if saved else "offline")
+    model = load_encoder(tower, device=device, dtype=named_precision(precision))
     if saved:
         label_space.check_space(saved, names, model)
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)
@@ -107,23 +105,20 @@ def detect(
     terminal.err.print(stream_page.about(session), markup=False)
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)
-    elif taught and used.spared and isinstance(session.rule, ByExamples):
-        KnownImages(used.spared.z, used.spared.keys, wanted).warn_suspects(session)
+    elif taught:
+        _warn_suspects(session, wanted)
     out = output.choose(as_json=as_json, as_csv=as_csv, key=_width(entries), name=output.longest(used.names))
-    run = DetectRun(session, out, state, known_images=images, is_rejudged=rejudge)
-    run.learn, run.again, run.mark = learn, again, mark
-    run.alarms = alarms
-    run.log = stream_page.StreamLog.beside(report) if report else None
+    run = DetectRun(session, out, state, learn, mark, known_images=images, is_rejudged=rejudge, again=again)
+    run.log, run.alarms = stream_page.StreamLog.beside(report) if report else None, alarms
     if state and learn:
         run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))
     run.not_images = found.others if isinstance(found, FoundEntries) else 0
-    run.skipped += len(taught.skipped) if taught else 0
+    run.skipped = len(taught.skipped) if taught else 0
     cache = FeatureCache(features, model) if features else None
-    run.judge_all(stream_images(entries, model, cache, size=batch), entries)
-    if report and run.log:
-        stream_page.write(report, run.log, session, title=f"unseen detect: {' '.join(photos)}")
-    run.print_summary(as_json=as_json, report=report)
-    raise typer.Exit(run.exit_code)
+    batches = stream_images(entries, model, cache, size=batch)
+    total = len(entries) if isinstance(entries, Sized) else None
+    run.judge_all(batches, run.judge_batch, unit="images", task="detect", total=total)
+    raise run.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
 
 
 def _known_images(
@@ -138,50 +133,27 @@ def _known_images(
     return images
 
 
-class JudgedBatch(NamedTuple):
-    """One batch: key of every input with the reason of those skipped, verdicts and thumbnails of the others."""
-
-    inputs: list[tuple[str, str | None]]
-    verdicts: Verdicts | None
-    jpegs: list[bytes | None]
+def _warn_suspects(session: Session, recall: float) -> None:
+    """Warn about examples that look unknown, where they set the threshold."""
+    spared = session.detector.labels.spared
+    if spared and isinstance(session.rule, ByExamples):
+        KnownImages(spared.z, spared.keys, recall).warn_suspects(session)
 
 
 @dataclass
 class DetectRun(StreamRun):
-    """A run over images, with a log for the report."""
+    """A run over images, with a record of those that the state has learned."""
 
-    known_images: KnownImages | None = None  # to calibrate with as the stream grows
-    is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
-    log: stream_page.StreamLog | None = None  # where there will be a report
-    waiting: list[JudgedBatch] = field(default_factory=list)
     learned: LearnedFiles | None = None  # what the state has learned
     again: bool = False  # whether that is learned again
 
-    def judge_all(self, batches: Iterator[tuple[Batch, Any]], entries: Iterable[Entry]) -> None:
-        """Judge every batch, or as many as come before Ctrl-C."""
-        with terminal.progress("images") as bar, self.until_stopped():
-            task = bar.add_task("detect", total=len(entries) if isinstance(entries, Sized) else None, rate="")
-            for batch, z in batches:
-                self.judge_batch(batch, z)
-                if self.known_images and self.learn:
-                    self.known_images.follow(self.session)
-                self.save_when_due()
-                bar.update(task, advance=len(batch.rows), rate=f"{self.rate:.1f} per second")
-            if self.known_images and self.learn:
-                self.known_images.follow(self.session, last=True)
-        for one in self.waiting:
-            self._print(one._replace(verdicts=one.verdicts and self.rejudge(one.verdicts)))
-
-    def judge_batch(self, batch: Batch, z: Any) -> None:
-        """Judge a batch; print the verdicts now or, where they are rejudged, keep them for the end."""
+    def judge_batch(self, decoded: tuple[Batch, Any]) -> JudgedBatch:
+        """Judge the images of a batch; what could not be read is skipped."""
+        batch, z = decoded
         verdicts = self.judge(z, [image.path for image in batch], self._claim(batch)) if batch else None
-        inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
-        judged = JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
         self.skipped += len(batch.skipped)
-        if self.is_rejudged:
-            self.waiting.append(judged)
-        else:
-            self._print(judged)
+        inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
+        return JudgedBatch(inputs, verdicts, [self._thumbnail(image) for image in batch])
 
     def _claim(self, batch: Batch) -> Bool[Tensor, " n"] | None:
         if self.learned is None:
@@ -193,25 +165,6 @@ class DetectRun(StreamRun):
         if self.learned:
             self.learned.save()
         super().save()
-
-    def _print(self, batch: JudgedBatch) -> None:
-        """Print the verdicts on a batch, and what was skipped, in order of arrival."""
-        records = self._records(batch)
-        for key, reason in batch.inputs:
-            if reason is None:
-                self.output.verdict(next(records))
-            else:
-                if self.log:
-                    self.log.skipped.append((key, reason))
-                self.output.skipped(key, reason)
-
-    def _records(self, batch: JudgedBatch) -> Iterator[output.Record]:
-        if batch.verdicts is None:
-            return iter(())
-        keys = [key for key, reason in batch.inputs if reason is None]
-        if self.log:  # else memory would grow with the stream
-            self.log.add(keys, batch.verdicts, batch.jpegs)
-        return batch.verdicts.records(keys)
 
     def _thumbnail(self, image: Image) -> bytes | None:
         return jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) if self.log else None

@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, saved_state
-from unseen.cli.edit_output import print_record
+from unseen.cli.edit_output import apply_and_print
 from unseen.discover import dismiss as dismissed
-from unseen.discover import edits
 
 
 def dismiss(
@@ -20,5 +19,4 @@ def dismiss(
 
     Example: `unseen dismiss 3 --state state.safetensors`
     """
-    done = edits.apply(state, saved_state.load_given_space(space), lambda session: dismissed(session, group))
-    print_record(done.record, as_json=as_json, state=state)
+    apply_and_print(lambda session: dismissed(session, group), state, space, as_json=as_json)

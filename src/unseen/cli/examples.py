@@ -58,7 +58,7 @@ class ExampleImages:
 
         `recall` is None where something else sets the threshold.
         """
-        found = self.encoded(space, model)
+        found = self.encode(space, model)
         examples = found.without_copies()
         if len(examples) < len(found):
             terminal.warn(
@@ -80,7 +80,7 @@ class ExampleImages:
         self.print_result(moved)
         return moved
 
-    def encoded(self, space: LabelSpace, model: Encoder) -> Examples:
+    def encode(self, space: LabelSpace, model: Encoder) -> Examples:
         """Return the features of the examples with the index of the name of each."""
         if self.features is not None:
             found = Examples.of(self.features, space.names)
@@ -115,13 +115,16 @@ class ExampleImages:
         counts = examples.counts(len(space.names))
         spared = f" + {len(space.spared)} for the threshold" if space.spared else ""
         names = f"{int((counts > 0).sum()):,} of {len(space.names):,} names"
-        terminal.err.print(f"{len(examples):,} examples of {names}{spared} · {left_out_text(space)}", markup=False)
+        count = f"{len(examples):,} example{'s' * (len(examples) > 1)}"
+        terminal.err.print(f"{count} of {names}{spared} · {left_out_text(space)}", markup=False)
         if without := [name for name, count in zip(space.names, counts.tolist(), strict=True) if not count]:
             shown = ", ".join(without[:SHOWN]) + (" ..." if len(without) > SHOWN else "")
-            have = "name has" if len(without) == 1 else "names have"
-            terminal.warn(f"{len(without):,} {have} no examples ({shown}), which gains less; add some")
+            have, they = ("name has", "it gains") if len(without) == 1 else ("names have", "they gain")
+            terminal.warn(f"{len(without):,} {have} no examples ({shown}): {they} less; add some")
         if len(examples) < FEWEST:
-            terminal.warn(f"fewer than {FEWEST} examples cannot judge each other: they move no name; add some")
+            terminal.warn(
+                f"fewer than {FEWEST} examples are too few to test whether they help: they move no name; add some"
+            )
 
 
 def names_of(
@@ -143,8 +146,8 @@ def left_out_text(space: LabelSpace) -> str:
     """Return what leaving examples out has shown."""
     before, _, after = space.manifest["examples_loss"].partition(" -> ")
     if space.manifest["examples_penalty"] == "inf":
-        return "names stay where their text is: examples left out show no sure gain"
-    return f"names moved: loss of examples left out {before} -> {after} nats"
+        return "names stay where their text is: no sure gain on examples that were left out"
+    return f"they move the names towards their images (loss on examples that were left out: {before}, now {after} nats)"
 
 
 def class_folders(source: str) -> dict[str, list[Entry]]:

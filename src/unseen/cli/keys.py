@@ -48,7 +48,10 @@ def list_keys(data: options.ServiceData = options.SERVICE_DATA, as_json: options
 
     Example: `unseen keys list`
     """
-    for key in _keys(data).all():
+    found = _keys(data).all()
+    if not found:
+        terminal.err.print(f"no keys in {data}; make one: unseen keys add --scope admin --data {data}", markup=False)
+    for key in found:
         if as_json:
             terminal.emit({"id": key.id, "owner": key.owner, "scope": key.scope, "expires": key.expires or None})
         else:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from unseen import LabelSpace
 from unseen.cli import terminal
@@ -21,10 +22,20 @@ from unseen.progress import Progress
 
 def names_from_options(path: Path | None, given: list[str] | None) -> list[str]:
     """Return the names of a file and of the command line, in that order."""
+    warn_commas(given or ())
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
         raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
     return list(check_new_names(names))
+
+
+def warn_commas(given: Sequence[str]) -> None:
+    """Warn of names with a comma: a list that was given as one name matches no image."""
+    for name in given:
+        parts = [part.strip() for part in name.split(",") if part.strip()]
+        if len(parts) > 1:
+            several = " ".join(f"--label {quote(part)}" for part in parts)
+            terminal.warn(f"{name!r} is taken for one name; for {len(parts)} names write: {several}")
 
 
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
@@ -99,18 +110,16 @@ def warn_near_duplicates(pairs: Sequence[Pair]) -> None:
     """Print which negatives nearly repeat a known name."""
     if pairs:
         few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
-        terminal.err.print(f"[yellow]warning[/]: {len(pairs)} negatives nearly repeat a known name: ", end="")
-        terminal.err.print(few, markup=False)
+        terminal.warn(f"{len(pairs)} negatives nearly repeat a known name: {few}")
 
 
 def warn_similar_names(space: LabelSpace) -> None:
     """Print which known names say nearly the same: images of one may get the name of the other."""
     if pairs := similar_names(space):
         few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in pairs[:5])
-        terminal.err.print(
-            f"warning: {len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
-            f"may get the name of the other: {few}; keep one of each",
-            markup=False,
+        terminal.warn(
+            f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
+            f"may get the name of the other: {few}; keep one of each"
         )
 
 
@@ -124,10 +133,9 @@ def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names the offline text tower, which learned from English alone, cannot know."""
     foreign = [name for name in names if not name.isascii()] if OFFLINE.fullmatch(encoder.name) else []
     if foreign:
-        terminal.err.print(
-            f"warning: the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
-            "a multilingual CLIP with --encoder",
-            markup=False,
+        terminal.warn(
+            f"the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
+            "a multilingual CLIP with --encoder"
         )
 
 
@@ -136,8 +144,7 @@ def warn_unfamiliar(names: Sequence[str], encoder: Encoder) -> None:
     unfamiliar = encoder.text_tower.unfamiliar(names) if isinstance(encoder, OfflineEncoder) else []
     if unfamiliar:
         count = "1 of the names is" if len(unfamiliar) == 1 else f"{len(unfamiliar)} of the names are"
-        terminal.err.print(
-            f"warning: {count} far from every name that the offline text tower was fitted on: "
-            f"{', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)",
-            markup=False,
+        terminal.warn(
+            f"{count} far from every name that the offline text tower was fitted on: "
+            f"{', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)"
         )

@@ -114,12 +114,7 @@ def _check_examples(taught: ExampleImages, wanted: Mapping[str, Sequence[str]], 
 
 
 def _on_this_machine(
-    wanted: Mapping[str, Sequence[str]],
-    encoder: Encoder,
-    settings: dict[str, Any],
-    progress: Progress,
-    *,
-    exact: bool,
+    wanted: Mapping[str, Sequence[str]], encoder: Encoder, settings: dict[str, Any], progress: Progress, *, exact: bool
 ) -> Iterator[tuple[str, LabelSpace]]:
     for name, own in wanted.items():
         yield name, LabelSpace.build(own, encoder, progress=progress, exact=exact, **settings)

@@ -4,10 +4,8 @@ from typing import Annotated
 
 import typer
 
-from unseen import Session
 from unseen.cli import label_space, options, saved_state, vocabulary
-from unseen.cli.edit_output import print_record
-from unseen.discover import Edited, edits
+from unseen.cli.edit_output import apply_and_print
 from unseen.discover import promote as promoted
 from unseen.discover.relabel import members
 from unseen.labels.edits import check_new_name, negative_vector
@@ -26,7 +24,7 @@ def promote(
 
     Example: `unseen promote 3 "sea urchin" --state state.safetensors`
 
-    Negatives that say the same step aside. `unseen undo --state STATE` takes it back.
+    Negatives that mean the same are removed. `unseen undo --state STATE` takes it back.
     """
     session = saved_state.open_session(state, space)
     labels, keys = session.detector.labels, session.reservoir.images.keys
@@ -39,8 +37,4 @@ def promote(
         label_space.warn_foreign([name], model)
         label_space.warn_unfamiliar([name], model)
         text = described_templates(labels.prompt).encode([name], model)[0]
-
-    def edit(session: Session) -> Edited:
-        return promoted(session, which, name, text)
-
-    print_record(edits.apply(state, saved_state.load_given_space(space), edit).record, as_json=as_json, state=state)
+    apply_and_print(lambda session: promoted(session, which, name, text), state, space, as_json=as_json)

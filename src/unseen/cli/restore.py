@@ -28,7 +28,7 @@ def restore(
     if as_json:
         terminal.emit({"streams": count, "folder": str(data)})
     else:
-        print(f"{count} streams restored to {data}")
+        print(f"{count} stream{'s' * (count != 1)} restored to {data}")
 
 
 def _moment(text: str) -> float:

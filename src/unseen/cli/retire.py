@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from unseen.cli import options, saved_state
-from unseen.cli.edit_output import print_record
-from unseen.discover import edits
+from unseen.cli.edit_output import apply_and_print
 from unseen.discover import retire as retired
 
 
@@ -20,5 +19,4 @@ def retire(
 
     Example: `unseen retire "sea urchin" --state state.safetensors`
     """
-    done = edits.apply(state, saved_state.load_given_space(space), lambda session: retired(session, name))
-    print_record(done.record, as_json=as_json, state=state)
+    apply_and_print(lambda session: retired(session, name), state, space, as_json=as_json)

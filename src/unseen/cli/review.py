@@ -50,7 +50,7 @@ def review(
     rows = reviewed(session)
     found = {"images": len(rows), "corrected": len(latest_corrections(session)), "state": str(state)}
     if calibrate:
-        found |= _calibrated(state, space, recall)
+        found |= _calibrate(state, space, recall)
     if output:
         found |= {"output": str(output), "written": write(rows, output, format)}
     if as_json:
@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, str]:
     return {of_text_cell(row["key"]): of_text_cell(row["name"] or "") for row in rows}
 
 
-def _calibrated(state: Path, space: Path | None, recall: float | None) -> dict[str, float]:
+def _calibrate(state: Path, space: Path | None, recall: float | None) -> dict[str, float]:
     with locked(state):
         session = saved_state.open_session(state, space)
         found = session.calibrate(confirmed_known(session), recall=RECALL if recall is None else recall)

@@ -1,8 +1,7 @@
 """unseen score: verdicts for features that were encoded before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +13,12 @@ from unseen.cli import options, output, terminal
 from unseen.cli.alarms import Alarms
 from unseen.cli.calibrate import RECALL, KnownImages, is_features, read_known
 from unseen.cli.session import SessionOptions
-from unseen.cli.stream_run import StreamRun
+from unseen.cli.stream_run import JudgedBatch, StreamRun
 from unseen.errors import SettingError
-from unseen.features import Features, load_features
+from unseen.features import load_features
 from unseen.report import stream_page
 from unseen.scale import cluster, merge
 from unseen.storage.locks import content_mark
-from unseen.verdicts import Verdicts
 
 BATCH = 2048  # samples between two checkpoints
 
@@ -66,21 +64,21 @@ def score(
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     out = output.choose(as_json=as_json, as_csv=as_csv, **columns)
     batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
-    with _sharded(session, shards, merge_every, ray) as shared:
-        run = ScoreRun(shared, out, state, learn, mark, log=stream_page.StreamLog.beside(report) if report else None)
+    with _shared_session(session, shards, merge_every, ray) as shared:
+        run = StreamRun(shared, out, state, learn, mark, known_images=known, is_rejudged=rejudge)
+        run.log = stream_page.StreamLog.beside(report) if report else None
         run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
-        _judge_all(run, samples, batch, known, rejudge=rejudge)
-    if report and run.log:
-        stream_page.write(report, run.log, run.session, title=f"unseen score: {features}")
-    run.print_summary(as_json=as_json, report=report)
-    raise typer.Exit(run.exit_code)
+        if known:
+            known.print_result(shared, known.calibrate(shared), as_json=False)
 
+        def judge(start: int) -> JudgedBatch:
+            keys = samples.keys[start : start + batch]
+            verdicts = run.judge(samples.z[start : start + batch], keys)
+            return JudgedBatch([(key, None) for key in keys], verdicts, [None] * len(keys))
 
-@dataclass
-class ScoreRun(StreamRun):
-    """A run over features, with a log where there will be a report."""
-
-    log: stream_page.StreamLog | None = None
+        starts = range(0, len(samples), batch)
+        run.judge_all(starts, judge, unit="samples", task=shared.detector.name, total=len(samples))
+    raise run.finish(report, title=f"unseen score: {features}", as_json=as_json)
 
 
 def _check_shards(shards: int, ray: str | None, *, learn: bool) -> None:
@@ -101,38 +99,8 @@ def _read_known(source: str | None, labels: LabelSpace, recall: float | None) ->
     return read_known(source, labels, RECALL if recall is None else recall)
 
 
-def _judge_all(run: ScoreRun, samples: Features, batch: int, known: KnownImages | None, *, rejudge: bool) -> None:
-    judged = []
-    if known:
-        known.print_result(run.session, known.calibrate(run.session), as_json=False)
-    with terminal.progress("samples") as bar, run.until_stopped():
-        task = bar.add_task(run.session.detector.name, total=len(samples), rate="")
-        for start in range(0, len(samples), batch):
-            verdicts = run.judge(samples.z[start : start + batch], samples.keys[start : start + batch])
-            if rejudge:
-                judged.append(verdicts)
-            else:
-                _print(run, verdicts, samples.keys[start : start + batch])
-            if known and run.learn:
-                known.follow(run.session)
-            run.save_when_due()
-            bar.update(task, advance=len(verdicts), rate=f"{run.rate:,.0f} per second")
-        if known and run.learn:
-            known.follow(run.session, last=True)
-
-    for number, verdicts in enumerate(judged):
-        _print(run, run.rejudge(verdicts), samples.keys[batch * number : batch * (number + 1)])
-
-
-def _print(run: ScoreRun, verdicts: Verdicts, keys: Sequence[str]) -> None:
-    if run.log:
-        run.log.add(keys, verdicts, [None] * len(verdicts))
-    for record in verdicts.records(keys):
-        run.output.verdict(record)
-
-
 @contextmanager
-def _sharded(session: Session, shards: int, every: int, ray: str | None) -> Iterator[Session]:
+def _shared_session(session: Session, shards: int, every: int, ray: str | None) -> Iterator[Session]:
     """Yield a session whose stream several observers share, in this process or as actors."""
     detector = session.detector
     if shards == 1:

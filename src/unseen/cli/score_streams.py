@@ -103,7 +103,8 @@ def _print_summary(found: Sequence[tuple[str, keyed.KeyedSummary]], state: Path 
         return
     total = {name: sum(getattr(one, name) for _, one in found) for name in ("samples", "known", "seen")}
     learned = sum(one.taught_known + one.taught_unknown for _, one in found)
+    count = f"{len(found):,} stream{'s' * (len(found) != 1)}"
     terminal.err.print(
-        f"{len(found):,} streams · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
+        f"{count} · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
         f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
     )

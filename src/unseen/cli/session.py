@@ -63,11 +63,11 @@ class SessionOptions:
             ("--detector", detector, saved.detector.name),
             ("--recall and --threshold", rule, saved.rule),
         ):
-            if given not in (None, kept) and not self._goes_on(kept):
+            if given not in (None, kept) and not self._fits_calibrated_rule(kept):
                 raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
         return saved
 
-    def _goes_on(self, kept: object) -> bool:
+    def _fits_calibrated_rule(self, kept: object) -> bool:
         """Return whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
         return isinstance(kept, Calibrated) and (self.calibrate is not None or self.recall == kept.recall)
 

@@ -3,26 +3,39 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+import typer
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen import Session
 from unseen.cli import terminal
 from unseen.cli.alarms import Alarms
-from unseen.cli.output import Output
+from unseen.cli.calibrate import KnownImages
+from unseen.cli.output import Output, Record
+from unseen.report import stream_page
 from unseen.storage.locks import check_unchanged, locked
 from unseen.threshold import Adaptive, ByExamples, Calibrated
 from unseen.verdicts import Verdicts
 
 UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
 SAVING_SHARE = 0.02  # of the time of a run: so long runs do not pay for a state that is written whole
+
+B = TypeVar("B")
+
+
+class JudgedBatch(NamedTuple):
+    """One batch: key of every input with the reason of those skipped, verdicts and thumbnails of the others."""
+
+    inputs: Sequence[tuple[str, str | None]]
+    verdicts: Verdicts | None
+    jpegs: Sequence[bytes | None]
 
 
 @dataclass
@@ -44,6 +57,10 @@ class StreamRun:
     alarms: Alarms | None = None
     started: float = field(default_factory=time.perf_counter)
     next_save: float = 0.0  # moment before which the state is not saved again
+    known_images: KnownImages | None = None  # to calibrate with as the stream grows
+    is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
+    waiting: list[JudgedBatch] = field(default_factory=list)  # to be printed then
+    log: stream_page.StreamLog | None = None  # where there will be a report
 
     def __post_init__(self) -> None:
         """Remember what had been learned before."""
@@ -81,6 +98,48 @@ class StreamRun:
             finally:
                 self.save()
 
+    def judge_all(
+        self, batches: Iterable[B], judge: Callable[[B], JudgedBatch], *, unit: str, task: str, total: int | None
+    ) -> None:
+        """Judge every batch, or as many as come before Ctrl-C; print its verdicts, at the end where it is rejudged."""
+        with terminal.progress(unit) as bar, self.until_stopped():
+            shown = bar.add_task(task, total=total, rate="")
+            for batch in batches:
+                judged = judge(batch)
+                if self.is_rejudged:
+                    self.waiting.append(judged)
+                else:
+                    self._print(judged)
+                self._calibrate_again()
+                self.save_when_due()
+                bar.update(shown, advance=len(judged.inputs), rate=f"{self.rate:,.1f} per second")
+            self._calibrate_again(last=True)
+        for one in self.waiting:
+            self._print(one._replace(verdicts=one.verdicts and self.rejudge(one.verdicts)))
+
+    def _calibrate_again(self, *, last: bool = False) -> None:
+        if self.known_images and self.learn:
+            self.known_images.follow(self.session, last=last)
+
+    def _print(self, batch: JudgedBatch) -> None:
+        """Print the verdicts on a batch, and what was skipped, in order of arrival."""
+        records = self._records(batch)
+        for key, reason in batch.inputs:
+            if reason is None:
+                self.output.verdict(next(records))
+            else:
+                if self.log:
+                    self.log.skipped.append((key, reason))
+                self.output.skipped(key, reason)
+
+    def _records(self, batch: JudgedBatch) -> Iterator[Record]:
+        if batch.verdicts is None:
+            return iter(())
+        keys = [key for key, reason in batch.inputs if reason is None]
+        if self.log:  # else memory would grow with the stream
+            self.log.add(keys, batch.verdicts, batch.jpegs)
+        return batch.verdicts.records(keys)
+
     def judge(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"] | None = None) -> Verdicts:
         """Return the verdicts on the next images, learning from those that are new unless `learn` is False."""
         if not self.learn or (is_new is not None and not is_new.any()):
@@ -100,7 +159,7 @@ class StreamRun:
     def _count_examples(self, z: Float[Tensor, "T d"]) -> int:
         """Return how many images are examples as well."""
         labels = self.session.detector.labels
-        found = [one.repeated(z) for one in (labels.examples, labels.spared) if one is not None and z.ndim == 2]
+        found = [one.contains(z) for one in (labels.examples, labels.spared) if one is not None and z.ndim == 2]
         return int(torch.stack(found).any(0).sum()) if found else 0
 
     def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:
@@ -127,8 +186,15 @@ class StreamRun:
         if self.state and self.learn:
             self.session.save(self.state)
 
+    def finish(self, report: Path | None, *, title: str, as_json: bool) -> typer.Exit:
+        """Write the report, print the summary, and return what ends the command."""
+        if report and self.log:
+            stream_page.write(report, self.log, self.session, title=title)
+        self.print_summary(as_json=as_json, report=report)
+        return typer.Exit(self.exit_code)
+
     def print_summary(self, *, as_json: bool, report: Path | None = None) -> None:
-        """Print in one line, or as one JSON object, how the run went."""
+        """Print in a few lines (counts, threshold, files), or as one JSON object, how the run went."""
         if self.repeated:
             terminal.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
         state, rate = self.state if self.learn else None, self.rate
@@ -148,15 +214,15 @@ class StreamRun:
             files = {name: path and str(path) for name, path in (("state", state), ("report", report))}
             terminal.emit({"summary": counts, "images_per_second": round(rate, 2), **files})
             return
-        parts = [
-            *(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name),
-            threshold_in_words(self.session),
-            f"{rate:,.1f} images per second",
-            f"state saved to {state}" if state else "",
-            f"report in {report}" if report else "",
-            "stopped: what is printed is kept" if self.is_stopped else "",
+        shown = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name]
+        stopped = ["stopped: what is printed is kept"] if self.is_stopped else []
+        lines = [
+            [*shown, f"{rate:,.1f} images per second", *stopped],
+            [threshold_in_words(self.session)] if counts["seen"] else [],
+            [f"{what} {path}" for what, path in (("state saved to", state), ("report in", report)) if path],
         ]
-        terminal.err.print(" · ".join(filter(None, parts)), markup=False)
+        for parts in filter(None, lines):
+            terminal.err.print(" · ".join(parts), markup=False)
 
 
 @contextmanager
@@ -196,6 +262,6 @@ def promise_in_words(session: Session, recall: float) -> str:
     """Return what share of the known images an adaptive threshold keeps, and whether known photos are needed."""
     interval = session.recall_interval
     if interval is None:
-        return f"; no promise with {session.detector.name}: --calibrate"
-    settle = "; to be sure --calibrate" if interval.low < recall - UNSURE else ""
+        return f"; a guess with {session.detector.name}: calibrate it (--calibrate)"
+    settle = "; for a guarantee: --calibrate known/" if interval.low < recall - UNSURE else ""
     return f", likely keeps {100 * interval.low:.0f} to {100 * interval.high:.0f} %{settle}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
+from unseen.detectors.adaneg_memory import Memory, MemoryWriter, SlotWrite, WriteTable
 from unseen.detectors.base import Detector, Reading, above_zero, in_range, setting
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
 from unseen.errors import check_choice
@@ -23,22 +24,6 @@ from unseen.text import TextLogits
 
 GPU_CACHE = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
 PAIRS = 1 << 18  # pairs of a changed class and a sample that are read again at once
-
-
-class Memory(NamedTuple):
-    """The images kept per class.
-
-    A tensor [K + L, slots, d] would be ten times the label space and nearly empty: most negatives never win an image.
-    So images share one pool of `slots * K + L` rows (every known name full, one image per negative on average) and the
-    classes point into it. When the pool is full, a class can only replace its own images. `gram` keeps the cosines
-    between a class's own slots, text first: it gives the length of any mixture of them without touching the images.
-    """
-
-    images: Float[Tensor, "M d"]
-    entropy: Float[Tensor, " M"]  # how unsure the text was of each image
-    rows: Int[Tensor, "C S"]  # the pool row of each class's slots, -1 while empty
-    gram: Float[Tensor, "C S1 S1"]
-    stored: Int[Tensor, ""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +53,7 @@ class AdaNeg(Detector[Memory]):
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
         """Return which negatives are in which group."""
-        count = len(self.labels.negatives)
-        return random_groups(count, min(self.groups, count), self.seed).to(self.labels.ood_anchors.device)
+        return random_groups(self.labels, self.groups, self.seed)
 
     def start(self) -> Memory:
         """Return an empty memory: every prototype is its text."""
@@ -88,7 +72,7 @@ class AdaNeg(Detector[Memory]):
 
     def read(self, state: Memory, z: Float[Tensor, "T d"]) -> Reading:
         cosine = self._cosine(z)
-        adapted = self._adapted(state, cosine, state.images[: int(state.stored)] @ z.T)
+        adapted = self._adapted_cosines(state, cosine, state.images[: int(state.stored)] @ z.T)
         route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
         return self._reading(cosine, self._trust(self._logits(cosine)), adapted, route)
 
@@ -102,21 +86,19 @@ class AdaNeg(Detector[Memory]):
         cosine = self._cosine(z)
         trust, route, label, entropy = self._route(cosine, z)
         near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
-        adapted = self._adapted(state, cosine, near)
+        adapted = self._adapted_cosines(state, cosine, near)
         taught = route.nonzero().squeeze(1).tolist()
-        writer = _MemoryWriter(state, {label[t] for t in taught})
+        writer = MemoryWriter(state, {label[t] for t in taught})
         writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
-        if z.is_cuda:
-            self._rewrite_together(adapted, writes, writer, cosine, near)
-        else:
-            self._rewrite(adapted, writes, writer, cosine, near)
+        rewrite = self._rewrite_together if z.is_cuda else self._rewrite
+        rewrite(adapted, writes, writer, cosine, near)
         return self._reading(cosine, trust, adapted, route), writer.finish(z)
 
     def _rewrite(
         self,
         adapted: Float[Tensor, "C T"],
-        writes: Sequence[_Write],
-        writer: _MemoryWriter,
+        writes: Sequence[SlotWrite],
+        writer: MemoryWriter,
         cosine: Float[Tensor, "C T"],
         near: Float[Tensor, "M T"],
     ) -> None:
@@ -132,15 +114,15 @@ class AdaNeg(Detector[Memory]):
     def _rewrite_together(
         self,
         adapted: Float[Tensor, "C T"],
-        writes: Sequence[_Write],
-        writer: _MemoryWriter,
+        writes: Sequence[SlotWrite],
+        writer: MemoryWriter,
         cosine: Float[Tensor, "C T"],
         near: Float[Tensor, "M T"],
     ) -> None:
         """Do what `_rewrite` does for all writes at once, where the tensors are: for a GPU."""
         if not writes:
             return
-        table = _WriteTable.of(writes, adapted.device)
+        table = WriteTable.of(writes, adapted.device)
         gram = table.gram(writer.memory, cosine, near)
         writer.keep_gram(writes, gram)
         count = table.last - table.first
@@ -174,7 +156,7 @@ class AdaNeg(Detector[Memory]):
     def _trust(self, text: TextLogits) -> Tensor:
         return grouped_log_odds(energy(text.known), text.negative, self.members)
 
-    def _adapted(
+    def _adapted_cosines(
         self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
     ) -> Float[Tensor, "C T"]:
         """Return the cosine of each sample to the prototype of each class; a class without images is its text."""
@@ -217,118 +199,3 @@ class AdaNeg(Detector[Memory]):
     def _log_share(self, cosine: Float[Tensor, "C T"], trust: Float[Tensor, " T"]) -> Float[Tensor, "K T"]:
         """Return the log of each known name's mean probability over the groups."""
         return (cosine[: len(self.labels.names)] / self.tau).log_softmax(dim=0) + logsigmoid(trust)
-
-
-class _Write(NamedTuple):
-    """A slot of a class that a sample fills, and the samples that the class then has: until its next write."""
-
-    name: int
-    slot: int
-    sources: list[int]  # of the class's images: in the pool as the block found it, followed by the block's own samples
-    first: int
-    last: int
-
-
-class _WriteTable(NamedTuple):
-    """Writes as columns."""
-
-    name: Int[Tensor, " W"]
-    sources: Int[Tensor, "W S"]  # -1 where a slot is empty
-    first: Int[Tensor, " W"]
-    last: Int[Tensor, " W"]
-
-    @classmethod
-    def of(cls, writes: Sequence[_Write], device: torch.device) -> _WriteTable:
-        """Return the columns on a device."""
-        most = max(len(write.sources) for write in writes)
-        rows = [[one.name, one.first, one.last, *one.sources, *[-1] * (most - len(one.sources))] for one in writes]
-        columns = torch.tensor(rows, device=device)
-        return cls(columns[:, 0], columns[:, 3:], columns[:, 1], columns[:, 2])
-
-    def gram(
-        self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
-    ) -> Float[Tensor, "W S1 S1"]:
-        """Return the cosines between text and slots of the class of each write, after it; 0 for an empty slot."""
-        size = self.sources.shape[1]
-        before, is_taken = memory.gram[self.name, : size + 1, : size + 1], self.sources >= 0
-        sample = self.sources - (len(near) - near.shape[1])  # that lies in a slot; below 0 where an earlier image does
-        is_new, t = sample >= 0, sample.clamp(min=0)
-        with_sample = near[self.sources.clamp(min=0).unsqueeze(2), t.unsqueeze(1)]
-        found = torch.where(is_new.unsqueeze(2), with_sample.mT, before[:, 1:, 1:])
-        gram = before.clone()
-        gram[:, 1:, 1:] = torch.where(is_new.unsqueeze(1), with_sample, found)
-        gram[:, 0, 1:] = gram[:, 1:, 0] = torch.where(is_new, cosine[self.name.unsqueeze(1), t], before[:, 0, 1:])
-        filled = pad(is_taken, (1, 0), value=True)
-        return gram * (filled.unsqueeze(1) & filled.unsqueeze(2))
-
-
-class _MemoryWriter:
-    """A memory while a block is written into it, as plain lists: tensors are slow element by element."""
-
-    def __init__(self, memory: Memory, names: Iterable[int]) -> None:
-        self.memory, self.stored_before, self.stored = memory, int(memory.stored), int(memory.stored)
-        self.names = sorted(names)
-        table, gram = memory.rows[self.names].tolist(), memory.gram[self.names].cpu().numpy()
-        self.rows = {name: [row for row in rows if row >= 0] for name, rows in zip(self.names, table, strict=True)}
-        self.gram = dict(zip(self.names, gram, strict=True))  # views: what is written into them is in `written_gram`
-        self.written_gram = gram
-        used = [row for rows in self.rows.values() for row in rows]
-        self.entropy = dict(zip(used, memory.entropy[used].tolist(), strict=True))
-        self.block_rows: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
-
-    def keep(self, samples: Iterable[tuple[int, int, float]], stop: int) -> list[_Write]:
-        """Return the writes of samples (time, class, entropy) in order, each up to the next one of its class."""
-        writes = []
-        for t, name, entropy in samples:
-            slot = self._slot(t, name, entropy)
-            if slot is not None:
-                writes.append(_Write(name, slot, self._sources(name), t, stop))
-        following: dict[int, int] = {}
-        for i, write in reversed(list(enumerate(writes))):
-            writes[i] = write._replace(last=following.get(write.name, stop))
-            following[write.name] = write.first
-        return writes
-
-    def _slot(self, t: int, name: int, entropy: float) -> int | None:
-        """Open a slot for sample `t`, or take that of the class's least sure image; None when all are surer."""
-        rows = self.rows[name]
-        if len(rows) < self.memory.rows.shape[1] and self.stored < len(self.memory.images):
-            slot = len(rows)
-            rows.append(self.stored)
-            self.stored += 1
-        elif rows:
-            slot = max(range(len(rows)), key=lambda i: self.entropy[rows[i]])
-            if entropy >= self.entropy[rows[slot]]:
-                return None
-        else:
-            return None
-        self.entropy[rows[slot]], self.block_rows[rows[slot]] = entropy, t
-        return slot
-
-    def _sources(self, name: int) -> list[int]:
-        return [self.stored_before + self.block_rows[row] if row in self.block_rows else row for row in self.rows[name]]
-
-    def write_gram(self, name: int, slot: int, cosine: Any) -> Any:
-        """Write the cosines between a newly filled slot and the text and slots of its class; return them all."""
-        gram = self.gram[name][: len(cosine), : len(cosine)]
-        gram[slot + 1] = cosine
-        gram[:, slot + 1] = cosine
-        return gram
-
-    def keep_gram(self, writes: Sequence[_Write], gram: Float[Tensor, "W S1 S1"]) -> None:
-        """Keep the cosines after the last write of each class, given those after each write."""
-        final = {write.name: row for row, write in enumerate(writes)}
-        place = [i for i, name in enumerate(self.names) if name in final]
-        rows = gram[[final[self.names[i]] for i in place]].cpu().numpy()
-        self.written_gram[place, : rows.shape[1], : rows.shape[1]] = rows
-
-    def finish(self, z: Float[Tensor, "T d"]) -> Memory:
-        """Return the memory with the images, entropies and slots of this block written into it."""
-        if not self.block_rows:
-            return self.memory
-        images, entropy, table, gram, stored = (part.clone() for part in self.memory)
-        images[list(self.block_rows)] = z[list(self.block_rows.values())]
-        entropy[list(self.block_rows)] = entropy.new_tensor([self.entropy[row] for row in self.block_rows])
-        padded = [rows + [-1] * (table.shape[1] - len(rows)) for rows in self.rows.values()]
-        table[self.names], gram[self.names] = table.new_tensor(padded), torch.from_numpy(self.written_gram).to(gram)
-        return Memory(images, entropy, table, gram, torch.full_like(stored, self.stored))

@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
     baseline: Float[Tensor, " T"]  # the score of an image related to no name: 0 where scores are log-odds
-    clarity: Float[Tensor, " T"]  # how clearly one known name stands out, 0 for a typical known image; -inf: not told
+    clarity: Float[Tensor, " T"]  # how clearly one known name stands out, 0 for a typical known image; -inf: undefined
 
     @property
     def margin(self) -> Float[Tensor, " T"]:
@@ -170,7 +170,7 @@ class Detector(ABC, Generic[S]):
     def _merged(self, start: S, taught: Sequence[Any], rule: MergeRule) -> S:
         return start
 
-    def unshared(self, state: S) -> int:
+    def samples_until_shared(self, state: S) -> int:
         """Return how many samples one observer must still learn before others can share the stream."""
         return 0
 

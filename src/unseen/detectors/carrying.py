@@ -24,7 +24,7 @@ class OldPlaces(NamedTuple):
         return cls(*(torch.tensor(side, dtype=torch.int64, device=device) for side in sides))
 
 
-def gathered(known: Tensor, negative: Tensor, places: Int[Tensor, " n"], *, fresh: Tensor) -> Tensor:
+def rows_by_old_place(known: Tensor, negative: Tensor, places: Int[Tensor, " n"], *, fresh: Tensor) -> Tensor:
     """Return the rows of words by their old places; a new word gets its row of `fresh`."""
     rows = torch.cat([known, negative, known.new_zeros(1, *known.shape[1:])])[places]
     is_new = (places < 0).view(-1, *(1,) * (known.ndim - 1))

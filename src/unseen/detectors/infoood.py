@@ -58,8 +58,7 @@ class InfoOOD(Frozen):
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
         """Return which negatives are in which group; a remainder that fills no group is dropped."""
-        count = len(self.labels.negatives)
-        return random_groups(count, min(self.groups, count), self.seed).to(self.labels.ood_anchors.device)
+        return random_groups(self.labels, self.groups, self.seed)
 
     def _information(self, image: Float[Tensor, "n 1 d"], view: Float[Tensor, "n V d"]) -> Float[Tensor, "n V K"]:
         """Return log s1 + log s2 of every view and known name."""

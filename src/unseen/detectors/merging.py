@@ -37,7 +37,7 @@ def merged_bank(
     return normalize(moved, dim=-1).to(start.dtype)
 
 
-def added(start: Tensor, ends: Sequence[Tensor]) -> Tensor:
+def sum_of_parts(start: Tensor, ends: Sequence[Tensor]) -> Tensor:
     """Return a sum over the stream: what stood at the start and what every part added to it. Exact for counts."""
     total = start.clone()
     for end in ends:

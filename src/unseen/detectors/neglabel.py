@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from unseen.detectors.base import Reading, above_zero, in_range
 from unseen.detectors.frozen import FrozenSoftmax
+from unseen.labels import LabelSpace
 from unseen.odds import energy, logits
 
 PUBLISHED_GROUPS = 100
@@ -39,16 +40,20 @@ class NegLabel(FrozenSoftmax):
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
         """Return which negatives are in which group; a remainder that fills no group is dropped, as published."""
-        count = len(self.labels.negatives)
-        return random_groups(count, min(self.groups, count), self.seed).to(self.labels.ood_anchors.device)
+        return random_groups(self.labels, self.groups, self.seed)
 
 
-def random_groups(count: int, groups: int, seed: int) -> Int[Tensor, "G n"]:
-    """Return `groups` equal groups of a seeded permutation of `count` items; one group keeps the order."""
+def random_groups(labels: LabelSpace, groups: int, seed: int) -> Int[Tensor, "G n"]:
+    """Return equal groups of a seeded permutation of the negatives, one each where there are fewer than `groups`.
+
+    One group keeps the order.
+    """
+    count, device = len(labels.negatives), labels.ood_anchors.device
+    groups = min(groups, count)
     if groups == 1:
-        return torch.arange(count).unsqueeze(0)
+        return torch.arange(count, device=device).unsqueeze(0)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order[: count - count % groups].view(groups, -1)
+    return order[: count - count % groups].view(groups, -1).to(device)
 
 
 def grouped_log_odds(

@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from unseen.detectors.base import Detector, Reading, setting
-from unseen.detectors.carrying import OldPlaces, gathered
-from unseen.detectors.merging import MergeRule, added, merged_bank
+from unseen.detectors.carrying import OldPlaces, rows_by_old_place
+from unseen.detectors.merging import MergeRule, merged_bank, sum_of_parts
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps, exact_near_bound, routes
 from unseen.odds import energy, logit, logits, top
@@ -103,7 +103,7 @@ class Online(PrototypeLearner[Banks]):
             route = pad(taught, (0, 1))[order]
             step, seen = decaying_steps(route, torch.stack(counts), rho=self.rho, dtype=z.dtype)
             targets = shared_targets(rows, z, taught, order)
-            run = partial(scan_many, _stacked(banks), targets, samples, step, kappa=self.kappa, tau=self.tau)
+            run = partial(scan_many, _stack_banks(banks), targets, samples, step, kappa=self.kappa, tau=self.tau)
             sides.append((run, route, seen))
         (id_run, known, id_seen), (ood_run, unknown, ood_seen) = sides
         id_scan, ood_scan = run_both(id_run, ood_run, z.device)
@@ -136,8 +136,8 @@ class Online(PrototypeLearner[Banks]):
     def _carried(self, state: Banks, before: Detector[Banks], z: Float[Tensor, "n d"]) -> Banks:
         known, negative = OldPlaces.of(self.labels, before.labels)
         return state._replace(
-            id_bank=gathered(state.id_bank, state.ood_bank, known, fresh=self.labels.id_anchors),
-            ood_bank=gathered(state.id_bank, state.ood_bank, negative, fresh=self.labels.ood_anchors),
+            id_bank=rows_by_old_place(state.id_bank, state.ood_bank, known, fresh=self.labels.id_anchors),
+            ood_bank=rows_by_old_place(state.id_bank, state.ood_bank, negative, fresh=self.labels.ood_anchors),
         )
 
     def _merged(self, start: Banks, ends: Sequence[Banks], rule: MergeRule) -> Banks:
@@ -145,11 +145,11 @@ class Online(PrototypeLearner[Banks]):
         return Banks(
             merged_bank(start.id_bank, [end.id_bank for end in ends], id_taught, rule=rule),
             merged_bank(start.ood_bank, [end.ood_bank for end in ends], ood_taught, rule=rule),
-            added(start.id_seen, [end.id_seen for end in ends]),
-            added(start.ood_seen, [end.ood_seen for end in ends]),
+            sum_of_parts(start.id_seen, [end.id_seen for end in ends]),
+            sum_of_parts(start.ood_seen, [end.ood_seen for end in ends]),
         )
 
 
-def _stacked(banks: list[Tensor]) -> Tensor:
+def _stack_banks(banks: list[Tensor]) -> Tensor:
     """Return banks side by side, or the one they all are."""
     return banks[0] if all(bank is banks[0] for bank in banks) else torch.stack(banks)

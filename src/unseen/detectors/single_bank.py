@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Reading
-from unseen.detectors.merging import MergeRule, added, merged_bank
+from unseen.detectors.merging import MergeRule, merged_bank, sum_of_parts
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps
 from unseen.odds import logits, top
@@ -63,4 +63,4 @@ class SingleBank(PrototypeLearner[Bank]):
     def _merged(self, start: Bank, ends: Sequence[Bank], rule: MergeRule) -> Bank:
         taught = [end.seen - start.seen for end in ends]
         bank = merged_bank(start.bank, [end.bank for end in ends], taught, rule=rule)
-        return Bank(bank, added(start.seen, [end.seen for end in ends]))
+        return Bank(bank, sum_of_parts(start.seen, [end.seen for end in ends]))

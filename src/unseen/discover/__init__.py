@@ -1,4 +1,4 @@
-"""From unknown to known: say why, group what was rejected, name it, and go on learning; docs/discover.md tells it."""
+"""From unknown to known: explain verdicts, group unknown images, promote groups to names (docs/discover.md)."""
 
 from unseen.discover.explanation import Explanation, explain
 from unseen.discover.groups import Group, Grouping, group, group_features

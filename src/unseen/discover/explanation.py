@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors import Detector
+from unseen.errors import FeatureError
+from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.reservoir import KeptImages
 from unseen.session import Session
 from unseen.text import text_logits
@@ -74,9 +77,12 @@ class Explanation:
         best, *_ = self.names
         parts = [f"{'known' if self.verdict.known else 'unknown'}: {self._words(best)}"]
         if self.similar:
-            alike = sum(image.known == self.verdict.known for image in self.similar)
-            kind = "known" if self.verdict.known else "unknown"
-            parts.append(f"{alike} of the {len(self.similar)} most similar earlier images were {kind}")
+            known = sum(image.known for image in self.similar)
+            unknown = len(self.similar) - known
+            count, kind = (known, "known") if known > unknown else (unknown, "unknown")
+            though = "" if (kind == "known") == self.verdict.known else "though "
+            were = f"{count} of the {len(self.similar)} most similar earlier images were {kind}"
+            parts.append(though + (f"the most similar earlier image was {kind}" if len(self.similar) == 1 else were))
         return "; ".join(parts)
 
     def _words(self, best: WordShare) -> str:
@@ -98,20 +104,23 @@ class Explanation:
             f"{self.key}  {self.sentence()}",
             f"  margin      {verdict.margin:+.2f}, {away:.2f} {where} the threshold of {verdict.threshold:.2f}; "
             f"the text alone gives {self.text_margin:+.2f}, the stream added {self.learned_margin:+.2f}",
-            f"  your names  {_listed(self.names)}",
-            f"  against it  {_listed(self.negatives) or 'no negatives in this label space'}",
+            f"  your names  {_word_list(self.names)}",
+            f"  against it  {_word_list(self.negatives) or 'no negatives in this label space'}",
             f"  looks like  {', '.join(map(_image, self.similar)) or 'no earlier image is kept'}",
         ]
 
 
-def explain(session: Session, z: Float[Tensor, " d"], *, key: str = "", count: int = COUNT) -> Explanation:
+def explain(session: Session, z: Float[Tensor, " d"] | Any, *, key: str = "", count: int = COUNT) -> Explanation:
     """Return why an image gets its verdict from a session as it is now; nothing is learned.
+
+    `z` is the features of one image, or, where the session has an encoder, an image as `Session.observe` takes it.
 
     >>> from unseen import demo
     >>> explain(Session(demo.load().space), demo.load().trial.z[0], key="a.jpg").verdict.name
     'bird'
     """
-    row = z.unsqueeze(0)
+    row, keys = _one_row(session, z)
+    key = key or next(iter(keys), "")
     detector, snapshot = session.detector, session.snapshot
     (verdict,) = session.score(row)
     frozen = detector.score(_start(detector), row)
@@ -125,8 +134,18 @@ def explain(session: Session, z: Float[Tensor, " d"], *, key: str = "", count: i
         top_shares(detector.labels.negatives, negative, count),
         float(known.sum()),
         float(frozen.margin),
-        similar_images(session.reservoir.images, z.cpu(), detector.labels.names, count, but=key),
+        similar_images(session.reservoir.images, row[0].cpu(), detector.labels.names, count, but=key),
     )
+
+
+def _one_row(session: Session, value: Any) -> KeyedFeatures:
+    """Return one image as a batch of one, with its key if it has one."""
+    if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
+        return KeyedFeatures(torch.as_tensor(value).unsqueeze(0))
+    found = as_features(value, session.encoder)
+    if len(found.z) != 1:
+        raise FeatureError(f"expected one image to explain, got {len(found.z)}; call explain for each")
+    return found
 
 
 _STARTS: WeakKeyDictionary[Detector[Any], Any] = WeakKeyDictionary()
@@ -182,7 +201,7 @@ def percent(share: float) -> str:
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
-def _listed(words: Sequence[WordShare]) -> str:
+def _word_list(words: Sequence[WordShare]) -> str:
     return ", ".join(f"{one.word} {percent(one.share)}" for one in words)
 
 

@@ -90,7 +90,7 @@ def group(
         column[rows[members]] = number
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
     shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
-    about = Context(mean, len(labels.names), words, int(session.snapshot.tally.seen))
+    about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
     found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
     moved = session.at(session.snapshot, reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
@@ -105,7 +105,7 @@ def group_features(
     *,
     smallest: int = SMALLEST,
 ) -> Grouping:
-    """Return all images of a set of features in groups, whatever a detector would say of them."""
+    """Return all images of a set of features in groups, known and unknown ones."""
     session = Session(labels)
     nothing = torch.zeros(len(z))
     nearest = (z.to(labels.id_anchors) @ labels.id_anchors.T).argmax(1).cpu()
@@ -174,8 +174,8 @@ class Centrality(NamedTuple):
     tightness: float
 
 
-class Context(NamedTuple):
-    """What a group is described with."""
+class GroupDescriber(NamedTuple):
+    """The stream and the words that groups are described with."""
 
     mean: Float[Tensor, " d"]  # of all kept images
     known: int  # how many of the words are known names
@@ -221,12 +221,15 @@ class Context(NamedTuple):
 
 
 def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
-    """Return whether the latest images hold many more of a group than the rate before lets expect: four deviations."""
+    """Return whether the latest images hold many more of a group than their share of the stream: four deviations.
+
+    Of a group that comes at a constant rate, each image is among the latest with probability RECENT / seen. Soon after
+    the first RECENT images nearly all are, so that no group is growing yet.
+    """
     late: Bool[Tensor, " n"] = place >= seen - RECENT
-    before = seen - RECENT
-    came = int(late.sum())
-    expected = float((~late).sum()) / before * RECENT if before > 0 else 0.0
-    return came >= FAST and came > expected + 4 * max(expected, 1.0) ** 0.5 and before > 0
+    share = min(1.0, RECENT / seen) if seen else 1.0
+    came, expected = int(late.sum()), len(place) * share
+    return came >= FAST and came > expected + 4 * (expected * (1 - share)) ** 0.5
 
 
 def with_numbers(reservoir: Reservoir, numbers: Mapping[int, int], next_group: int) -> Reservoir:

@@ -49,7 +49,7 @@ class SplitEncoder(Encoder, Protocol):
 
 @runtime_checkable
 class PatchEncoder(Encoder, Protocol):
-    """An encoder that can also say what is where in an image (GL-MCM)."""
+    """An encoder that also returns one vector per patch of an image (GL-MCM)."""
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """Return one vector per image patch."""

@@ -68,7 +68,7 @@ def load_encoder(
 
 
 def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:
-    """Return the encoder of a loaded model; the backend is told by the methods that the model has."""
+    """Return the encoder of a loaded model; the methods that the model has show its backend."""
     method = next((method for method in OWN_MODELS if hasattr(model, method)), None)
     if method is None or not 1 <= len(parts) <= 2:
         raise EncoderError(
@@ -112,7 +112,7 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether it can be loaded without a network."""
+        """Return whether it can be loaded without a network."""
         return offline.is_fetched() if self.name == "offline" else _in_hub_cache(self.source)
 
     def fetch(self, progress: Progress = no_progress) -> None:

@@ -64,7 +64,7 @@ class HubEncoder(TorchEncoder):
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        return partial(_processed, self.processor)
+        return partial(_pixels, self.processor)
 
     @torch.inference_mode()
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
@@ -79,10 +79,10 @@ class HubEncoder(TorchEncoder):
         return normalize(self.model.visual_projection(vision.post_layernorm(values)).float(), dim=-1)
 
     def _image_tower(self, pixels: Tensor) -> Tensor:
-        return _pooled(self.model.get_image_features(pixel_values=pixels))
+        return _pooled_output(self.model.get_image_features(pixel_values=pixels))
 
     def _text_tower(self, tokens: Any) -> Tensor:
-        return _pooled(self.model.get_text_features(**tokens))
+        return _pooled_output(self.model.get_text_features(**tokens))
 
     def _tokens(self, prompts: list[str]) -> Any:
         limit = min(self.tokenizer.model_max_length, self.model.config.text_config.max_position_embeddings)
@@ -105,7 +105,7 @@ class HubEncoder(TorchEncoder):
         return json.dumps(parts, sort_keys=True, default=str)
 
 
-def _processed(processor: Any, batch: Sequence[Image]) -> Tensor:
+def _pixels(processor: Any, batch: Sequence[Image]) -> Tensor:
     pixels: Tensor = processor(images=[crop_narrow(image.pixels) for image in batch], return_tensors="pt")[
         "pixel_values"
     ]
@@ -178,7 +178,7 @@ def _hub_reachable() -> bool:
     return True
 
 
-def _pooled(output: Any) -> Tensor:
+def _pooled_output(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.pooler_output  # transformers 5 returns an object
 
 

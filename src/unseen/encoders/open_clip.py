@@ -49,7 +49,7 @@ class OpenClipEncoder(TorchEncoder):
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        return partial(_stacked, self.preprocess)
+        return partial(_pixels, self.preprocess)
 
     def _image_tower(self, pixels: Tensor) -> Tensor:
         return self.model.encode_image(pixels)
@@ -71,7 +71,7 @@ class OpenClipEncoder(TorchEncoder):
         return f"{self.name} {self.preprocess}"
 
 
-def _stacked(preprocess: Any, batch: Sequence[Image]) -> Tensor:
+def _pixels(preprocess: Any, batch: Sequence[Image]) -> Tensor:
     return torch.stack([preprocess(crop_narrow(image.pixels)) for image in batch])
 
 

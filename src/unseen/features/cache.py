@@ -32,7 +32,7 @@ class FeatureCache:
         self.done = {(row["key"], row["identity"]) for _, rows in read_shards(self.folder) for row in rows}
 
     def has(self, entry: Entry) -> bool:
-        """Tell whether this very file, unchanged, is in the cache."""
+        """Return whether this very file, unchanged, is in the cache."""
         return (entry.path, entry.identity) in self.done
 
     def add(self, images: Sequence[Image], z: Float[Tensor, "n d"]) -> None:

@@ -175,7 +175,7 @@ def _checked_labels(path: Path, labels: Tensor, rows: int) -> Int[Tensor, " n"]:
 def _columns(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str], rows: int
 ) -> dict[str, Sequence[object] | Tensor]:
-    """Return what a file says of each sample: whole numbers as a tensor, words as a JSON list in its metadata."""
+    """Return the columns of a file: whole numbers, which are a tensor, and words, a JSON list in its metadata."""
     found: dict[str, Sequence[object] | Tensor] = {
         name: tensor for name, tensor in tensors.items() if tensor.shape == (rows,) and not tensor.is_floating_point()
     }

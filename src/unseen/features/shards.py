@@ -121,7 +121,10 @@ def read_manifest(path: Location) -> dict[str, str]:
     try:
         manifest: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"expected {MANIFEST} in {path.parent}, got none to be read; run unseen encode") from error
+        raise DataError(
+            f"expected a folder of features, got {path.parent} without a {MANIFEST} that can be read; "
+            f"encode photos first: unseen encode {path.parent} -o features/"
+        ) from error
     if manifest.get("kind") != KIND:
         raise DataError(f"expected a folder of unseen features, got {manifest.get('kind')!r} at {path.parent}")
     return manifest

@@ -25,7 +25,8 @@ TAU = 0.01  # CLIP's temperature: logits are 100 times cosines
 class FewShot(Frozen):
     """A method that is fitted to the examples of its label space before the first sample, and never learns again.
 
-    Subclasses write `logits`; the score is MCM's at T = 1 on logits / 100, as the published rows of prompt learners.
+    Subclasses write `rows`, the vectors of names, or `logits`; the score is MCM's at T = 1 on logits / 100, as the
+    published rows of prompt learners.
     """
 
     seed: int = 0
@@ -50,9 +51,14 @@ class FewShot(Frozen):
         """Return the features of the examples in the type of the anchors."""
         return self.examples.z.to(self.labels.id_anchors)
 
+    @property
+    def rows(self) -> Float[Tensor, "K d"]:
+        """Return the vectors of the known names after fitting."""
+        raise NotImplementedError
+
     def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
         """Return the logits of the known names."""
-        raise NotImplementedError
+        return z @ self.rows.T / TAU
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
         """Score a block by how far the best name stands out."""

@@ -62,6 +62,3 @@ class OptimalPrototypes(FewShot):
         found = optimal_prototypes(self.images, targets, kappa=self.kappa).bank
         has_some = (self.examples.counts(len(found)) > 0).unsqueeze(1)
         return torch.where(has_some, found, self.labels.id_anchors)
-
-    def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        return z @ self.rows.T / TAU

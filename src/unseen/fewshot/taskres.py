@@ -38,6 +38,3 @@ class TaskRes(FewShot):
         schedule = Schedule("adam", 2e-3, epochs, 256, warm_up=1e-5)
         (residual,) = train([torch.zeros_like(text)], loss, len(z), schedule, seed=self.seed)
         return normalize(text + self.alpha * residual, dim=1)
-
-    def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        return z @ self.rows.T / TAU

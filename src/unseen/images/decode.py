@@ -49,10 +49,10 @@ def decode_file(path: Location) -> Picture:
 def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> Picture:
     """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
-    A picture whose header claims more than `most` pixels (MAX_PIXELS unless told) or is of another format is refused
+    A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
     before it is unpacked.
     """
-    with _opened(data, most, formats) as picture:
+    with _open_header(data, most, formats) as picture:
         picture.load()
         _upright(picture)
         return _in_bands(picture)
@@ -71,12 +71,12 @@ def in_rgb(picture: Picture) -> Picture:
 
 def claimed_pixels(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> int:
     """Return how many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
-    with _opened(data, most, formats) as picture:
+    with _open_header(data, most, formats) as picture:
         return picture.width * picture.height
 
 
 @contextmanager
-def _opened(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
+def _open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
     """Yield a picture of which only the header is read; any failure, then or later, is an ImageError."""
     pillow = import_extra("PIL.Image", "encode")
     if not data:
@@ -118,7 +118,7 @@ def _check_size(width: int, height: int, most: int) -> None:
 
 
 def _check_parts(picture: Picture, data: bytes) -> None:
-    """Refuse a picture whose parts take more than its size tells: tiles larger than any picture, scans without end."""
+    """Refuse a picture whose parts exceed what its size implies: tiles larger than any picture, scans without end."""
     if picture.format == "TIFF":
         width, length = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))  # type: ignore[attr-defined]
         if width * length > max(TILE_PIXELS, picture.width * picture.height):

@@ -40,7 +40,7 @@ def as_images(batch: Any) -> tuple[Image, ...]:
     return tuple(one if isinstance(one, Image) else _image(i, one) for i, one in enumerate(split(batch)))
 
 
-def held_entry(number: int, value: Any) -> Entry:
+def in_memory_entry(number: int, value: Any) -> Entry:
     """Return a picture that the caller holds as an entry of a stream; `number` is its place."""
     return Entry(key_of(value) or f"#{number}", "", partial(as_picture, value))
 
@@ -62,7 +62,7 @@ def split(batch: Any) -> Iterator[Any]:
 
 
 def is_loader_batch(batch: Any) -> bool:
-    """Tell whether this is what a DataLoader over pairs yields: pixels [n, ...], then one label for each."""
+    """Return whether this is what a DataLoader over pairs yields: pixels [n, ...], then one label for each."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         return False
     pixels, labels = batch
@@ -71,7 +71,7 @@ def is_loader_batch(batch: Any) -> bool:
 
 
 def is_picture(value: Any) -> bool:
-    """Tell whether a value can only be one picture, not a batch."""
+    """Return whether a value can only be one picture, not a batch."""
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim == 3
     if isinstance(value, str | Path | bytes | bytearray | memoryview | Mapping | Image):
@@ -93,7 +93,10 @@ def as_picture(value: Any) -> Picture:
     if isinstance(value, Image):
         return value.pixels
     if isinstance(value, str | Path):
-        return decode_file(location(value))
+        where = location(value)
+        if isinstance(where, Path) and where.is_dir():
+            raise ImageError("a folder, not an image; read_images(folder) yields its images in batches")
+        return decode_file(where)
     if isinstance(value, bytes | bytearray | memoryview):
         return decode(bytes(value))
     if _is_open_file(value):

@@ -68,7 +68,7 @@ def find_images(source: Source, *, root: str | Path | None = None, stride: int =
         raise SettingError(f"expected a stride of at least 1, got {stride}; 1 takes every frame")
     sources = [source] if isinstance(source, str | Path) else source
     if not isinstance(sources, list | tuple) or not all(isinstance(one, str | Path) for one in sources):
-        return _held_entries(sources, root, stride)
+        return _in_memory_entries(sources, root, stride)
     found = [_expand(one) for one in sources]
     paths = [path for one in found for path in one.paths]
     if any(path.suffix.lower() in VIDEO_SUFFIXES for path in paths):
@@ -84,15 +84,15 @@ def find_images(source: Source, *, root: str | Path | None = None, stride: int =
     return entries
 
 
-def _held_entries(sources: Iterable[Any], root: str | Path | None, stride: int) -> Iterator[Entry]:
+def _in_memory_entries(sources: Iterable[Any], root: str | Path | None, stride: int) -> Iterator[Entry]:
     """Yield pictures that the caller holds, and those of paths among them, as they come."""
-    from unseen.images.inputs import held_entry, split  # late: it imports torch, and most sources are paths
+    from unseen.images.inputs import in_memory_entry, split  # late: it imports torch, and most sources are paths
 
     for number, one in enumerate(split(sources)):
         if isinstance(one, str | Path):
             yield from (entry for path in _expand(one).paths for entry in _entries(path, root, stride))
         else:
-            yield held_entry(number, one)
+            yield in_memory_entry(number, one)
 
 
 def _decode_ahead(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:
@@ -173,7 +173,7 @@ def _walk(folder: Location) -> FoundPaths:
 
 
 def _is_picture(path: Location) -> bool:
-    """Tell whether a file is to be read; of a remote one only the name is. A closed folder is, to say why it is not."""
+    """Return whether a file is to be read, a remote one by its name; a closed folder is, so that it is reported."""
     if isinstance(path, Path):
         return is_image_file(path) or path.is_dir()
     return path.suffix.lower() in IMAGE_SUFFIXES

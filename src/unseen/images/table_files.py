@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from unseen.errors import DataError, import_extra
+from unseen.errors import DataError, first_line, import_extra
 from unseen.images.entry import file_identity
 from unseen.storage.remote import Location
 
@@ -82,10 +82,10 @@ def open_table(path: Location) -> Iterator[TableFile]:
             with path.open("rb") as source:
                 yield _Parquet(source)
         else:
-            with _mapped(path, arrow) as source:
+            with _open_or_map(path, arrow) as source:
                 yield _Arrow(source)
     except (arrow.ArrowException, ValueError) as error:
-        raise DataError(f"expected {kind} at {path}, got {_first_line(error)}; download it again") from error
+        raise DataError(f"expected {kind} at {path}, got {first_line(error)}; download it again") from error
 
 
 def table_identity(path: Location) -> str:
@@ -96,9 +96,5 @@ def table_identity(path: Location) -> str:
     return f"{table.version}:{table.count_rows()}"
 
 
-def _mapped(path: Location, arrow: Any) -> Any:
+def _open_or_map(path: Location, arrow: Any) -> Any:
     return arrow.memory_map(str(path)) if isinstance(path, Path) else path.open("rb")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

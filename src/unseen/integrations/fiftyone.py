@@ -7,7 +7,7 @@ from typing import Any
 from unseen.discover import Grouping, Vocabulary, group
 from unseen.errors import import_extra
 from unseen.images import Image, read_entries
-from unseen.images.inputs import held_entry
+from unseen.images.inputs import in_memory_entry
 from unseen.session import Session
 
 BATCH = 32
@@ -27,7 +27,7 @@ def apply(samples: Iterable[Any], session: Session, *, field: str = "unseen", le
     make = import_extra("fiftyone", "fiftyone").Classification
     rest = iter(samples)
     while some := list(islice(rest, BATCH)):
-        (batch,) = read_entries([held_entry(i, path) for i, path in enumerate(from_fiftyone(some))], size=BATCH)
+        (batch,) = read_entries([in_memory_entry(i, path) for i, path in enumerate(from_fiftyone(some))], size=BATCH)
         verdicts = iter((session.observe if learn else session.score)(batch) if batch else ())
         for sample, row in zip(some, batch.rows, strict=True):
             if isinstance(row, Image):

@@ -59,14 +59,14 @@ class Corpus:
         total = sum(map(len, self.lists.values()))
         if count <= 0 or count >= total:
             return self
-        lists = {name: _spaced(words, max(1, round(len(words) * count / total))) for name, words in self.lists.items()}
+        lists = {name: _thin(words, max(1, round(len(words) * count / total))) for name, words in self.lists.items()}
         return Corpus(f"{sum(map(len, lists.values())):,} words of {self.name}", lists)
 
     def __len__(self) -> int:
         return len({canonical_spelling(word) for words in self.lists.values() for word in words})
 
 
-def _spaced(words: tuple[str, ...], count: int) -> tuple[str, ...]:
+def _thin(words: tuple[str, ...], count: int) -> tuple[str, ...]:
     return tuple(words[i * len(words) // count] for i in range(count))
 
 

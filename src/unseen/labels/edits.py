@@ -18,6 +18,7 @@ from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace
 
 TAU = 0.01
+SHOWN = 5  # words that a message lists
 CLAIMED = 0.1  # a negative that takes this share of the images of a new name describes the same thing
 
 
@@ -70,7 +71,7 @@ def check_new_name(names: Sequence[str], name: str) -> str:
 def with_name(
     space: LabelSpace, name: str, anchor: Float[Tensor, " d"], images: Float[Tensor, "n d"] | None = None
 ) -> LabelSpace:
-    """Return the label space with one more known name; negatives that say the same step aside.
+    """Return the label space with one more known name; negatives that mean the same are removed.
 
     Those are negatives spelled like it, with nearly its vector, or that describe its `images` as the frozen text sees
     them.
@@ -91,7 +92,7 @@ def with_name(
 def _conflicts(
     space: LabelSpace, name: str, row: Float[Tensor, "1 d"], images: Float[Tensor, "n d"] | None
 ) -> Bool[Tensor, " L"]:
-    """Return which negatives say the same as a new name."""
+    """Return which negatives mean the same as a new name."""
     spelling = canonical_spelling(name).removesuffix("s")
     same = [canonical_spelling(word).removesuffix("s") == spelling for word in space.negatives]
     found = torch.tensor(same, dtype=torch.bool, device=row.device) | ((space.ood_anchors @ row.T).flatten() > NEAR)
@@ -159,6 +160,6 @@ def _without(words: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in words if word not in gone)
 
 
-def _quoted(words: Sequence[str], shown: int = 5) -> str:
-    more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
-    return ", ".join(map(repr, words[:shown])) + more
+def _quoted(words: Sequence[str]) -> str:
+    more = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
+    return ", ".join(map(repr, words[:SHOWN])) + more

@@ -25,7 +25,7 @@ TINY = 1e-12  # floor of a variance: every image is the same
 BLOCK = 1024  # examples compared with all at a time
 TEACHING = 3  # examples of a name that teach before any is spared for the threshold
 SPARED_ONE_OF = 8  # examples of a name that has many
-MOST_SPARED = 200  # in all: they are scored again and again, and more say little more
+MOST_SPARED = 200  # in all: they are scored at every calibration, and more hardly narrow the interval of the recall
 
 
 class Division(NamedTuple):
@@ -160,7 +160,7 @@ class Examples:
                 return Division(self[~left_out], self[left_out])
         return Division(self, self[torch.zeros_like(self.label, dtype=torch.bool)])
 
-    def repeated(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
+    def contains(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
         """Return which images of a stream are examples as well."""
         return (z.float().to(self.z) @ self.z.T).amax(1) >= SAME_IMAGE
 

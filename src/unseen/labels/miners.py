@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ QUANTILE = 0.95
 DUPLICATE = 0.95  # CSP: a candidate this close to a known name is another word for it
 NEIGHBOURS = 100  # DNM
 TILE = 1024
+EXCLUDED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
 FLOOR = 1e-6  # two spellings can share a vector, and log(0) would outrank everything
 
 Rank = Callable[[Sequence[Candidates], Float[Tensor, "K d"]], Float[Tensor, " n"]]
@@ -95,9 +97,9 @@ class Miner:
 
     rule: str
     rank: Rank
-    excluded: tuple[str, ...]
-    noun_share: float
-    adjective_share: float
+    excluded: tuple[str, ...] = EXCLUDED
+    noun_share: float = 0.15
+    adjective_share: float = 0.15
     count: int | None = None
     prompt: WordedPrompt = NICE
     adjective_prompt: WordedPrompt = NICE_ADJECTIVE
@@ -106,62 +108,37 @@ class Miner:
     is_separable: bool = True  # whether the rank of a word depends on no other word of the corpus
 
 
-EXCLUDED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
 CSP_EXCLUDED = (*EXCLUDED, "noun.person", "noun.quantity", "noun.group", "adj.pert")
 NEGLABEL_RULE = "lowest .95 quantile of cosines to the names"
 ADJECTIVES = ("adj.all", "adj.pert", "adj.ppl")
+NEGLABEL_PROMPTS: Any = {"prompt": NEGLABEL, "adjective_prompt": NEGLABEL_ADJECTIVE}
+NOUNS: Any = {"excluded": ADJECTIVES, "noun_share": 1.0, "adjective_share": 0.0, "count": 5_000, "prompt": PHOTO}
 MINERS: dict[str, Miner] = {
-    "wordnet": Miner(NEGLABEL_RULE, by_cosine(quantile), EXCLUDED, 0.15, 0.15, corpus=wordnet),
-    "neglabel": Miner(
-        NEGLABEL_RULE,
-        by_cosine(quantile),
-        EXCLUDED,
-        0.15,
-        0.15,
-        count=10_499,
-        prompt=NEGLABEL,
-        adjective_prompt=NEGLABEL_ADJECTIVE,
-    ),
-    "online": Miner(NEGLABEL_RULE, by_cosine(quantile), EXCLUDED, 0.15, 0.15, count=10_000),
-    "adaneg": Miner("lowest sorted cosine at int(.95 K)", by_cosine(sorted_cosine), EXCLUDED, 0.15, 0.15, count=10_000),
+    "wordnet": Miner(NEGLABEL_RULE, by_cosine(quantile), corpus=wordnet),
+    "neglabel": Miner(NEGLABEL_RULE, by_cosine(quantile), count=10_499, **NEGLABEL_PROMPTS),
+    "online": Miner(NEGLABEL_RULE, by_cosine(quantile), count=10_000),
+    "adaneg": Miner("lowest sorted cosine at int(.95 K)", by_cosine(sorted_cosine), count=10_000),
     "csp": Miner(
         "lowest .95 quantile of cosines to the names, cosine above .95 to any name last",
         by_cosine(quantile_duplicates_last),
         CSP_EXCLUDED,
-        0.15,
-        0.15,
         prompt=CSP,
         adjective_prompt=CSP_ADJECTIVES,
     ),
     "dnm": Miner(
         "lowest mean log distance to the 100 nearest words",
         by_density,
-        EXCLUDED,
-        0.23,
-        0.13,
-        prompt=NEGLABEL,
-        adjective_prompt=NEGLABEL_ADJECTIVE,
+        noun_share=0.23,
+        adjective_share=0.13,
         is_separable=False,
+        **NEGLABEL_PROMPTS,
     ),
-    "tanl": Miner("the whole corpus", by_cosine(quantile), EXCLUDED, 1.0, 1.0),
+    "tanl": Miner("the whole corpus", by_cosine(quantile), noun_share=1.0, adjective_share=1.0),
     "clipscope-near": Miner(
-        "highest 50th cosine to the names",
-        by_cosine(lambda cosines: -fiftieth_cosine(cosines)),
-        ADJECTIVES,
-        1.0,
-        0.0,
-        count=5_000,
-        prompt=PHOTO,
+        "highest 50th cosine to the names", by_cosine(lambda cosines: -fiftieth_cosine(cosines)), **NOUNS
     ),
     "clipscope-far": Miner(
-        "lowest 50th cosine to the names",
-        by_cosine(fiftieth_cosine),
-        ADJECTIVES,
-        1.0,
-        0.0,
-        count=5_000,
-        prompt=PHOTO,
-        noun_prompt=PHOTO_OF,
+        "lowest 50th cosine to the names", by_cosine(fiftieth_cosine), noun_prompt=PHOTO_OF, **NOUNS
     ),
 }
 DEFAULT_MINER = "wordnet"  # every word of WordNet; the others read the corpus of their papers, 70,000 words

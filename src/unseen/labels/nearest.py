@@ -47,17 +47,17 @@ def similar_names(space: LabelSpace, above: float = NEAR) -> list[tuple[str, str
     return sorted(found, key=lambda pair: -pair[2])
 
 
-def names_like(space: LabelSpace, name: str, vector: Float[Tensor, " d"], above: float = NEAR) -> tuple[str, ...]:
-    """Return the known names that say nearly the same as another: by vector, or as singular and plural of one word."""
+def names_like(space: LabelSpace, name: str, vector: Float[Tensor, " d"]) -> tuple[str, ...]:
+    """Return the known names that mean nearly the same as another: by vector, or as singular and plural of one word."""
     cosines = (space.id_anchors @ normalize(vector.to(space.id_anchors), dim=0)).tolist()
     found = zip(space.names, cosines, strict=True)
-    return tuple(one for one, cosine in found if cosine > above or _stem(one) == _stem(name))
+    return tuple(one for one, cosine in found if cosine > NEAR or _stem(one) == _stem(name))
 
 
-def near_duplicates(space: LabelSpace, above: float = NEAR) -> list[Pair]:
-    """Return names and negatives that say nearly the same: by vector, or as singular and plural of one word."""
+def near_duplicates(space: LabelSpace) -> list[Pair]:
+    """Return names and negatives that mean nearly the same: by vector, or as singular and plural of one word."""
     close = [pair for pairs in nearest_negatives(space).values() for pair in pairs]
-    return sorted((p for p in close if p.cosine > above or _stem(p.name) == _stem(p.negative)), key=lambda p: -p.cosine)
+    return sorted((p for p in close if p.cosine > NEAR or _stem(p.name) == _stem(p.negative)), key=lambda p: -p.cosine)
 
 
 def _stem(word: str) -> str:

@@ -44,16 +44,16 @@ SPARED = 19  # examples that a threshold at a recall of 95 % needs (`threshold.c
 FEWEST = 8  # examples in all: whether names are right no less often cannot be told by fewer
 
 
-class Rows(NamedTuple):
+class TextRows(NamedTuple):
     """Rows of text that may move."""
 
     known: Float[Tensor, "K d"]
     negative: Float[Tensor, "M d"]
 
     @property
-    def unit(self) -> Rows:
+    def unit(self) -> TextRows:
         """Return the rows at unit length."""
-        return Rows(normalize(self.known, dim=1), normalize(self.negative, dim=1))
+        return TextRows(normalize(self.known, dim=1), normalize(self.negative, dim=1))
 
 
 class Residuals(NamedTuple):
@@ -64,7 +64,7 @@ class Residuals(NamedTuple):
     shared: Float[Tensor, "d d"]
 
     @classmethod
-    def zero(cls, rows: Rows) -> Residuals:
+    def zero(cls, rows: TextRows) -> Residuals:
         """Return residuals that move nothing, to be fitted."""
         shared = rows.known.new_zeros(rows.known.shape[1], rows.known.shape[1])
         return cls(*(torch.zeros_like(part, requires_grad=True) for part in (*rows, shared)))
@@ -74,9 +74,9 @@ class Residuals(NamedTuple):
         """Return the squared length of all parameters."""
         return torch.stack([part.square().sum() for part in self]).sum()
 
-    def add_to(self, rows: Rows, text: Rows) -> Rows:
+    def add_to(self, rows: TextRows, text: TextRows) -> TextRows:
         """Return the rows with their residuals; `text` is what the shared map reads."""
-        return Rows(
+        return TextRows(
             *(
                 row + math.sqrt(1 - SHARED) * own + math.sqrt(SHARED) * (words @ self.shared)
                 for row, own, words in zip(rows, self[:2], text, strict=True)
@@ -84,7 +84,7 @@ class Residuals(NamedTuple):
         )
 
 
-class Choice(NamedTuple):
+class PenaltyChoice(NamedTuple):
     """Which penalty and shift the folds chose, and the mean loss of examples left out, before and after."""
 
     penalty: float
@@ -101,8 +101,8 @@ def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED)
     names nor with each other are not used at all.
 
     At least `spare` examples, of names that have four or more, teach nothing: sessions set their threshold by them
-    (`Examples.for_threshold`). None is spared with 0, where names have too few, or where most names have none: they
-    would promise for all what they show of some.
+    (`Examples.for_threshold`). None is spared with 0, where names have too few, or where most names have none: a
+    threshold by examples of some names would not hold for the others.
     """
     examples.check(space)
     if not len(distinct := examples.without_copies()):
@@ -116,8 +116,8 @@ def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED)
     if is_contradicted(space.id_anchors.float(), examples.to(device=device)):
         return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(examples))})
     places = nearest_negatives(space, examples.to(device=device))
-    rows = Rows(space.id_anchors.float(), space.ood_anchors[places].float())
-    moved, choice = move(rows, examples.to(device=device))
+    rows = TextRows(space.id_anchors.float(), space.ood_anchors[places].float())
+    moved, choice = move_rows(rows, examples.to(device=device))
     negatives = space.ood_anchors.clone()
     negatives[places] = moved.negative.to(negatives)
     manifest = space.manifest | {
@@ -166,18 +166,18 @@ def named_by_others(examples: Examples, names: int) -> Bool[Tensor, " n"]:
     return distance.scatter(1, label.unsqueeze(1), left_out).argmin(1) == label
 
 
-def move(rows: Rows, examples: Examples) -> tuple[Rows, Choice]:
+def move_rows(rows: TextRows, examples: Examples) -> tuple[TextRows, PenaltyChoice]:
     """Return the rows moved with the penalty and the shift that the folds choose."""
-    choice = choose(rows, examples)
+    choice = choose_penalty(rows, examples)
     if math.isinf(choice.penalty):
         return rows, choice
     return shift_names(fit_rows(rows, examples, choice.penalty), examples, choice.shift), choice
 
 
-def choose(rows: Rows, examples: Examples) -> Choice:
+def choose_penalty(rows: TextRows, examples: Examples) -> PenaltyChoice:
     """Return penalty and shift with the lowest loss of examples left out, infinity and 0 unless it is surely lower."""
     frozen = float(losses(rows, examples).mean())
-    best = Choice(math.inf, 0.0, frozen, frozen)
+    best = PenaltyChoice(math.inf, 0.0, frozen, frozen)
     names = len(rows.known)
     divisions = examples.folds(FOLDS, names=names)
     weight = fold_weights(divisions, coverage=float((examples.counts(names) > 0).double().mean()))
@@ -191,11 +191,11 @@ def choose(rows: Rows, examples: Examples) -> Choice:
             after = left_out_outcome(fits, divisions, shift)
             loss = float(weight @ after.loss)
             if loss < best.moved and surely_better(before, after, weight):
-                best = Choice(penalty, shift, best.frozen, loss)
+                best = PenaltyChoice(penalty, shift, best.frozen, loss)
     return best
 
 
-class Outcome(NamedTuple):
+class LeftOutOutcome(NamedTuple):
     """How examples that were left out fare."""
 
     loss: Float[Tensor, " n"]
@@ -203,17 +203,17 @@ class Outcome(NamedTuple):
     seen: Bool[Tensor, " n"]  # whether the name had examples among those kept
 
 
-def left_out_outcome(fits: Sequence[Rows], divisions: Sequence[Division], shift: float) -> Outcome:
+def left_out_outcome(fits: Sequence[TextRows], divisions: Sequence[Division], shift: float) -> LeftOutOutcome:
     """Return how the examples that each division leaves out fare under rows fitted to those it keeps."""
     parts = []
     for rows, (kept, left_out) in zip(fits, divisions, strict=True):
         moved = shift_names(rows, kept, shift)
         right = (left_out.z @ moved.known.T).argmax(1) == left_out.label
-        parts.append(Outcome(losses(moved, left_out), right.float(), torch.isin(left_out.label, kept.label)))
-    return Outcome(*map(torch.cat, zip(*parts, strict=True)))
+        parts.append(LeftOutOutcome(losses(moved, left_out), right.float(), torch.isin(left_out.label, kept.label)))
+    return LeftOutOutcome(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def surely_better(before: Outcome, after: Outcome, weight: Float[Tensor, " n"]) -> bool:
+def surely_better(before: LeftOutOutcome, after: LeftOutOutcome, weight: Float[Tensor, " n"]) -> bool:
     """Return whether the loss surely falls, and neither names with nor names without examples are right less often."""
     gain, won = before.loss - after.loss, after.right - before.right
     mean = weight @ gain
@@ -241,7 +241,7 @@ def fold_weights(divisions: Sequence[Division], *, coverage: float) -> Float[Ten
     return (shares / shares.sum()).float()
 
 
-def fit_rows(rows: Rows, examples: Examples, penalty: float) -> Rows:
+def fit_rows(rows: TextRows, examples: Examples, penalty: float) -> TextRows:
     """Return the rows with the residuals that minimise the penalised loss of all examples, at unit length."""
     residuals, text = Residuals.zero(rows), centre_rows(rows)
     optimiser = torch.optim.LBFGS([*residuals], max_iter=STEPS, line_search_fn="strong_wolfe")
@@ -253,25 +253,25 @@ def fit_rows(rows: Rows, examples: Examples, penalty: float) -> Rows:
         return loss
 
     optimiser.step(penalised_loss)
-    return Rows(*(side.detach() for side in residuals.add_to(rows, text))).unit
+    return TextRows(*(side.detach() for side in residuals.add_to(rows, text))).unit
 
 
-def centre_rows(rows: Rows) -> Rows:
+def centre_rows(rows: TextRows) -> TextRows:
     """Return the rows less their mean, in units of their mean length."""
     every = torch.cat([*rows])
     mean = every.mean(0)
     length = (every - mean).square().sum(1).mean().sqrt().clamp(min=1e-6)
-    return Rows(*((side - mean) / length for side in rows))
+    return TextRows(*((side - mean) / length for side in rows))
 
 
-def shift_names(rows: Rows, examples: Examples, shift: float) -> Rows:
+def shift_names(rows: TextRows, examples: Examples, shift: float) -> TextRows:
     """Return the rows with names that have no examples moved by `shift` towards the mean example."""
     has_none = (examples.counts(len(rows.known)) == 0).unsqueeze(1)
     towards = normalize(examples.z.mean(0), dim=0)
-    return Rows(normalize(rows.known + shift * has_none * towards, dim=1), rows.negative)
+    return TextRows(normalize(rows.known + shift * has_none * towards, dim=1), rows.negative)
 
 
-def losses(rows: Rows, examples: Examples) -> Float[Tensor, " n"]:
+def losses(rows: TextRows, examples: Examples) -> Float[Tensor, " n"]:
     """Return the loss of each example."""
     known, negative = (examples.z @ side.T / TAU for side in rows)
     loss = cross_entropy(torch.cat([known, negative], dim=1), examples.label, reduction="none")

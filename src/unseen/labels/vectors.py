@@ -55,7 +55,7 @@ class WordChunk:
 
     def missing(self, rows: Iterable[int]) -> list[int]:
         """Return those of the rows that no earlier run has encoded."""
-        known = set(self._stored()[0].tolist())
+        known = set(self._stored_vectors()[0].tolist())
         return [row for row in rows if row not in known]
 
     def encode(self, encoder: TextEncoder, rows: Sequence[int] | None = None) -> Float16[Tensor, "n d"]:
@@ -72,17 +72,17 @@ class WordChunk:
     def add(self, rows: Sequence[int], encoder: TextEncoder) -> None:
         """Encode those of the rows that are missing, and keep them beside the others."""
         if missing := self.missing(rows):
-            known, vectors = self._stored()
+            known, vectors = self._stored_vectors()
             fresh = self.encode(encoder, missing)
             self.write(torch.cat([vectors, fresh]) if len(known) else fresh, [*known.tolist(), *missing])
 
     def read(self, rows: Sequence[int] | None = None) -> Float16[Tensor, "n d"]:
         """Return the vectors that were kept, of all words or of some rows."""
-        known, vectors = self._stored()
+        known, vectors = self._stored_vectors()
         places = torch.full((len(self.words),), -1).index_copy_(0, known, torch.arange(len(known)))
         return vectors[places if rows is None else places[torch.tensor(rows, dtype=torch.long)]]
 
-    def _stored(self) -> tuple[Int[Tensor, " m"], Float16[Tensor, "m d"]]:
+    def _stored_vectors(self) -> tuple[Int[Tensor, " m"], Float16[Tensor, "m d"]]:
         """Return which rows are kept, and their vectors."""
         try:
             tensors, _ = load_tensors(self.path, kind="text-vectors")
@@ -103,7 +103,7 @@ def chunk_corpus(
     identity = text_fingerprint(encoder)
     folder = (cache or cache_dir()) / "texts" / identity[:32]
     chunks = []
-    for is_adjective, words in _cut(corpus):
+    for is_adjective, words in _chunks_of_lists(corpus):
         prompt = prompts.adjectives if is_adjective else prompts.nouns
         header = json.dumps([encoder.name, identity, prompt.description, list(words)], ensure_ascii=False)
         path = folder / f"{hashlib.sha256(header.encode()).hexdigest()[:32]}.safetensors"
@@ -144,7 +144,7 @@ def encode_corpus(
     return candidates(chunks, rows, WordChunk.read)
 
 
-def _cut(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
+def _chunks_of_lists(corpus: Corpus) -> Iterator[tuple[bool, Sequence[str]]]:
     # chunks never span lists, so leaving out a list leaves the cached vectors of the others in use
     for name, words in corpus.lists.items():
         for start in range(0, len(words), CHUNK):

@@ -55,7 +55,7 @@ class CLIPNTowers:
         return float(self.weights["logit_scale"].exp()) if "logit_scale" in self.weights else 100.0
 
     def texts(self, ids: Int[Tensor, "n S"], *, no: bool = False) -> Float[Tensor, "n d"]:
-        """Return unit vectors of tokenised texts, by the first tower or by the one that says no."""
+        """Return unit vectors of tokenised texts, by the first tower or by the "no" tower."""
         suffix, length = "_no" if no else "", ids.shape[1]
         x = (
             self.weights[f"token_embedding{suffix}.weight"][ids]

@@ -61,7 +61,7 @@ class PromptLearner(ABC):
 
     def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
         """Return the contexts before the first step."""
-        return {"shared": tower.drawn(self.context, generator=generator)}
+        return {"shared": tower.random_contexts(self.context, generator=generator)}
 
     def rows(
         self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
@@ -110,7 +110,7 @@ class _WithNegatives(PromptLearner):
     per_name: ClassVar[int]
 
     def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
-        negative = tower.drawn(self.per_name, names, self.context, generator=generator)
+        negative = tower.random_contexts(self.per_name, names, self.context, generator=generator)
         return super().start(tower, names, generator) | {"negative": negative}
 
     def rows(
@@ -186,7 +186,7 @@ class IDLike(PromptLearner):
     diversity: ClassVar[float] = 0.2
 
     def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
-        own = tower.drawn(self.outliers, self.context, generator=generator)
+        own = tower.random_contexts(self.outliers, self.context, generator=generator)
         return super().start(tower, names, generator) | {"outlier": own}
 
     def rows(

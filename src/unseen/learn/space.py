@@ -58,7 +58,7 @@ def learn(
     """
     method, tower = options.learner(), PromptTower(encoder)
     images = chosen_crops(images, space.id_anchors) if method.needs == "crops" else images
-    kept, held_out = divide(images, _kept(images.label.tolist(), options.held_out))
+    kept, held_out = divide(images, _teaches(images.label.tolist(), options.held_out))
     words = space.negatives[:LAPT_NEGATIVES] if method.moves_negatives else ()
     known = tower.tokens(space.names, method.context)
     negative = tower.tokens(words, method.context) if words else None
@@ -97,7 +97,7 @@ def learned_space(space: LabelSpace, training: Training, rows: LearnedRows) -> L
     )
 
 
-def _kept(label: Sequence[int], share: float) -> list[bool]:
+def _teaches(label: Sequence[int], share: float) -> list[bool]:
     """Return which examples teach: of each name the last `share`, rounded down, is held out."""
     counts = {name: label.count(name) for name in set(label)}
     seen: dict[int, int] = {}

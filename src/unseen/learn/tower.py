@@ -81,12 +81,7 @@ class PromptTower:
             raise EncoderError(f"expected a tokenizer that keeps {context!r} apart from names, got one that joins them")
         return PromptTokens(ids, mask, len(own))
 
-    def literal(self, words: str) -> Float[Tensor, "M D"]:
-        """Return the token embeddings of literal words."""
-        own = self.encoder.tokenizer(words, add_special_tokens=False)["input_ids"]
-        return self.embedding.weight[torch.tensor(own, device=self.embedding.weight.device)].float()
-
-    def drawn(self, *shape: int, generator: torch.Generator) -> Float[Tensor, "*G M D"]:
+    def random_contexts(self, *shape: int, generator: torch.Generator) -> Float[Tensor, "*G M D"]:
         """Return random contexts."""
         found = DEVIATION * torch.randn(*shape, self.width, generator=generator)
         return found.to(self.embedding.weight.device)

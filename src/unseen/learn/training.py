@@ -99,7 +99,8 @@ class Training:
     def step(self, rows: Tensor) -> Tensor:
         """Take one step on some of the examples and return the loss before it."""
         self.optimiser.zero_grad()
-        loss = self.method.loss(self._rows(self.contexts), at(self.images, rows), self.epoch / self.method.epochs)
+        images, done = select_examples(self.images, rows), self.epoch / self.method.epochs
+        loss = self.method.loss(self._rows(self.contexts), images, done)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimiser)
         self.scaler.update()
@@ -177,7 +178,7 @@ class Training:
                 self.optimiser.state[one]["momentum_buffer"] = tensors[f"momentum.{name}"].to(one.device)
 
 
-def at(batch: LabelledBatch, rows: Tensor) -> LabelledBatch:
+def select_examples(batch: LabelledBatch, rows: Tensor) -> LabelledBatch:
     """Return some of the examples, where the features are."""
     chosen: Any = (None if part is None else part[rows.to(part.device)].to(batch.z.device) for part in batch)
     return LabelledBatch(*chosen)

@@ -51,7 +51,7 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
             if count:
                 top = y(start + count)
                 parts.append(_rect(kind, left, top, right - left, y(start) - top))
-    parts += _beyond(margin, low, high)
+    parts += _marks_at_edges(margin, low, high)
     at = x(threshold)
     side = "end" if at > WIDTH * 0.8 else "start"
     parts.append(f'<path class="threshold" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
@@ -64,7 +64,7 @@ def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Flo
     count = len(margin)
     low, high = value_range(margin, float(threshold.min()), float(threshold.max()))
     x, y = _across(0, max(count, 2)), Axis(low, high, HEIGHT - BOTTOM, TOP)
-    parts, drawn = [*_horizontal(y), *_bottom(x)], _sampled(count, POINTS)
+    parts, drawn = [*_horizontal(y), *_bottom(x)], _sample_indices(count, POINTS)
     for i in drawn:
         kind, at = "known" if known[i] else "unknown", float(margin[i])
         kind += "" if low <= at <= high else " clipped"
@@ -79,7 +79,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [one for pair in zip(points, [*corners, points[-1]], strict=True) for one in pair]
 
 
-def _beyond(margin: Float[Tensor, " n"], low: float, high: float) -> list[str]:
+def _marks_at_edges(margin: Float[Tensor, " n"], low: float, high: float) -> list[str]:
     """Return marks at the edges behind which there are more images: they count in the outermost bars."""
     below, above = int((margin < low).sum()), int((margin > high).sum())
     left = [_text(f"◂ {below:,} beyond", LEFT + 2, TOP, "start", "tick clipped")] if below else []
@@ -106,7 +106,7 @@ def value_range(values: Float[Tensor, " n"], *also: float) -> tuple[float, float
     return low - room, high + room
 
 
-def _sampled(count: int, most: int) -> list[int]:
+def _sample_indices(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in torch.linspace(0, count - 1, min(count, most)).tolist()})
 
 

@@ -11,6 +11,7 @@ from unseen.bench import KINDS, ResultFolder, Row
 from unseen.bench.runs import ANY_ORDER
 from unseen.report import plots, tables
 from unseen.report.tables import MethodLine, Table
+from unseen.report.verdict_tables import verdict_tables
 from unseen.storage.files import replacing
 from unseen.suites import Suite
 
@@ -68,7 +69,7 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
 def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[str, str, str]]:
     plain = [row for row in rows if not row["varied"]]
     found = tables.tables(rows, suite)
-    judged = tables.verdict_tables(rows)
+    judged = verdict_tables(rows)
     yield "verdicts", "Verdicts", "".join(_of_kind(one.kind, one.title, grid(one.heads, one.lines)) for one in judged)
     yield "tables", "Ranking", "".join(table_html(table, suite.unclean) for table in found)
     yield "bars", "Each set", "".join(_of_kind(table.kind, table.title, plots.bars(table)) for table in found)

@@ -1,29 +1,18 @@
-"""The paper's tables and figures, ours and printed, as one HTML page, Markdown and LaTeX with a section each."""
+"""The paper's tables and figures, ours and printed: a section for each."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from pathlib import Path
 
-from unseen.bench import Row, code_version, markdown_table, mean_and_deviation
+from unseen.bench import Row, mean_and_deviation
 from unseen.bench.paper import STAND_IN_NOTE, AvailableSuites, Exhibit, printed_results
-from unseen.report import page, plots, tables
-from unseen.report.tables import MetricCell, Table, tex
-from unseen.storage.files import replacing
+from unseen.report import plots, tables
+from unseen.report.tables import MetricCell, Table
 from unseen.suites import Suite
 
-INTRODUCTION = (
-    "Every table and figure of the paper with what could be run on the data at hand. Ours come first, then what is "
-    "printed, then why they differ. AUROC and FPR95 in percent."
-)
-
-
 METRICS = ("AUROC", "FPR95")
-CODE = re.compile("`([^`]+)`")
 
 
 @dataclass(frozen=True)
@@ -64,11 +53,9 @@ class ExhibitSection:
         return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
 
 
-def section(
-    found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]], *, figures: bool = True
-) -> ExhibitSection:
+def section(found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> ExhibitSection:
     """Return the section of an exhibit from the rows of its suites."""
-    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _ours(found, suite, rows, figures)]
+    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _our_parts(found, suite, rows)]
     if exhibit.name in PRINTED:
         parts.append(PRINTED[exhibit.name])
     elif not exhibit.sweeps:
@@ -86,7 +73,7 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
             yield _printed_grid(name, rest)
 
 
-def _ours(found: AvailableSuites, suite: Suite, rows: Sequence[Row], figures: bool) -> Iterator[Table | Grid | Figure]:
+def _our_parts(found: AvailableSuites, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
     name = found.exhibit.name
     if name == "Table 12":
         yield cost_grid(suite, rows)
@@ -95,14 +82,13 @@ def _ours(found: AvailableSuites, suite: Suite, rows: Sequence[Row], figures: bo
     elif name == "Figure 1":
         for setting in dict.fromkeys(one for row in rows for one in row["varied"]):
             yield setting_grid(suite, rows, setting)
-            if figures:
-                mine = [row for row in rows if row["varied"] == [setting]]
-                yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
+            mine = [row for row in rows if row["varied"] == [setting]]
+            yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
     else:
         yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
     learning = [row for row in rows if row["over_time"] and not row["varied"]]
     mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
-    if name == "Table 11" and figures and mixed:
+    if name == "Table 11" and mixed:
         title = f"{suite.name}: AUROC of the margin over the stream, shuffled"
         yield Figure(title, f"{suite.name}-shuffled", plots.over_stream(mixed, "margin_auroc"))
 
@@ -203,116 +189,3 @@ def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]
 
 def _printed_cell(figures: Sequence[float] | None) -> list[str]:
     return tables.texts(None if figures is None else MetricCell(*figures), "{} ({})", digits=2)
-
-
-def write(folder: Path, sections: Sequence[ExhibitSection]) -> list[Path]:
-    """Write paper.html, paper.md, paper.tex and the figures as files of their own; return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {"paper.html": html(sections), "paper.md": markdown(sections), "paper.tex": latex(sections)}
-    for figure in (part for one in sections for part in one.parts if isinstance(part, Figure)):
-        texts[f"figure-{figure.name}.svg"] = _standalone(figure.svg)
-    for name, text in texts.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text)
-    return [folder / name for name in texts]
-
-
-def _standalone(svg: str) -> str:
-    return svg.replace("currentColor", "#1d2126").replace("<svg ", '<svg style="background: #fff" ', 1)
-
-
-def markdown(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report for a Markdown file; figures are files beside it."""
-    lines = ["# The paper, table by table", "", INTRODUCTION, f"unseen {code_version()}.", ""]
-    lines += [*markdown_table(("exhibit", "state"), [(one.title, one.found.state) for one in sections]), ""]
-    for one in sections:
-        lines += [f"## {one.title}", "", f"State: {one.found.state}.", ""]
-        for part in one.parts:
-            lines += [f"### {part.title}", "", *_markdown_part(part), ""]
-        lines += [*(f"- {note}" for note in one.notes), ""]
-    return "\n".join(lines)
-
-
-def _markdown_part(part: Table | Grid | Figure) -> list[str]:
-    if isinstance(part, Figure):
-        return [f"![{part.title}](figure-{part.name}.svg)"]
-    return list(markdown_table(part.heads, part.lines)) if isinstance(part, Grid) else [tables.markdown(part).rstrip()]
-
-
-def html(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report as one self-contained page."""
-    links = "".join(f'<a href="#{_anchor(one)}">{escape(one.found.exhibit.name)}</a>' for one in sections)
-    body = "".join(_html_section(one) for one in sections)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>The paper, table by table · unseen bench</title><style>{page.STYLE.read_text()}</style></head><body>"
-        f"<h1>The paper, table by table</h1><p>{INTRODUCTION}</p>"
-        f'<p class="soft">unseen {escape(code_version())}. {page.PROTOCOL}</p><nav>{links}</nav>{body}</body></html>\n'
-    )
-
-
-def _html_section(one: ExhibitSection) -> str:
-    parts = "".join(_html_part(part) for part in one.parts)
-    notes = "".join("<li>" + CODE.sub(r"<code>\1</code>", escape(note)) + "</li>" for note in one.notes)
-    return (
-        f'<h2 id="{_anchor(one)}">{escape(one.title)}</h2><p>State: {escape(one.found.state)}.</p>{parts}'
-        f"<h3>Why they differ, and what is missing</h3><ul>{notes}</ul>"
-    )
-
-
-def _html_part(part: Table | Grid | Figure) -> str:
-    if isinstance(part, Table):
-        return page.table_html(part, ())
-    if isinstance(part, Figure):
-        return f"<figure><h3>{escape(part.title)}</h3>{part.svg}</figure>"
-    return f"<section><h3>{escape(part.title)}</h3>{page.grid(part.heads, part.lines, sets=part.sets)}</section>"
-
-
-def _anchor(one: ExhibitSection) -> str:
-    return one.found.exhibit.name.lower().replace(" ", "-")
-
-
-LATEX_HEAD = r"""\documentclass{article}
-\usepackage[T1]{fontenc}
-\usepackage{booktabs,graphicx}
-\usepackage[margin=2cm]{geometry}
-\newsavebox{\grid}
-\newcommand{\shrunk}[1]{\sbox{\grid}{#1}%
-  \ifdim\wd\grid>\linewidth\resizebox{\linewidth}{!}{\usebox{\grid}}\else\usebox{\grid}\fi}
-\begin{document}
-\sloppy"""
-
-
-def latex(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report as a LaTeX document; a figure is shown where its SVG was converted to PDF."""
-    lines = [LATEX_HEAD]
-    for one in sections:
-        lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
-        for part in one.parts:
-            lines += [rf"\paragraph{{{tex(part.title)}}}~\\", _latex_part(part), ""]
-        lines += [r"\begin{itemize}", *(rf"\item {_breakable(tex(note))}" for note in one.notes), r"\end{itemize}", ""]
-    return "\n".join([*lines, r"\end{document}", ""])
-
-
-def _breakable(text: str) -> str:
-    """Return LaTeX in which a path may go on in the next line."""
-    return text.replace("/", r"/\allowbreak{}").replace(r"\_", r"\_\allowbreak{}")
-
-
-def _latex_part(part: Table | Grid | Figure) -> str:
-    if isinstance(part, Table):
-        return "\n".join([r"\shrunk{%", tables.latex(part).rstrip() + "}"])
-    if isinstance(part, Figure):
-        shown = rf"\includegraphics[width=\textwidth]{{figure-{part.name}.pdf}}"
-        return rf"\IfFileExists{{figure-{part.name}.pdf}}{{{shown}}}{{figure-{tex(part.name)}.svg}}"
-    heads, rows = _latex_heads(part), [" & ".join(map(tex, line)) + r" \\" for line in part.lines]
-    grid = [rf"\begin{{tabular}}{{l{'r' * (len(part.heads) - 1)}}}", r"\toprule", *heads, r"\midrule", *rows]
-    return "\n".join([r"\shrunk{%", *grid, r"\bottomrule", r"\end{tabular}}"])
-
-
-def _latex_heads(grid: Grid) -> list[str]:
-    """Return one line of heads, or two where sets have two columns each."""
-    if not grid.sets:
-        return [" & ".join(map(tex, grid.heads)) + r" \\"]
-    over = ["", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in grid.sets)]
-    return [" & ".join(line) + r" \\" for line in (over, [tex(grid.heads[0]), *METRICS * len(grid.sets)])]

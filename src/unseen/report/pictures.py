@@ -112,7 +112,8 @@ def figure(one: Thumbnail) -> str:
     name = escape(verdict.nearest) if verdict.known else f"near {escape(verdict.nearest)}"
     kind = "known" if verdict.known else "unknown"
     margin = f"{verdict.margin:z.2f} {'≥' if verdict.known else '&lt;'} {verdict.threshold:z.2f}"
-    lines = (f"{kind}, {100 * verdict.probability:.0f} %", margin, escape(Path(one.key).name))
+    only = "only " if verdict.probability < 0.495 else ""  # as on the command line
+    lines = (f"{kind}, {only}{100 * verdict.probability:.0f} %", margin, escape(Path(one.key).name))
     caption = f"<b>{name}</b>" + "".join(f"<span>{line}</span>" for line in lines)
     caption += f"<details><summary>why</summary>{escape(verdict.why)}</details>"
     return f'<figure class="{kind}" title="{escape(one.key)}">{picture}<figcaption>{caption}</figcaption></figure>'

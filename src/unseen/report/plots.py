@@ -100,7 +100,7 @@ def over_stream(rows: Sequence[Row], metric: str) -> str:
     with _panels(len(groups), height=2.6) as (figure, axes, svg):
         for axis, (name, methods) in zip(axes.flat, groups.items(), strict=False):
             for index, (method, group) in enumerate(methods.items()):
-                samples, values, spread = _averaged(group, metric)
+                samples, values, spread = _mean_over_seeds(group, metric)
                 axis.plot(samples, values, color=_colour(index), linestyle=_style(index), label=method)
                 axis.fill_between(samples, values - spread, values + spread, color=_colour(index), alpha=0.15, lw=0)
             axis.set(title=name, xlabel="samples", ylabel=f"{metric.replace('_', ' ')}, %")
@@ -148,14 +148,14 @@ def _histogram(axis: Any, known: Array, unknown: Array) -> None:
         axis.hist(values, bins, density=True, color=colour, alpha=0.55, label=label)
 
 
-def _curve(known: Array, unknown: Array, points: int = 400) -> tuple[Array, Array]:
+def _curve(known: Array, unknown: Array) -> tuple[Array, Array]:
     """Return shares of OOD and ID accepted at thresholds that are quantiles of both sides, so that corners stay."""
-    thresholds = np.quantile(np.concatenate([known, unknown]), np.linspace(1, 0, points))
+    thresholds = np.quantile(np.concatenate([known, unknown]), np.linspace(1, 0, 400))
     shares = [1 - np.searchsorted(np.sort(side), thresholds) / len(side) for side in (unknown, known)]
     return np.concatenate([[0], shares[0], [1]]), np.concatenate([[0], shares[1], [1]])
 
 
-def _averaged(rows: Sequence[Row], metric: str) -> tuple[Array, Array, Array]:
+def _mean_over_seeds(rows: Sequence[Row], metric: str) -> tuple[Array, Array, Array]:
     samples = np.array([point["samples"] for point in rows[0]["over_time"]])
     values = np.array(
         [[100 * (math.nan if point[metric] is None else point[metric]) for point in row["over_time"]] for row in rows]

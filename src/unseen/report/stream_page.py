@@ -79,7 +79,7 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
         *map(_section, sections),
         _galleries(log) if log.parts else "",
         _section(label_section(session.detector.labels, log)),
-        _skipped(log.skipped),
+        _skipped_section(log.skipped),
     ]
     return document(title, "".join(parts))
 
@@ -127,7 +127,7 @@ def _stream(log: StreamLog, session: Session) -> str:
         "known": f"{known:,}",
         "unknown": f"{len(verdicts) - known:,}",
         "skipped": f"{len(log.skipped):,}",
-        "ever learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
+        "learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
         f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
     }
     if interval := session.recall_interval:
@@ -167,7 +167,7 @@ def _section(section: TableSection) -> str:
     return f"<h2>{escape(section.title)}</h2><p>{escape(section.note)}</p>{section.chart}{body}"
 
 
-def _skipped(skipped: Sequence[tuple[str, str]]) -> str:
+def _skipped_section(skipped: Sequence[tuple[str, str]]) -> str:
     if not skipped:
         return ""
     more = f" The first {SKIPPED} of {len(skipped):,}." if len(skipped) > SKIPPED else ""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen.bench import KINDS, Row, markdown_table, mean_and_deviation
-from unseen.bench.methods import SPACE
 from unseen.bench.results import COLUMNS
 from unseen.bench.runs import ANY_ORDER
 from unseen.suites import Suite
@@ -115,71 +114,6 @@ def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Su
     return table
 
 
-VERDICT_COLUMNS = {
-    "kept": "kept",
-    "rejected": "rejected",
-    "balanced": "balanced",
-    "best_threshold": "best threshold",
-    "balanced_at_95": "at true 95 %",
-    "ece": "ECE, %",
-    "kept_first_200": "first 200 kept",
-}
-
-
-class VerdictTable(NamedTuple):
-    """What sessions decided: means in percent over sets and seeds, one line per method."""
-
-    kind: str
-    title: str
-    heads: tuple[str, ...]
-    lines: list[tuple[str, ...]]
-
-
-def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
-    """Return a table per kind and order; a method without an order has only the figures that follow from no rule."""
-    rows = [row for row in rows if not row["varied"]]
-    found = []
-    for kind in KINDS:
-        for order in dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER and row["kind"] == kind):
-            groups: dict[str, list[Row]] = defaultdict(list)
-            for row in rows:
-                if row["kind"] == kind and row["order"] in (order, ANY_ORDER):
-                    groups[row["detector"]].append(row)
-            lines = [(method, *map(_percent_of(group), VERDICT_COLUMNS)) for method, group in groups.items()]
-            title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
-            found.append(VerdictTable(kind, title, ("method", *VERDICT_COLUMNS.values()), lines))
-    return found
-
-
-def cross_table(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]] | None:
-    """Return scores by label spaces, AUROC / FPR95 of the margin over sets and seeds, where a run names its space."""
-    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        score, _, space = row["detector"].partition(f" {SPACE}=")
-        if space and not row["varied"]:
-            cells[score, space] += row["by_set"].values()
-    if not cells:
-        return None
-    scores, spaces = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
-    lines = [(score, *(_mean_cell(cells[score, space]) for space in spaces)) for score in scores]
-    return ("score, by whose negatives", *spaces), lines
-
-
-def _mean_cell(by_set: Sequence[Row]) -> str:
-    if not by_set:
-        return "—"
-    auroc, fpr = (_mean(_defined(one[name]) for one in by_set) for name in ("margin_auroc", "margin_fpr95_id"))
-    return f"{_number(100 * auroc)} / {_number(100 * fpr)}"
-
-
-def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:
-    def text(metric: str) -> str:
-        values = [100 * value for row in rows if (value := row[metric]) is not None]
-        return _number(_mean(values) if values else math.nan)
-
-    return text
-
-
 def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
     """Return a table for a Markdown file; the deviation over seeds follows in brackets."""
     marked = [f"{name}*" if name in unclean else name for name in table.columns]
@@ -247,7 +181,7 @@ def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[
         lines.append(_line(method, group, table))
         printed = paper.get(f"{detector} {table.order}", paper.get(method))
         if printed:
-            lines.append(_printed(method, printed))
+            lines.append(_printed_line(method, printed))
     return lines
 
 
@@ -256,7 +190,7 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
     by_set: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for row in rows:
         for name, metrics in row["by_set"].items():
-            by_set[name][row["seed"]] = _defined(metrics[f"{prefix}auroc"]), _defined(metrics[f"{prefix}{table.fpr}"])
+            by_set[name][row["seed"]] = defined(metrics[f"{prefix}auroc"]), defined(metrics[f"{prefix}{table.fpr}"])
     cells = {name: MetricCell.of(list(pairs.values())) for name, pairs in by_set.items()}
     for group, sets in table.groups.items():
         if all(name in by_set for name in sets):
@@ -269,10 +203,10 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
     """Return the mean over sets, seed by seed, of the seeds that all of them have."""
     seeds = [seed for seed in sets[0] if all(seed in one for one in sets)]
-    return [tuple(_mean(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
+    return [tuple(mean_of(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
 
 
-def _printed(method: str, figures: Mapping[str, Any]) -> MethodLine:
+def _printed_line(method: str, figures: Mapping[str, Any]) -> MethodLine:
     cells = {name: MetricCell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
     return MethodLine(method, cells, printed=True)
 
@@ -294,18 +228,20 @@ def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list
         return ["—", "—"]
     pairs = ((cell.auroc, cell.auroc_deviation), (cell.fpr, cell.fpr_deviation))
     return [
-        _number(value, digits)
+        number_text(value, digits)
         if spread is None or math.isnan(value)
-        else with_deviation.format(_number(value, digits), f"{spread:.{digits}f}")
+        else with_deviation.format(number_text(value, digits), f"{spread:.{digits}f}")
         for value, spread in pairs
     ]
 
 
-def _defined(value: float | None) -> float:
+def defined(value: float | None) -> float:
+    """Return a metric, nan for one that is undefined."""
     return math.nan if value is None else value
 
 
-def _number(value: float, digits: int = 1) -> str:
+def number_text(value: float, digits: int = 1) -> str:
+    """Return a number as text, a dash for nan."""
     return "—" if math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -314,7 +250,8 @@ def time(line: MethodLine) -> str:
     return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
 
 
-def _mean(values: Iterable[float]) -> float:
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean; nan if a value is undefined."""
     return mean_and_deviation(list(values))[0]
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from unseen import version
-from unseen.errors import SettingError, UnseenError, import_extra
+from unseen.errors import SettingError, UnseenError, first_line, import_extra
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def connect(
         ray.shutdown()
 
 
-def fetched(ray: Any, found: Any) -> Any:
+def fetch_results(ray: Any, found: Any) -> Any:
     """Return the results of tasks; an error that one raised on purpose is raised here as it was there."""
     try:
         return ray.get(found)
@@ -102,7 +102,7 @@ def task_results(
             running.append(submit(waiting.popleft()))
         done = [running[0]] if in_order else ray.wait(list(running))[0]
         running = deque(task for task in running if task not in done)
-        yield from fetched(ray, done)
+        yield from fetch_results(ray, done)
 
 
 def _no_cluster(address: str, error: Exception) -> str:
@@ -112,7 +112,7 @@ def _no_cluster(address: str, error: Exception) -> str:
             f"({' '.join(str(error).split())}); install the same on both"
         )
     return (
-        f"expected a Ray cluster at {address!r}, got none ({_first_line(error)}); "
+        f"expected a Ray cluster at {address!r}, got none ({first_line(error)}); "
         "start one with `ray start --head`, or pass --ray local"
     )
 
@@ -127,7 +127,7 @@ def _check_nodes(ray: Any) -> None:
         try:
             found = f"version {ray.get(answer)}"
         except ray.exceptions.RayTaskError as error:
-            found = f"none ({_first_line(error.cause)})"
+            found = f"none ({first_line(error.cause)})"
         except ray.exceptions.RayError:  # the node died meanwhile: whoever gets its work is another
             continue
         if found != f"version {version.__version__}":
@@ -159,7 +159,3 @@ def _keep_stdout_clean() -> None:
 
         to_stderr._to_stderr = True  # type: ignore[attr-defined]
         worker.print_to_stdstream = to_stderr
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

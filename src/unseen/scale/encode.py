@@ -32,7 +32,7 @@ from unseen.features.shards import FORMATS, claim_folder, read_shards, write_sha
 from unseen.images import Entry, Image, Skipped, find_images, read_entries
 from unseen.images.sources import VIDEO_SUFFIXES
 from unseen.scale import cluster
-from unseen.scale.pool import ActorPool, Died
+from unseen.scale.pool import ActorPool, WorkerDeath
 from unseen.storage.remote import Location, location
 
 SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
@@ -119,7 +119,7 @@ def plan(
     cluster.check_gpus(ray, job.gpus if _uses_gpus(ray, job) else 0)
     entries = list(find_images(list(sources), root=root))
     folder = location(output).absolute()
-    model = EncoderInfo(*cluster.fetched(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
+    model = EncoderInfo(*cluster.fetch_results(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
     claim_folder(folder, model.name, model.fingerprint)
     done = _done_entries(folder)
     missing = [one for one in _place_entries(entries, done) if (one.entry.path, one.entry.identity) not in done]
@@ -166,8 +166,9 @@ def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[Shard
     workers = ActorPool(ray, start, lambda actor: actor.load.remote(), count)
     try:
         for name, found in workers.results(shards, submit):
-            died = f"the workers that tried it died, each time ({found.reason})" if isinstance(found, Died) else ""
-            yield ShardResult(name, 0, (), died) if died else found
+            if isinstance(found, WorkerDeath):
+                found = ShardResult(name, 0, (), f"the workers that tried it died, each time ({found.reason})")
+            yield found
     finally:
         workers.stop()
 
@@ -241,7 +242,7 @@ class EncoderActor:
             )
 
     def encode(self, shard: DecodedShard) -> ShardResult:
-        """Write the vectors of a shard as one file, and tell why not where that fails."""
+        """Write the vectors of a shard as one file; where that fails, the result has the reason."""
         try:
             if shard.rows:
                 z = self.vectors(torch.from_numpy(shard.pixels.copy()))

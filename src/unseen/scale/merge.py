@@ -21,7 +21,7 @@ from torch import Tensor
 from unseen.detectors import Detector, Reading
 from unseen.detectors.merging import MERGE_RULES, MergeRule
 from unseen.errors import SettingError, check_choice
-from unseen.scale.cluster import cpu_slots, fetched
+from unseen.scale.cluster import cpu_slots, fetch_results
 
 Split = Literal["interleaved", "contiguous"]
 SPLITS: tuple[Split, ...] = ("interleaved", "contiguous")
@@ -42,7 +42,7 @@ class LocalObservers:
 class ShardedDetector(Detector[Any]):
     """A detector that several observers run side by side, merged after every `every` samples of the stream at most.
 
-    The detector says where one observer must begin alone, and where merges must come sooner. It is used like the
+    The detector sets how many samples one observer learns alone, and where merges come sooner. It is used like the
     detector it holds, in a Session or by itself, and their checkpoints are each other's. Every call of `observe` ends
     with a merge, so where a merge approximates, divide a stream into calls at multiples of `every`.
     """
@@ -99,10 +99,10 @@ class ShardedDetector(Detector[Any]):
         readings: list[Reading] = []
         rest = z  # observers check and normalise: once, or bits would move
         while len(rest) or not readings:
-            alone = self.detector.unshared(state)
-            size = alone or self.detector.merge_interval(state, self.every)
+            unshared = self.detector.samples_until_shared(state)
+            size = unshared or self.detector.merge_interval(state, self.every)
             block, rest = rest[:size], rest[size:]
-            reading, state = (self.detector.observe if alone else self.learn)(state, block)
+            reading, state = (self.detector.observe if unshared else self.learn)(state, block)
             readings.append(reading)
         return Reading.joined(readings), state
 
@@ -121,7 +121,7 @@ def split_round(count: int, shards: int, split: Split) -> list[Int[Tensor, " n"]
     return [samples[first::shards] for first in range(min(shards, count))]
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """How an actor gets to the state of a round: from that of the round before, or from nothing."""
 
     round: int
@@ -138,9 +138,9 @@ class ObserverActor:
         torch.set_num_threads(threads)
         self.detector, self.round, self.state = detector, -1, None
 
-    def observe(self, change: Change, part: Float[Tensor, "n d"]) -> tuple[Reading, Any] | None:
+    def observe(self, change: StateChange, part: Float[Tensor, "n d"]) -> tuple[Reading, Any] | None:
         """Return the readings of a part and what it teaches; None where this actor lacks the state before."""
-        change = owned(change)
+        change = copy_tensors(change)
         if change.taught is None:
             self.state = change.state
         elif self.round == change.round - 1:
@@ -163,28 +163,29 @@ class RayObservers(LocalObservers):
         self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]], rule: MergeRule
     ) -> tuple[list[Reading], Any]:
         self._round += 1
-        whole = Change(self._round, rule, None, state)
+        whole = StateChange(self._round, rule, None, state)
         follows = self._taught and state is self._state and not isinstance(self._taught[0], type(state))
-        change = Change(self._round, rule, self._taught) if follows else whole  # one state is less than one of each
+        # one state is less than one of each
+        change = StateChange(self._round, rule, self._taught) if follows else whole
         done = self._answers(change, range(len(parts)), parts)
         done |= self._answers(whole, [place for place, answer in done.items() if answer is None], parts)
-        readings, self._taught = zip(*(owned(done[place]) for place in range(len(parts))), strict=True)
+        readings, self._taught = zip(*(copy_tensors(done[place]) for place in range(len(parts))), strict=True)
         self._state = detector.merge(state, self._taught, rule=rule)
         return list(readings), self._state
 
-    def _answers(self, change: Change, places: Sequence[int], parts: Sequence[Tensor]) -> dict[int, Any]:
+    def _answers(self, change: StateChange, places: Sequence[int], parts: Sequence[Tensor]) -> dict[int, Any]:
         """Return what the actors of these places answer."""
         sent = self.ray.put(change) if places else None
         asked = [self.actors[place].observe.remote(sent, parts[place]) for place in places]
-        return dict(zip(places, fetched(self.ray, asked), strict=True))
+        return dict(zip(places, fetch_results(self.ray, asked), strict=True))
 
 
-def owned(value: Any) -> Any:
+def copy_tensors(value: Any) -> Any:
     """Return a copy of all tensors: what comes out of the object store is aligned otherwise, and rounding follows."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, tuple):
-        parts = map(owned, value)
+        parts = map(copy_tensors, value)
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 

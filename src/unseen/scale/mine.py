@@ -20,7 +20,7 @@ from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.labels.vectors import Rows, WordChunk, candidates, chunk_corpus, distinct_rows
 from unseen.progress import Progress, no_progress
 from unseen.scale import cluster
-from unseen.scale.pool import ActorPool, Died
+from unseen.scale.pool import ActorPool, WorkerDeath
 
 MAX_RETRIES = 5  # of a choice whose worker or node died
 
@@ -112,7 +112,7 @@ def _encode_names(
 
 
 def _alive(found: Any) -> Any:
-    if isinstance(found, Died):
+    if isinstance(found, WorkerDeath):
         raise EncoderError(
             f"expected vectors of words, got workers that died each time ({found.reason}); look for a node without "
             "memory for the model; what is encoded is kept"
@@ -133,7 +133,7 @@ def _choose_negatives(
     shared = ray.put((list(chunks), vectors, spec, identity, torch.get_num_threads()))
     chosen = [task.remote(list(names), own, shared) for names, own in zip(spaces.values(), anchors, strict=True)]
     for name, space in zip(spaces, chosen, strict=True):
-        yield name, cluster.fetched(ray, space)
+        yield name, cluster.fetch_results(ray, space)
 
 
 def choose_for_names(

@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from unseen.errors import DataError
-from unseen.scale.cluster import fetched
+from unseen.errors import DataError, first_line
+from unseen.scale.cluster import fetch_results
 
 MAX_ATTEMPTS = 4  # at one piece of work, or to start an actor: more deaths than that are no accident
 AHEAD = 2  # pieces of work at an actor, so that it never waits for us
@@ -20,7 +20,7 @@ AHEAD = 2  # pieces of work at an actor, so that it never waits for us
 T = TypeVar("T", bound=Hashable)
 
 
-class Died(NamedTuple):
+class WorkerDeath(NamedTuple):
     """What stands in place of a result whose workers died each time."""
 
     reason: str
@@ -51,7 +51,7 @@ class ActorPool:
         return self.answers[0]
 
     def results(self, items: Iterable[T], submit: Callable[[Any, T], Any]) -> Iterator[tuple[T, Any]]:
-        """Yield each item with its result, or with `Died`, as they are done; `submit` sends one to an actor."""
+        """Yield each item with its result, or with `WorkerDeath`, as they are done; `submit` sends one to an actor."""
         waiting, attempts = deque(items), Counter[T]()
         running: dict[Any, tuple[Any, T]] = {}
         while waiting or running:
@@ -63,7 +63,7 @@ class ActorPool:
                 continue
             actor, item = running.pop(ref)
             try:
-                yield item, fetched(self.ray, ref)
+                yield item, fetch_results(self.ray, ref)
             except self.ray.exceptions.RayError as error:
                 self._check_death(error)
                 self._check_actor(actor, error)
@@ -71,7 +71,7 @@ class ActorPool:
                 if attempts[item] < MAX_ATTEMPTS:
                     waiting.append(item)
                 else:
-                    yield item, Died(first_line(error))
+                    yield item, WorkerDeath(first_line(error))
 
     def _free(self, waiting: deque[T], running: dict[Any, tuple[Any, T]]) -> Iterator[tuple[Any, T]]:
         """Yield an actor for each piece of work that can be sent now, those with the least first."""
@@ -88,7 +88,7 @@ class ActorPool:
     def _begin(self, ref: Any) -> None:
         actor = self._starting.pop(ref)
         try:
-            self.answers.append(fetched(self.ray, ref))
+            self.answers.append(fetch_results(self.ray, ref))
             self.actors.append(actor)
         except self.ray.exceptions.RayError as error:
             self._check_death(error)
@@ -107,13 +107,8 @@ class ActorPool:
             raise error
 
     def _check_actor(self, actor: Any, error: Exception) -> None:
-        """Replace an actor that died; the work of a task that died before it reached the actor says nothing of it."""
+        """Replace an actor that died; where a task died before it reached the actor, the actor stays."""
         if isinstance(error, self.ray.exceptions.RayActorError) and actor in self.actors:
             self.actors.remove(actor)
             self.ray.kill(actor)
             self._add()
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its type."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -67,7 +67,7 @@ def backend(device: torch.device) -> str:
 
 
 def is_on_gpu(z: Tensor) -> bool:
-    """Tell whether scans of these samples happen on a GPU, where whole streams go in one piece."""
+    """Return whether scans of these samples happen on a GPU, where whole streams go in one piece."""
     return z.is_cuda and backend(z.device) in GPU_BACKENDS
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.odds import Top, in_cache, logits, top
+from unseen.odds import Top, cache_sized_ranges, logits, top
 from unseen.scan.base import Scan, joined
 
 ROWS = 512  # samples whose reads share one product
@@ -123,13 +123,13 @@ def read(
     past = gram * (torch.arange(len(teachers), device=cosine.device) < before.unsqueeze(1))
     unscaled = cosine.addmm_(past, update.coef, alpha=-1)
     scale = update.scale / tau
-    return joined([top(unscaled[rows].mul_(scale[before[rows]])) for rows in in_cache(unscaled)])
+    return joined([top(unscaled[rows].mul_(scale[before[rows]])) for rows in cache_sized_ranges(unscaled)])
 
 
 def apply_update(bank: Float[Tensor, "C d"], update: BlockUpdate) -> Float[Tensor, "C d"]:
     """Return the bank after a block, a cacheful of rows at a time: one pass over memory instead of four."""
     result = torch.empty_like(bank)
-    for rows in in_cache(bank):
+    for rows in cache_sized_ranges(bank):
         moved = torch.addmm(bank[rows], update.coef[:, rows].T, update.taught, alpha=-1)
         # normalised afresh rather than by the last scale, so that rounding does not add up over the stream
         torch.nn.functional.normalize(moved, dim=-1, out=result[rows])

@@ -24,7 +24,7 @@ def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
     What a command that was killed left half written of the file is removed.
     """
     lock = path.with_name(f".{path.name}.lock")
-    handle = _acquired(lock, path, time.monotonic() + wait)
+    handle = _acquire(lock, path, time.monotonic() + wait)
     try:
         remove_stale(path)
         yield
@@ -34,7 +34,7 @@ def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
 
 
 def content_mark(path: Path | None) -> str:
-    """Return what tells one content of a file of `save_tensors` from another, "" where there is no file."""
+    """Return a mark that differs between two contents of a file of `save_tensors`, "" where there is no file."""
     return claimed_checksum(path) if path else ""
 
 
@@ -47,7 +47,7 @@ def check_unchanged(path: Path, mark: str) -> None:
         )
 
 
-def _acquired(lock: Path, path: Path, until: float) -> int:
+def _acquire(lock: Path, path: Path, until: float) -> int:
     lock.parent.mkdir(parents=True, exist_ok=True)
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)

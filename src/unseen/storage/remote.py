@@ -68,15 +68,15 @@ class RemotePath:
         return self
 
     def exists(self) -> bool:
-        """Tell whether there is a file or a folder."""
+        """Return whether there is a file or a folder."""
         return str(self._info().type.name) != "NotFound"
 
     def is_dir(self) -> bool:
-        """Tell whether there is a folder."""
+        """Return whether there is a folder."""
         return str(self._info().type.name) == "Directory"
 
     def is_file(self) -> bool:
-        """Tell whether there is a file."""
+        """Return whether there is a file."""
         return str(self._info().type.name) == "File"
 
     def stat(self) -> Any:
@@ -90,7 +90,7 @@ class RemotePath:
 
     def open(self, mode: str = "rb") -> Any:
         """Return a file to read bytes from, at any position."""
-        system, path = self._opened()
+        system, path = self._system_and_path()
         with _explain_errors(self.uri):
             return system.open_input_file(path)
 
@@ -105,7 +105,7 @@ class RemotePath:
 
     def write_bytes(self, data: bytes) -> None:
         """Write the whole file: in an object store it appears when it is complete."""
-        system, path = self._opened()
+        system, path = self._system_and_path()
         with _explain_errors(self.uri):
             if "/" in str(PurePosixPath(path).parent):  # a bucket is not ours to make
                 system.create_dir(str(PurePosixPath(path).parent), recursive=True)
@@ -114,13 +114,13 @@ class RemotePath:
 
     def unlink(self) -> None:
         """Delete the file."""
-        system, path = self._opened()
+        system, path = self._system_and_path()
         with _explain_errors(self.uri):
             system.delete_file(path)
 
     def files(self, *, recursive: bool = True) -> list[RemotePath]:
         """Return the files of this folder, sorted by path."""
-        system, path = self._opened()
+        system, path = self._system_and_path()
         selector = import_extra("pyarrow.fs", "tables").FileSelector(path, recursive=recursive, allow_not_found=True)
         with _explain_errors(self.uri):
             listed = system.get_file_info(selector)
@@ -136,11 +136,11 @@ class RemotePath:
         return RemotePath((self / name).uri, info.size, info.mtime_ns)
 
     def _info(self) -> Any:
-        system, path = self._opened()
+        system, path = self._system_and_path()
         with _explain_errors(self.uri):
             return system.get_file_info(path)
 
-    def _opened(self) -> tuple[Any, str]:
+    def _system_and_path(self) -> tuple[Any, str]:
         parts = urlsplit(self.uri)
         system, prefix = _system(parts.scheme, parts.netloc, parts.query)
         return system, prefix + parts.path.lstrip("/")

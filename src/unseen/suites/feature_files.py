@@ -54,7 +54,7 @@ def unknown_samples(row: Mapping[str, Any], folder: Path) -> LabelledSamples:
     images = _load(folder, row["images"])
     if "classes" not in row:
         return LabelledSamples.unknown(images.z)
-    wanted = torch.tensor(_listed(row["classes"], folder))
+    wanted = torch.tensor(_read_indices(row["classes"], folder))
     return LabelledSamples.unknown(images.z[torch.isin(images.true_labels, wanted)])
 
 
@@ -64,12 +64,12 @@ def _load(folder: Path, name: str) -> Features:
 
 def _text(row: Mapping[str, Any], folder: Path) -> tuple[Features, list[int]]:
     text = _load(folder, row["text"])
-    rows = _listed(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
-    left_out = set(_listed(row["except"], folder)) if "except" in row else set()
+    rows = _read_indices(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+    left_out = set(_read_indices(row["except"], folder)) if "except" in row else set()
     return text, [index for index in rows if index not in left_out]
 
 
-def _listed(reference: str | list[int], folder: Path) -> list[int]:
+def _read_indices(reference: str | list[int], folder: Path) -> list[int]:
     """Return a list of indices written out, or found at `file.json#key/key` in the features' folder."""
     if isinstance(reference, list):
         return reference

@@ -65,7 +65,7 @@ def inventory(name: str, root: str | Path) -> list[FoundSet]:
     """Return what of a suite lies under `root`, set by set, without decoding anything."""
     table = tables.read(name)
     rows = {KNOWN: table[KNOWN], **table["unknown"]}
-    return [_found(which, row, Path(root)) for which, row in rows.items()]
+    return [_find_set(which, row, Path(root)) for which, row in rows.items()]
 
 
 def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
@@ -90,7 +90,7 @@ def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> Cl
     """Return the names of the known set: all of them, or those that have a folder in it."""
     if row.get("by") != "folder":
         return classes
-    return classes.only_occurring({_folder(entry) for entry in _required(KNOWN, row, root)})
+    return classes.only_occurring({_folder(entry) for entry in _required_entries(KNOWN, row, root)})
 
 
 def known_samples(
@@ -101,7 +101,7 @@ def known_samples(
     keys = classes.keys if by_folder else map(str, range(len(classes.names)))
     position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
     z, label = [], []
-    for entry in _required(KNOWN, row, root):
+    for entry in _required_entries(KNOWN, row, root):
         key = _folder(entry) if by_folder else entry.label
         if entry.path in encoded and key in position:
             z.append(encoded[entry.path])
@@ -115,7 +115,7 @@ def encode_set(
     which: str, row: Mapping[str, Any], root: Path, encoder: Encoder, progress: Progress
 ) -> dict[str, torch.Tensor]:
     """Return the features of one set by path, encoding what has not been encoded before."""
-    entries = [entry for entry in _required(which, row, root) if entry.identity != MISSING]
+    entries = [entry for entry in _required_entries(which, row, root) if entry.identity != MISSING]
     where = _location(row, root)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
     folder = cache_dir("bench", encoder.fingerprint[:16], slug)
@@ -155,7 +155,7 @@ def noise_features(encoder: Encoder) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _found(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:
+def _find_set(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:
     where = _location(row, root)
     entries = _entries(row, root, where) if where else []
     absent = sum(entry.identity == MISSING for entry in entries)
@@ -168,7 +168,7 @@ def _location(row: Mapping[str, Any], root: Path) -> Path | None:
     return next((path for path in lists if path.is_file()), None) or next((p for p in folders if p.is_dir()), None)
 
 
-def _required(which: str, row: Mapping[str, Any], root: Path) -> list[Entry]:
+def _required_entries(which: str, row: Mapping[str, Any], root: Path) -> list[Entry]:
     where = _location(row, root)
     if where is None:
         looked = ", ".join([*row.get("lists", ()), *row.get("folders", ())])

@@ -76,7 +76,7 @@ def load_images(
         rows = {KNOWN: table[KNOWN], **present}
         z = {which: images.encode_set(which, row, root, by, progress) for which, row in rows.items()}
         known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
-        return known, {which: LabelledSamples.unknown(_stacked(which, z[which])) for which in present}
+        return known, {which: LabelledSamples.unknown(_stack_features(which, z[which])) for which in present}
 
     @cache
     def best_patches(labels: LabelSpace) -> Tensor:
@@ -150,7 +150,7 @@ def _build_labels(
     return space
 
 
-def _stacked(which: str, features: Mapping[str, Tensor]) -> Tensor:
+def _stack_features(which: str, features: Mapping[str, Tensor]) -> Tensor:
     if not features:
         raise DataError(f"expected readable images in the set {which!r}, got none; see --check")
     return torch.stack(list(features.values()))

@@ -17,7 +17,7 @@ def names() -> list[str]:
 
 def read(name: str) -> dict[str, Any]:
     """Return the table of a suite; one that `extends` another holds only the differences."""
-    table = _parsed(name)
+    table = _parse(name)
     if "extends" not in table:
         return table
     base = read(table.pop("extends"))
@@ -32,7 +32,7 @@ def needs_images(name: str) -> bool:
     return "lists" in known or "folders" in known
 
 
-def _parsed(name: str) -> dict[str, Any]:
+def _parse(name: str) -> dict[str, Any]:
     if name in names():
         return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
     if not Path(name).is_file():

@@ -13,13 +13,15 @@ OUTLIER = 1e-4  # mass that no distribution explains, so that one odd margin rul
 SHARE_ROUNDS, ROUNDS = 15, 8  # of expectation maximisation: of the share of known images alone, and of all
 EXPECTED_IMAGES = 64.0  # images of each side that lie as expected, beside those of the stream
 SHARE_IMAGES = 2.0  # images of each side from which the share of known ones is estimated, beside those of the stream
+CHANGED = 0.1  # nats per recent margin by which another distribution of unknown images fits better where it counts half
+NEW_IMAGES, NEW_ROUNDS = 32.0, 24  # unknown images that lie as in any stream, and rounds, where that one is fitted anew
 
 
 class Corrected(NamedTuple):
-    """Where known images lie, and how much that differs from unknown ones."""
+    """Where known and unknown images lie: the probability of each cell."""
 
-    known: Float[Tensor, "*U N"]  # probability of each cell
-    ratio: Float[Tensor, "*U N"]  # how much more likely a known image is at each node than an unknown one
+    known: Float[Tensor, "*U N"]
+    unknown: Float[Tensor, "*U N"]
 
 
 def corrected(
@@ -39,7 +41,7 @@ def corrected(
         sides = EXPECTED_IMAGES * expected + counted * np.stack([probability, 1 - probability])
         sides /= sides.sum(-1, keepdims=True)
         ratio = likelihood_ratio(*sides)
-    return Corrected(torch.from_numpy(sides[0]), torch.from_numpy(ratio))
+    return Corrected(*map(torch.from_numpy, sides))
 
 
 def likelihood_ratio(known: Array, unknown: Array) -> Array:
@@ -54,10 +56,55 @@ def likelihood_ratio(known: Array, unknown: Array) -> Array:
     return np.where(beyond < 0, falling, rising)
 
 
-def probability_after(recent: Float[Tensor, "*U N"], ratio: Float[Tensor, "*U N"]) -> Float[Tensor, "*U N"]:
-    """Return the probability that an image at each node is known, with the share of known images in recent margins."""
-    ratios = ratio.numpy()
-    return torch.from_numpy(probability_of(share_of_known(recent.numpy(), ratios), ratios))
+def probability_now(
+    recent: Float[Tensor, "*U N"], found: Corrected, typical_unknown: Float[Tensor, " N"]
+) -> Float[Tensor, "*U N"]:
+    """Return the probability that an image at each node is known, with the share of known images in recent margins.
+
+    Unknown images of another kind may have come: where recent margins do not fit the history, the distribution of
+    unknown images is fitted to them anew, starting from the typical one of all streams. Known images stay where they
+    are.
+    """
+    counted, known, unknown = (part.numpy().reshape(-1, NODES) for part in (recent, *found))
+    ratio = likelihood_ratio(known, unknown)
+    share = share_of_known(counted, ratio)
+    probability, fit = probability_of(share, ratio), log_likelihood(counted, share, known, unknown)
+    is_odd = best_log_likelihood(counted) - fit > CHANGED / 2
+    if is_odd.any():
+        counted, known, before = counted[is_odd], known[is_odd], probability[is_odd]
+        unknown = fitted_unknown(counted, known, typical_unknown.numpy())
+        ratio = likelihood_ratio(known, unknown)
+        share = share_of_known(counted, ratio)
+        gain = log_likelihood(counted, share, known, unknown) - fit[is_odd]
+        weight = (gain[:, None] / CHANGED - 0.5).clip(0, 1)  # no step, so that a rounding error changes as little
+        probability[is_odd] = before + weight * (probability_of(share, ratio) - before)
+    return torch.from_numpy(probability.reshape(recent.shape))
+
+
+def fitted_unknown(counted: Array, known: Array, typical: Array) -> Array:
+    """Return the distribution of unknown images among margins counted at the nodes, given that of known ones."""
+    unknown = np.broadcast_to(typical, known.shape)
+    ratio = likelihood_ratio(known, unknown)
+    share = share_of_known(counted, ratio)
+    for _ in range(NEW_ROUNDS):
+        probability = probability_of(share, ratio)
+        share = _share(counted, probability)
+        unknown = NEW_IMAGES * typical + counted * (1 - probability)
+        unknown /= unknown.sum(-1, keepdims=True)
+        ratio = likelihood_ratio(known, unknown)
+    return unknown
+
+
+def log_likelihood(counted: Array, share: Array, known: Array, unknown: Array) -> Array:
+    """Return the mean log probability [*U] of margins counted at the nodes under a mixture."""
+    mixed = share * known + (1 - share) * unknown + OUTLIER / NODES
+    return (counted * np.log(mixed)).sum(-1) / np.maximum(counted.sum(-1), 1)
+
+
+def best_log_likelihood(counted: Array) -> Array:
+    """Return the mean log probability [*U] of margins under their own distribution: no mixture fits better."""
+    share = counted / np.maximum(counted.sum(-1, keepdims=True), 1)
+    return (share * np.log(share, where=share > 0, out=np.zeros_like(share))).sum(-1)
 
 
 def share_of_known(counted: Array, ratio: Array) -> Array:

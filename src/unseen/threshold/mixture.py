@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
 from unseen.threshold.clear import log_density as log_density_of_clear
-from unseen.threshold.correction import OUTLIER, corrected, probability_after
+from unseen.threshold.correction import OUTLIER, corrected, probability_now
 from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, used_nodes
 
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
@@ -251,6 +251,13 @@ def recall_interval(threshold: Float[Tensor, "*U"], weight: Float[Tensor, "*U A"
 
 
 @cache
+def typical_unknown() -> Float[Tensor, " N"]:
+    """Return the probability of each cell for unknown images of any stream."""
+    nothing = torch.zeros(NODES, dtype=torch.float64)
+    return expected(nothing, ClearImages.none()).unknown
+
+
+@cache
 def kept_from_nodes() -> Float[Tensor, "N A"]:
     """Return the share of known images that a threshold at each node keeps, for each of their distributions."""
     known = sides().known
@@ -265,15 +272,16 @@ def fit_mixture(
     The threshold is the margin that a share `recall` of the known images should reach, whatever hypothesis is true, but
     not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
     Once clear images say it, that rule may lose twice as many known images as wanted, and no more.
-    The shapes follow the whole history, the share of known images the recent part of it. Several counts in rows are
+    The shapes follow the whole history, the share of known images the recent part of it, and so does the shape of the
+    unknown images where that part does not fit the history. Several counts in rows are
     fitted in one pass over the hypotheses, which costs little more than one of them. That pass runs where `at_nodes`
     is; `recent` and the result are in host memory.
     """
     clear = (clear or ClearImages.none()).to(at_nodes.device)
     mixture = expected(at_nodes, clear)
-    known, ratio = corrected(mixture.known, mixture.unknown, at_nodes.cpu())
-    reached, highest = (margin_reached(known, share) for share in (recall, max(2 * recall - 1, 0.0)))
-    probability = probability_after(recent, ratio)
+    found = corrected(mixture.known, mixture.unknown, at_nodes.cpu())
+    reached, highest = (margin_reached(found.known, share) for share in (recall, max(2 * recall - 1, 0.0)))
+    probability = probability_now(recent, found, typical_unknown())
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
     trusted = (clear.number / (clear.number + TELLING)).cpu()
     likely -= trusted * (likely - highest).clamp(min=0)

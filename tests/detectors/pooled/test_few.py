@@ -10,6 +10,7 @@ from helpers.streams import cone, two_clouds, unit
 from unseen import Session, checkpoint
 from unseen.bench.synthetic import label_space, stream
 from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors.pooled.names import NameLogits
 from unseen.detectors.pooled.state import BASELINE_SAMPLES, LATEST
 from unseen.detectors.state import flatten
 from unseen.labels import Examples
@@ -31,6 +32,21 @@ def test_singles_after_the_baseline_are_read_as_in_a_block(known, negatives, exa
         assert_close(column, wanted[BASELINE_SAMPLES:])
     for name, part in flatten(after.sums).items():
         assert_close(flatten(state.sums)[name], part, msg=name)
+
+
+def test_a_subclass_with_formulas_of_its_own_reads_few_samples_by_them():
+    class Silent(PooledEvidence):
+        def _name_logits(self, state, z, nearest):
+            return tuple(NameLogits(*map(torch.zeros_like, side)) for side in super()._name_logits(state, z, nearest))
+
+    labels = cone()
+    detector, (z, _) = Silent(labels), two_clouds(labels, 300)
+    expected, _ = detector.observe(detector.start(), z)
+    _, state = detector.observe(detector.start(), z[:290])
+    few, _ = detector.observe(state, z[290:])
+    assert_close(few.score, expected.score[290:])
+    plain, _ = PooledEvidence(labels).observe(state, z[290:])
+    assert (plain.score - few.score).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("sizes", [[1] * (LATEST + 3), [1] * LATEST + [2, 1], [5, 1, 1, 3, 1], [1, 7, 1]])

@@ -57,7 +57,7 @@ def test_every_way_to_solve_for_the_direction_gives_the_same_one(count, dim):
     z, margin = unit(count, dim), margins(count)
     sums = SideSums.empty(dim).updated(side_weights(margin), z, margin)
     exact = fit_direction(sums)
-    for options in ({"kind": torch.float32}, {"kind": torch.float32, "few": True}):
+    for options in ({"dtype": torch.float32}, {"dtype": torch.float32, "few": True}):
         torch.testing.assert_close(fit_direction(sums, **options), exact, rtol=1e-7, atol=1e-7)
 
 
@@ -65,7 +65,7 @@ def test_a_system_that_takes_too_many_steps_is_left_to_a_factor():
     hard = torch.diag(torch.logspace(-6, 0, 200, dtype=torch.float64))
     right = torch.ones(200, dtype=torch.float64)
     assert gradient_solution(hard, right) is None
-    torch.testing.assert_close(hard @ factor_solution(hard, right, kind=torch.float32), right)
+    torch.testing.assert_close(hard @ factor_solution(hard, right, dtype=torch.float32), right)
     easy = torch.eye(200, dtype=torch.float64)
     assert torch.equal(gradient_solution(easy, right), right)
     assert not gradient_solution(easy, torch.zeros_like(right)).any()

@@ -61,7 +61,7 @@ def test_a_checkpoint_in_the_middle_of_an_interval_goes_on_with_the_same_bits(tm
     detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 700)
     state = after(detector, z[:seen])
     checkpoint.save(path := tmp_path / "state.safetensors", {"detector": state}, {})
-    back = checkpoint.restored(detector.start(), checkpoint.load(path).states["detector"])
+    back = checkpoint.restore_state(detector.start(), checkpoint.load(path).states["detector"])
     assert all(torch.equal(flatten(state)[name], part) for name, part in flatten(back).items())
     (one, end), (two, same) = (detector.observe(each, z[seen:]) for each in (state, back))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-FEW_NAMES = 4  # with fewer, all but the best say too little about how logits of names spread
+FEW_NAMES = 4  # with fewer, the spread of logits cannot be estimated from all but the best
 
 
 def typical_energy(count: int, deviation: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unseen.detectors.carrying import OldPlaces, gathered
+from unseen.detectors.carrying import OldPlaces, rows_by_old_place
 from unseen.detectors.pooled.names import NameSums
 from unseen.detectors.pooled.state import Sums
 from unseen.labels import LabelSpace
@@ -16,10 +16,10 @@ def carried_sums(sums: Sums, before: LabelSpace, after: LabelSpace) -> Sums:
     no_votes = torch.zeros_like(sums.negative.images, dtype=sums.votes.dtype)
     known, negative = (
         NameSums(
-            gathered(sums.known.images, sums.negative.images, side, fresh=start.images),
-            gathered(sums.known.total, sums.negative.total, side, fresh=start.total),
+            rows_by_old_place(sums.known.images, sums.negative.images, side, fresh=start.images),
+            rows_by_old_place(sums.known.total, sums.negative.total, side, fresh=start.total),
         )
         for side, start in zip(places, (fresh.known, fresh.negative), strict=True)
     )
-    votes = gathered(sums.votes, no_votes, places.known, fresh=fresh.votes.to(sums.votes.device))
+    votes = rows_by_old_place(sums.votes, no_votes, places.known, fresh=fresh.votes.to(sums.votes.device))
     return sums._replace(known=known, negative=negative, votes=votes)

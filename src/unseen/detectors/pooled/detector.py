@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -15,22 +15,12 @@ from torch import Tensor
 from unseen.detectors.base import FEW_SAMPLES, UNIT_TOLERANCE, Detector, Reading, in_range, positive
 from unseen.detectors.merging import MergeRule
 from unseen.detectors.pooled.carry import carried_sums
-from unseen.detectors.pooled.distinction import coverage
-from unseen.detectors.pooled.evidence import (
-    TERMS,
-    Evidence,
-    EvidenceTerm,
-    LabelStatistics,
-    LogitMoments,
-    baseline,
-    evidence,
-    gap_shrinkage,
-    typical_peak,
-)
-from unseen.detectors.pooled.example_statistics import FEWEST, measured_peak, measured_unit, some_examples
-from unseen.detectors.pooled.few_samples import FewJudge
+from unseen.detectors.pooled.evidence import TERMS, Evidence, EvidenceTerm, LabelStatistics, LogitMoments
+from unseen.detectors.pooled.example_statistics import label_statistics
+from unseen.detectors.pooled.few_samples import FewSamplesJudge
+from unseen.detectors.pooled.formulas import Formulas
+from unseen.detectors.pooled.gpu.streams import Streams, StreamsByCount, Unsolved
 from unseen.detectors.pooled.learning import Learning
-from unseen.detectors.pooled.lockstep import Formulas, Streams, StreamsByCount, Unsolved
 from unseen.detectors.pooled.names import (
     CLAIMED_BY_LOOK,
     NAMING_SAMPLES,
@@ -42,17 +32,11 @@ from unseen.detectors.pooled.names import (
     top_names,
 )
 from unseen.detectors.pooled.sides import side_weights
-from unseen.detectors.pooled.state import (
-    BASELINE_SAMPLES,
-    Claims,
-    Fitted,
-    PooledState,
-    SampleBlock,
-    SampleRows,
-)
+from unseen.detectors.pooled.state import BASELINE_SAMPLES, Claims, Fitted, PooledState, SampleBlock, SampleRows
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 
+FORMULAS = ("_judge", "_name_logits", "_best_names", "evidence", "baseline")  # methods that a subclass may override
 BLOCKS = 8  # blocks of text logits between two copies of the sums
 
 
@@ -87,14 +71,7 @@ class PooledEvidence(Detector[PooledState]):
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
         """Score each sample of a block as if it came next."""
-        block, own = self._frozen(z)
-        seen = int(state.seen)
-        if seen < BASELINE_SAMPLES:
-            moments = map_state(lambda total, one: (total + one) / (seen + 1), state.moments, own.moments)
-            block = block._replace(base=self.baseline(moments))
-        else:
-            block = block._replace(base=state.baseline.expand(len(z)))
-        reading, _ = self._judge(state, block)
+        reading, _ = self._judge(state, self._block(z, partial(self._next_baseline, state)))
         return reading._replace(route=torch.zeros_like(reading.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
@@ -104,33 +81,32 @@ class PooledEvidence(Detector[PooledState]):
         try:
             with self._streams(1, z) as streams:
                 if streams:
-                    return self._in_lockstep(streams, [state], z, torch.arange(len(z))[None])[0]
+                    return streams.observe([state], z, torch.arange(len(z))[None])[0]
         except Unsolved:
             pass
-        return self._learned(state, z)
+        return self._learn_in_torch(state, z)
 
-    def _learned(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
+    def _learn_in_torch(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         readings, learning = [], Learning(state, self.labels)
-        count, few = z.shape[0], 0 if z.is_cuda else FEW_SAMPLES
+        count, few = z.shape[0], 0 if z.is_cuda or self._has_own_formulas else FEW_SAMPLES
         if count <= few and learning.seen >= BASELINE_SAMPLES:
             first = learning.until_update
             parts = (z,) if count <= first else (z[:first], z[first:])
-            readings = [learning.judged_few(part, self._judge_few) for part in parts]
+            readings = [learning.judge_few(part, self._judge_few) for part in parts]
             return Reading.joined(readings), learning.finish()
         for part in z.split(super().block_for(z)):
-            block, own = self._frozen(part)
-            block, start = block._replace(base=self._running_baseline(learning, own)), 0
+            block, start = self._block(part, partial(self._running_baseline, learning)), 0
             while start < len(part):
                 rows = slice(start, start + learning.until_update)
-                readings.append(learning.judged(block.rows(rows), self._judge))
+                readings.append(learning.judge(block.rows(rows), self._judge))
                 start = rows.stop
         return Reading.joined(readings), learning.finish()
 
     def observe(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
-        return self._single(state, z) or super().observe(state, z)
+        return self._observe_single(state, z) or super().observe(state, z)
 
-    def _single(self, state: PooledState, z: Tensor) -> tuple[Reading, PooledState] | None:
+    def _observe_single(self, state: PooledState, z: Tensor) -> tuple[Reading, PooledState] | None:
         """Return what `observe` does for one sample on a GPU that waits for an update; None for all others."""
         like = self.labels.id_anchors
         if not z.is_cuda or z.shape != (1, like.shape[1]) or z.dtype != like.dtype or z.device != like.device:
@@ -142,7 +118,7 @@ class PooledEvidence(Detector[PooledState]):
             if streams is None:
                 return None
             reading, row, length = streams.single(state, z.detach())
-            learning.judged_few(z, lambda *_: (reading, row))
+            learning.judge_few(z, lambda *_: (reading, row))
             after = learning.finish()
         return (reading, after) if abs(float(length) - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
 
@@ -159,65 +135,51 @@ class PooledEvidence(Detector[PooledState]):
             with self._streams(len(states), z) as streams:
                 if not streams:
                     return super().observe_many(states, z, orders)
-                begun = self._in_lockstep(streams, states, z, torch.stack([order[:common] for order in orders]))
+                begun = streams.observe(states, z, torch.stack([order[:common] for order in orders]))
         except Unsolved:
             return super().observe_many(states, z, orders)
-        return [self._continued(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
+        return [self._observe_rest(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
 
-    def _continued(self, begun: Reading, state: PooledState, z: Float[Tensor, "n d"]) -> tuple[Reading, PooledState]:
+    def _observe_rest(self, begun: Reading, state: PooledState, z: Float[Tensor, "n d"]) -> tuple[Reading, PooledState]:
         """Return readings and those of the samples that follow."""
         if not len(z):
             return begun, state
         rest, state = self.observe(state, z)
         return Reading.joined([begun, rest]), state
 
-    def _in_lockstep(
-        self, streams: Streams, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Int[Tensor, "S T"]
-    ) -> list[tuple[Reading, PooledState]]:
-        """Return what `observe_many` does for streams that have seen as many samples, of which as many wait."""
-        size, latest = int(states[0].pending.size), [int(state.pending.latest_size) for state in states]
-        waiting = [state.pending.all(size, late).z for state, late in zip(states, latest, strict=True)] if size else []
-        before = torch.arange(size * len(waiting), device=z.device).view(len(states), size)
-        index = torch.cat([before, orders.view(len(states), -1).to(z.device) + before.numel()], dim=1)
-        reading, after = streams.observe(states, self._formulas.frozen(torch.cat([*waiting, z])), index)
-        return [(Reading(*(column[i] for column in reading)), state) for i, state in enumerate(after)]
+    def _streams(self, count: int, z: Tensor) -> AbstractContextManager[Streams | None]:
+        """Return streams that are learned in lockstep where z is on a GPU and no other thread uses them, else None."""
+        if not z.is_cuda or self._has_own_formulas or not self._gpu.formulas.are_known:
+            return nullcontext()
+        return self._gpu.acquire(count)
 
-    @contextmanager
-    def _streams(self, count: int, z: Tensor) -> Iterator[Streams | None]:
-        """Yield what learns streams in lockstep where z is on a GPU and no other thread uses it, else None."""
-        streams = self._lockstep.get(count) if z.is_cuda and self._formulas.are_known else None
-        if streams is None or not streams.lock.acquire(blocking=False):
-            yield None
-            return
-        try:
-            yield streams
-        finally:
-            streams.lock.release()
+    @cached_property
+    def _has_own_formulas(self) -> bool:
+        """Return whether a subclass, as of an ablation, judges by formulas that neither NumPy nor kernels have."""
+        return any(getattr(type(self), name) is not getattr(PooledEvidence, name) for name in FORMULAS)
 
     @cached_property
     def _formulas(self) -> Formulas:
         weights = self.tau, self.popularity, self.naming_popularity
-        return Formulas(self.labels, self.label_statistics, self.used_terms, *weights, self.baseline)
+        return Formulas(self.labels, self.label_statistics, self.used_terms, *weights)
 
     @cached_property
-    def _lockstep(self) -> StreamsByCount:
+    def _gpu(self) -> StreamsByCount:
         return StreamsByCount(self._formulas)
 
     @cached_property
-    def _judge_few(self) -> FewJudge:
-        weights = self.tau, self.popularity, self.naming_popularity
-        return FewJudge(self.labels, self.label_statistics, self.used_terms, *weights)
+    def _judge_few(self) -> FewSamplesJudge:
+        return FewSamplesJudge(self._formulas)
 
     def block_for(self, z: Tensor) -> int:
         """Return how many samples are learned between two copies of the sums."""
         return super().block_for(z) * BLOCKS
 
-    def _frozen(self, z: Float[Tensor, "T d"]) -> tuple[SampleBlock, Evidence]:
-        """Return what the frozen text says of samples, before they have a baseline."""
+    def _block(self, z: Float[Tensor, "T d"], baseline: Callable[[Evidence], Tensor]) -> SampleBlock:
+        """Return samples with their nearest names, their frozen evidence, and the baseline for this evidence."""
         text = text_logits(self.labels, z, tau=self.tau)
-        own = self.evidence(text)
-        nearest = NearestNames(*(top_names(side) for side in text))
-        return SampleBlock(z, nearest, own.value, own.value, own.clarity), own
+        evidence, nearest = self.evidence(text), NearestNames(*(top_names(side) for side in text))
+        return SampleBlock(z, nearest, evidence.value, baseline(evidence), evidence.clarity)
 
     def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
         """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
@@ -231,23 +193,22 @@ class PooledEvidence(Detector[PooledState]):
         if len(z):
             old, new = (one.evidence(text_logits(one.labels, z, tau=self.tau)).moments for one in (before, self))  # type: ignore[attr-defined]
             moments = map_state(lambda total, a, b: total + counted * (b.mean() - a.mean()), moments, old, new)
-        base = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
+        baseline = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
         fitted = Fitted.of(sums, int(done.seen), self.labels)
         pending = PooledState.start(self.labels).pending
-        return PooledState(done.seen, moments, base, sums, fitted, done.learned, pending)
+        return PooledState(done.seen, moments, baseline, sums, fitted, done.learned, pending)
 
     def observe_part(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, SampleRows]:
         """Return the readings of samples that come before the next update, and their rows: all that they teach."""
-        block, _ = self._frozen(self._checked(z))
-        return self._judge(state, block._replace(base=state.baseline.expand(len(z))))
+        return self._judge(state, self._block(self._checked(z), lambda _: state.baseline.expand(len(z))))
 
     def _merged(self, start: PooledState, taught: Sequence[SampleRows], rule: MergeRule) -> PooledState:
         """Return the state of one observer who saw the samples of all parts."""
         learning = Learning(start, self.labels)
-        learning.take(map_state(lambda *parts: torch.cat(parts), *taught))
+        learning.learn(map_state(lambda *parts: torch.cat(parts), *taught))
         return learning.finish()
 
-    def unshared(self, state: PooledState) -> int:
+    def samples_until_shared(self, state: PooledState) -> int:
         """Return how many samples are missing to the baseline, which all observers of a stream must share."""
         return max(0, BASELINE_SAMPLES - int(state.seen))
 
@@ -258,17 +219,7 @@ class PooledEvidence(Detector[PooledState]):
     @cached_property
     def label_statistics(self) -> LabelStatistics:
         """Return what the evidence needs of the label space."""
-        labels = self.labels
-        sizes = len(labels.names), len(labels.negatives)
-        found = LabelStatistics(*sizes, gap_shrinkage(labels), 0.0)
-        if labels.examples is None or len(labels.examples) < FEWEST:  # too few to move names, or to show anything
-            return found._replace(typical_peak=typical_peak(labels))
-        # those that taught fit better than images of the stream do, the more so the more there are
-        shown_by = labels.spared if labels.spared and len(labels.spared) >= FEWEST else labels.examples
-        z = some_examples(shown_by.z).to(labels.id_anchors)
-        shown = evidence(text_logits(labels, z, tau=self.tau), found, self.used_terms)
-        share = coverage(labels.examples, len(labels.names))
-        return found._replace(typical_peak=measured_peak(shown), unit=measured_unit(shown.value, share))
+        return label_statistics(self.labels, self.used_terms, tau=self.tau)
 
     @cached_property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:
@@ -278,24 +229,31 @@ class PooledEvidence(Detector[PooledState]):
 
     def evidence(self, text: TextLogits) -> Evidence:
         """Return the frozen evidence of each image."""
-        return evidence(text, self.label_statistics, self.used_terms)
+        return self._formulas.evidence(text)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
         """Return the frozen evidence of an image related to no name."""
-        return baseline(moments, self.label_statistics, self.used_terms)
+        return self._formulas.baseline(moments)
 
-    def _running_baseline(self, learning: Learning, own: Evidence) -> Float[Tensor, " T"]:
+    def _next_baseline(self, state: PooledState, evidence: Evidence) -> Float[Tensor, " T"]:
+        """Return the baseline of each sample of a block as if it came next."""
+        seen = int(state.seen)
+        if seen >= BASELINE_SAMPLES:
+            return state.baseline.expand(len(evidence.value))
+        return self.baseline(map_state(lambda total, one: (total + one) / (seen + 1), state.moments, evidence.moments))
+
+    def _running_baseline(self, learning: Learning, evidence: Evidence) -> Float[Tensor, " T"]:
         """Return the baseline of each sample of a block, and let the block teach it."""
         if learning.seen >= BASELINE_SAMPLES:
-            return learning.state.baseline.expand(len(own.value))
+            return learning.state.baseline.expand(len(evidence.value))
         moments = learning.state.moments
-        number = learning.seen + torch.arange(1, len(own.value) + 1, device=own.value.device)
+        number = learning.seen + torch.arange(1, len(evidence.value) + 1, device=evidence.value.device)
         counted = number <= BASELINE_SAMPLES
-        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, own.moments)
+        totals = map_state(lambda total, one: total + (one * counted).cumsum(0), moments, evidence.moments)
         means = map_state(lambda total: total / number.clamp(max=BASELINE_SAMPLES), totals)
-        base, moments = self.baseline(means), map_state(lambda total: total[-1], totals)
-        learning.state = learning.state._replace(moments=moments, baseline=base[-1])
-        return base
+        baseline, moments = self.baseline(means), map_state(lambda total: total[-1], totals)
+        learning.state = learning.state._replace(moments=moments, baseline=baseline[-1])
+        return baseline
 
     def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
         """Return readings of samples that come before the next update, and what they will teach."""
@@ -305,17 +263,17 @@ class PooledEvidence(Detector[PooledState]):
         gain = gain.double() - self.popularity * state.fitted.popularity[nearest.known.name[:, 0]]
         gain /= self.label_statistics.unit
         predicted = state.fitted.direction.predict(block.z)
-        score = block.own + gain + state.fitted.likelihood.log_ratio(predicted)
+        score = block.evidence + gain + state.fitted.likelihood.log_ratio(predicted)
         if self.labels.examples is not None:
             distinct = state.fitted.distinction.score.at(block.z, nearest.known.name[:, :1]).squeeze(1)
             score += distinct.double() / self.label_statistics.unit
-        margin = block.own + gain - block.base
+        margin = block.evidence + gain - block.baseline
         weight = side_weights(margin)
         reading = Reading(
             score.to(block.z.dtype),
-            self._named(nearest.known, known, state.fitted, block.z),
+            self._best_names(nearest.known, known, state.fitted, block.z),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
-            block.base.to(block.z.dtype),
+            block.baseline.to(block.z.dtype),
             block.clarity,
         )
         corrected = corrected_logits(nearest.known, known), corrected_logits(nearest.negative, negative)
@@ -333,7 +291,7 @@ class PooledEvidence(Detector[PooledState]):
             name_logits(z, self.tau * negative_logit, negative, anchors[1], sums.negative, fitted.negative),
         )
 
-    def _named(
+    def _best_names(
         self, nearest: TopNames, image: NameLogits, fitted: Fitted, z: Float[Tensor, "T d"]
     ) -> Int[Tensor, " T"]:
         """Return the best known name: text, looks of names that have claimed many images, examples, and few votes."""

@@ -32,7 +32,7 @@ from unseen.detectors.pooled.names import (
     NameSums,
     chosen_products,
     chosen_rows,
-    taken,
+    select_rows,
 )
 from unseen.detectors.pooled.sides import RIDGE, Regression, SideSums
 from unseen.labels import Examples, LabelSpace
@@ -58,7 +58,7 @@ class NameRows(NamedTuple):
     def at(self, z: Float[Tensor, "T d"], name: Int[Tensor, "T N"]) -> Float[Tensor, "T N"]:
         """Return the function of each of some names."""
         chosen, place = chosen_rows(name, len(self.rows))
-        rows = self.rows if chosen is None else taken(self.rows, chosen)
+        rows = self.rows if chosen is None else select_rows(self.rows, chosen)
         return chosen_products(z, rows, place) - self.offset[name]
 
 
@@ -70,7 +70,7 @@ class Distinction(NamedTuple):
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Distinction:
-        """Return what a stream that has shown nothing says; without rows where names have no examples."""
+        """Return the distinction before the first update, which adds 0; without rows where names have no examples."""
         anchors = labels.id_anchors[: len(labels.names) if labels.examples else 0]
         return cls(*(NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors))) for _ in range(2)))
 
@@ -84,7 +84,7 @@ class Distinction(NamedTuple):
             return cls.none(labels)
         system, look = Regression.of(sides), looks(labels, labels.examples)
         precision, centre = inverse_variation(system).to(look), system.centre.to(look)
-        weight = float(counted(system.effective, HALF_STREAM)) * counted(len(labels.examples), HALF_EXAMPLES)
+        weight = float(saturation(system.effective, HALF_STREAM)) * saturation(len(labels.examples), HALF_EXAMPLES)
         weight *= coverage(labels.examples, len(look))
         rows = (look - centre) @ precision
         specific = NameRows(rows, ((look + centre) * rows).sum(1) / 2)
@@ -96,8 +96,8 @@ class Distinction(NamedTuple):
         )
 
 
-def counted(number: Any, half: float) -> Any:
-    """Return how much so many images count, from 0 to 1."""
+def saturation(number: Any, half: float) -> Any:
+    """Return number / (number + half): 0 for none, 1/2 for `half`, near 1 for many."""
     return number / (number + half)
 
 
@@ -107,7 +107,7 @@ def coverage(examples: Examples, names: int) -> float:
     All of it is measured from where the mean example lies, which is off where most names have none.
     """
     shown = int((examples.counts(names) > 0).sum())
-    return counted(shown, UNSHOWN * (names - shown))
+    return saturation(shown, UNSHOWN * (names - shown))
 
 
 def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace, examples: Examples) -> NameRows:
@@ -121,7 +121,7 @@ def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace
     rows = look @ examples.inverse_variation.to(look)
     mean = (known.total + START_SAMPLES * start) / (images + START_SAMPLES)
     plain = NAME_SCALE * images / (images + NAMING_SAMPLES)
-    share = counted(fewest, HALF_NAMING)
+    share = saturation(fewest, HALF_NAMING)
     offset = NAMING * rows * look - plain * (mean.square() - start.square())
     return NameRows(share * (NAMING * rows - plain * (mean - start)), share * offset.sum(1) / 2)
 

@@ -1,4 +1,4 @@
-"""How much the frozen text speaks for an image being known, in nats: a sum of terms, each with its own baseline."""
+"""The evidence of the frozen text that an image is known, in nats: a sum of terms, each with its own baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unseen.detectors.pooled.baseline import expected_maximum, typical_energy, unrelated_normal
 from unseen.labels import LabelSpace
-from unseen.odds import energy, in_cache
+from unseen.odds import cache_sized_ranges, energy
 from unseen.text import TextLogits
 
 BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
@@ -75,7 +75,7 @@ class Evidence(NamedTuple):
 
     @property
     def clarity(self) -> Float[Tensor, " T"]:
-        """Return the share by which the peak of each image exceeds that of a typical known image; -inf: not told."""
+        """Return the share by which the peak of each image exceeds that of a typical known image; -inf: undefined."""
         typical = self.labels.typical_peak
         return self.peak_z_score / typical - (1 if math.isfinite(typical) else math.inf)
 
@@ -104,7 +104,7 @@ class EvidenceTerm(ABC):
 class LogOdds(EvidenceTerm):
     """NegLabel's log-odds (Eq. 3), less the share `gap_shrinkage` of the distance between the two mean logits.
 
-    That share tells one cloud of names from the other, not a known image from an unknown one.
+    That share separates the known names from the negatives as text, not known images from unknown ones.
     """
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
@@ -214,7 +214,7 @@ def at_least(least: float, value: Tensor) -> Tensor:
 
 def mean_and_variance(logits: Float[Tensor, "T C"]) -> RowMoments:
     """Return both for each row, as many rows at a time as fit in the cache."""
-    parts = [_moments_of(logits[rows]) for rows in in_cache(logits)] or [_moments_of(logits)]
+    parts = [_moments_of(logits[rows]) for rows in cache_sized_ranges(logits)] or [_moments_of(logits)]
     return parts[0] if len(parts) == 1 else RowMoments(*map(torch.cat, zip(*parts, strict=True)))
 
 

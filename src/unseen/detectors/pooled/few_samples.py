@@ -2,12 +2,11 @@
 
 Few samples are some hundred operations on few numbers each, and NumPy's take a quarter of the time of torch's. What
 stays the same between two updates is computed once for all samples between them. One sample has no dimension of its own
-(`samples`): an operation on a number takes a fifth of the time of one on an array of one number.
+(`as_array`): an operation on a number takes a fifth of the time of one on an array of one number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +18,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from unseen.detectors.base import Reading
 from unseen.detectors.pooled.distinction import NameRows
-from unseen.detectors.pooled.evidence import Evidence, EvidenceTerm, LabelStatistics, RowMoments, evidence_of
+from unseen.detectors.pooled.evidence import Evidence, RowMoments, evidence_of
+from unseen.detectors.pooled.formulas import Formulas
 from unseen.detectors.pooled.likelihood import few_log_ratios
 from unseen.detectors.pooled.names import (
     CLAIMED_BY_LOOK,
@@ -33,7 +33,6 @@ from unseen.detectors.pooled.names import (
 )
 from unseen.detectors.pooled.sides import few_weights
 from unseen.detectors.pooled.state import PooledState
-from unseen.labels import LabelSpace
 from unseen.text import text_logits
 
 Array = np.ndarray[Any, Any]
@@ -48,8 +47,8 @@ class NearestLooks(NamedTuple):
     learned: Array  # and for the name as it is now
     naming: Array  # how much of the difference counts when an image is named
 
-    def named(self, held_back: Array, distinct: Array | float) -> Array:
-        """Return the name of each image; `PooledEvidence._named` says what counts."""
+    def best_names(self, held_back: Array, distinct: Array | float) -> Array:
+        """Return the name of each image; `PooledEvidence._best_names` has the formula."""
         looks = self.start + self.naming * (self.learned - self.start)
         logit = self.logit + looks - held_back.take(self.name) + distinct
         first = 0 if logit.ndim == 1 else logit.shape[1] * np.arange(logit.shape[0])
@@ -92,7 +91,7 @@ class SideTable(NamedTuple):
 
     def looks(self, z: Array, logits: Float[Tensor, "T C"], *, tau: float) -> NearestLooks:
         """Return the nearest names of each sample; `names.name_logits` has the formula."""
-        name, logit = map(samples, top_names(logits))
+        name, logit = map(as_array, top_names(logits))
         mean, now, start, naming = self.columns.take(name, axis=1)
         from_start = TEXT_SHARE * tau * logit + (z @ self.origin)[..., None]
         products = np.vecdot(self.total.take(name, axis=0), z[..., None, :])
@@ -134,38 +133,34 @@ class StateTable(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FewJudge:
-    """Judge samples that come after those which set the baseline; the fields are those of the detector."""
+class FewSamplesJudge:
+    """Judge samples that come after those which set the baseline."""
 
-    labels: LabelSpace
-    statistics: LabelStatistics
-    terms: Sequence[EvidenceTerm]
-    tau: float
-    popularity: float
-    naming_popularity: float
+    formulas: Formulas
     _tables: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)  # by a tensor of the state
 
     def __call__(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, Float[Tensor, "T W"]]:
         """Return the readings of samples, and what they will teach as `state.packed` has it."""
-        table, text, rows = self._table(state), text_logits(self.labels, z, tau=self.tau), samples(z)
-        known = table.known.looks(rows, text.known, tau=self.tau)
-        negative = table.negative.looks(rows, text.negative, tau=self.tau)
+        tau, unit = self.formulas.tau, self.formulas.statistics.unit
+        table, text, rows = self._table(state), text_logits(self.formulas.labels, z, tau=tau), as_array(z)
+        known = table.known.looks(rows, text.known, tau=tau)
+        negative = table.negative.looks(rows, text.negative, tau=tau)
         masses = Masses.of(known), Masses.of(negative)
-        own = self._evidence((samples(text.known), samples(text.negative)), masses)
+        evidence = self._evidence((as_array(text.known), as_array(text.negative)), masses)
         gain = masses[0].gain - masses[1].gain - table.popularity.take(known.name[..., 0])
-        raised: Array = own.value + gain / self.statistics.unit
-        predicted, base = rows @ table.slope + table.level, float(state.baseline)
-        margin = raised - base
+        raised: Array = evidence.value + gain / unit
+        predicted, baseline = rows @ table.slope + table.level, float(state.baseline)
+        margin = raised - baseline
         weight = few_weights(margin)
         score = raised + few_log_ratios(predicted, table.middle, table.rate)
         if len(table.distinct_score.rows):
-            score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / self.statistics.unit
+            score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / unit
         reading = Reading(
-            column(score, rows.dtype),
-            column(known.named(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
-            column(np.where(weight >= 0.5, 1, -1), np.int8),
-            torch.from_numpy(np.full(z.shape[0], base, rows.dtype)),
-            column(own.clarity, rows.dtype),
+            as_column(score, rows.dtype),
+            as_column(known.best_names(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
+            as_column(np.where(weight >= 0.5, 1, -1), np.int8),
+            torch.from_numpy(np.full(z.shape[0], baseline, rows.dtype)),
+            as_column(evidence.clarity, rows.dtype),
         )
         known_share, negative_share = shares(masses, (weight, 1 - weight))
         numbers = margin[..., None], predicted[..., None]
@@ -177,24 +172,24 @@ class FewJudge:
         """Return the frozen evidence of the samples, as arrays."""
         known, negative = (moments_of(side) for side in logits)
         energies = [energy(side, mass.peak) for side, mass in zip(logits, masses, strict=True)]
-        peak, log_odds = plain(masses[0].peak), plain(energies[0] - energies[1])
-        return evidence_of(known, negative, peak, log_odds, self.statistics, self.terms)
+        peak, log_odds = as_float(masses[0].peak), as_float(energies[0] - energies[1])
+        return evidence_of(known, negative, peak, log_odds, self.formulas.statistics, self.formulas.terms)
 
     def _table(self, state: PooledState) -> StateTable:
-        """Return what a state says until its next update, made at the first sample after an update."""
+        """Return what is read of a state until its next update, computed at the first sample after an update."""
         key = state.fitted.known  # made anew by every update
         if (found := self._tables.get(key)) is None:
-            found = self._tables[key] = self._made(state)
+            found = self._tables[key] = self._new_table(state)
         return found
 
-    def _made(self, state: PooledState) -> StateTable:
-        labels, sums, fitted = self.labels, state.sums, state.fitted
+    def _new_table(self, state: PooledState) -> StateTable:
+        labels, sums, fitted = self.formulas.labels, state.sums, state.fitted
         direction = fitted.direction
         return StateTable(
             SideTable.of(labels.id_anchors, sums.known, fitted.known),
             SideTable.of(labels.ood_anchors, sums.negative, fitted.negative),
-            self.popularity * fitted.popularity.numpy(),
-            self.naming_popularity * fitted.votes.numpy(),
+            self.formulas.popularity * fitted.popularity.numpy(),
+            self.formulas.naming_popularity * fitted.votes.numpy(),
             direction.slope.numpy(),
             float(direction.level - direction.centre @ direction.slope),
             float(fitted.likelihood.middle),
@@ -204,14 +199,14 @@ class FewJudge:
         )
 
 
-def samples(rows: Tensor) -> Array:
+def as_array(rows: Tensor) -> Array:
     """Return rows as an array; the only one without the dimension of samples."""
     return rows.numpy() if rows.shape[0] > 1 else rows.numpy()[0]
 
 
-def column(values: Any, kind: Any) -> Float[Tensor, " T"]:
-    """Return numbers as a column of a kind; by NumPy, in a third of the time of torch."""
-    return torch.from_numpy(np.array(values, kind, ndmin=1))
+def as_column(values: Any, dtype: Any) -> Float[Tensor, " T"]:
+    """Return numbers as a column of a type; by NumPy, in a third of the time of torch."""
+    return torch.from_numpy(np.array(values, dtype, ndmin=1))
 
 
 def moments_of(logits: Array) -> RowMoments:
@@ -219,10 +214,10 @@ def moments_of(logits: Array) -> RowMoments:
     count = logits.shape[-1]
     mean = np.add.reduce(logits, axis=-1) / count
     off = logits - mean[..., None]
-    return RowMoments(plain(mean), plain(np.vecdot(off, off) / count))
+    return RowMoments(as_float(mean), as_float(np.vecdot(off, off) / count))
 
 
-def plain(values: Any) -> Any:
+def as_float(values: Any) -> Any:
     """Return a number as Python's, which is faster than NumPy's; arrays as they are."""
     return values if values.ndim else float(values)
 

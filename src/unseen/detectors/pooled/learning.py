@@ -18,14 +18,14 @@ from unseen.detectors.pooled.state import (
     SampleBlock,
     SampleRows,
     new_samples,
-    placed,
     until_update,
+    with_rows_at,
 )
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
 Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
-FewSamplesJudge = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
+JudgeFew = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
 
 
 class Learning:
@@ -42,20 +42,21 @@ class Learning:
         """Return how many samples may come before the next update."""
         return until_update(self.seen)
 
-    def judged(self, block: SampleBlock, judge: Judge) -> Reading:
+    def judge(self, block: SampleBlock, judge: Judge) -> Reading:
         """Return the readings of samples, at most as many as `until_update` allows, and learn them."""
         reading, samples = judge(self.state, block)
-        self.take(samples)
+        self.learn(samples)
         return reading
 
-    def judged_few(self, z: Float[Tensor, "T d"], judge: FewSamplesJudge) -> Reading:
+    def judge_few(self, z: Float[Tensor, "T d"], judge: JudgeFew) -> Reading:
         """Return the readings of few samples, at most as many as `until_update` allows, and learn them."""
         reading, samples = judge(self.state, z)
         pending, count = self.state.pending, samples.shape[0]
         if count == self.until_update or self.latest + count > LATEST:
-            self.take(pending.unpacked(samples))
+            self.learn(pending.unpacked(samples))
             return reading
-        self.state = self.state._replace(pending=pending._replace(latest=placed(pending.latest, samples, self.latest)))
+        latest = with_rows_at(pending.latest, samples, self.latest)
+        self.state = self.state._replace(pending=pending._replace(latest=latest))
         self.seen, self.waiting, self.latest = self.seen + count, self.waiting + count, self.latest + count
         return reading
 
@@ -65,7 +66,7 @@ class Learning:
         seen, waiting, latest = (torch.from_numpy(np.array(number)) for number in numbers)  # faster than torch.tensor
         return self.state._replace(seen=seen, pending=self.state.pending._replace(size=waiting, latest_size=latest))
 
-    def take(self, samples: SampleRows) -> None:
+    def learn(self, samples: SampleRows) -> None:
         """Learn samples: at once, with the pending ones, where an update is due, else later."""
         is_due = len(samples.z) >= self.until_update
         self.seen += len(samples.z)
@@ -73,15 +74,16 @@ class Learning:
             self._update(self.state.pending.all(self.waiting, self.latest, samples))
             self.waiting = self.latest = 0
         else:
-            self.state = self.state._replace(pending=self._waiting_with(samples))
+            self.state = self.state._replace(pending=self._pending_with(samples))
             self.waiting += len(samples.z)
 
-    def _waiting_with(self, samples: SampleRows) -> Pending:
+    def _pending_with(self, samples: SampleRows) -> Pending:
         """Return the pending samples and more, none of them packed any longer."""
         pending, earlier = self.state.pending, self.waiting - self.latest
         more = pending.all(self.latest, self.latest, samples)
         self.latest = 0
-        return pending._replace(samples=map_state(lambda rows, new: placed(rows, new, earlier), pending.samples, more))
+        joined = map_state(lambda rows, new: with_rows_at(rows, new, earlier), pending.samples, more)
+        return pending._replace(samples=joined)
 
     def _update(self, samples: SampleRows) -> None:
         sums, before = self.state.sums, self.seen - len(samples.z)

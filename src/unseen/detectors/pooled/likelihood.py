@@ -1,4 +1,4 @@
-"""What the pooled prediction says beyond the image itself: a likelihood ratio that may always speak against an image.
+"""What the pooled prediction adds to a margin: a likelihood ratio that may lower it by much, and raises it by little.
 
 Unknown images may look like known ones (near unknowns), so a prediction on the known side proves little, and one on the
 unknown side much: log N1(u) - log((1 - p) N0(u) + p N1(u)) is at most log(1 / p).
@@ -69,7 +69,7 @@ class Likelihood(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> Likelihood:
-        """Return the likelihood of a pool that has shown nothing, of the type of `like`."""
+        """Return the likelihood before the first prediction, of the type of `like`."""
         return cls(like.new_zeros(()), like.new_zeros(()))
 
     def log_ratio(self, predicted: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
@@ -89,7 +89,7 @@ def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""], seen: int
     """Return the likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
 
     Sides are assigned by the margin of the image itself. Where images that look alike only share how easy they are,
-    predictions have one mode, and Sarle's coefficient of bimodality silences the pool.
+    predictions have one mode, Sarle's coefficient of bimodality is 0, and predictions add nothing.
     """
     sides = sums.sides / seen  # the latest image weighs 1
     weight, first, second = sides.unbind(1)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.sparse_copy import sparse_copy
-from unseen.odds import in_cache
+from unseen.odds import cache_sized_ranges
 
 TOP = 16  # names of a side that may matter for an image: at tau = 0.01 the others have no mass
 GROUP = 8  # columns of which only the largest is compared at first
@@ -103,17 +103,14 @@ class NameMeans(NamedTuple):
 
 
 def name_means(
-    anchors: Float[Tensor, "C d"],
-    sums: NameSums,
-    origin: Float[Tensor, " d"],
-    rows: Int[Tensor, " R"] | None = None,
+    anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"], rows: Int[Tensor, " R"] | None = None
 ) -> NameMeans:
     """Return where names, or those in `rows`, lie; a name starts at `origin`, moved towards its text."""
     count = len(anchors) if rows is None else len(rows)
     if rows is not None and (count <= FEW_ROWS or rows.is_cuda):
         return _name_means(anchors, sums, origin, rows)
     means = NameMeans(anchors.new_empty(count, anchors.shape[1]), anchors.new_empty(count), anchors.new_empty(count))
-    for part in in_cache(means.mean):
+    for part in cache_sized_ranges(means.mean):
         chosen = part if rows is None else rows[part]
         for whole, found in zip(means, _name_means(anchors, sums, origin, chosen), strict=True):
             whole[part] = found
@@ -129,7 +126,7 @@ class NameLengths(NamedTuple):
 
 def name_lengths(anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"]) -> NameLengths:
     """Return how far all names lie from the centre of image space."""
-    parts = [_name_means(anchors, sums, origin, rows) for rows in in_cache(anchors)]
+    parts = [_name_means(anchors, sums, origin, rows) for rows in cache_sized_ranges(anchors)]
     columns = zip(*((part.length / 2, part.start_length / 2) for part in parts), strict=True)
     return NameLengths(*map(torch.cat, columns))
 
@@ -137,9 +134,9 @@ def name_lengths(anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Te
 def _name_means(
     anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"], rows: slice | Int[Tensor, " R"]
 ) -> NameMeans:
-    start = torch.add(origin, taken(anchors, rows), alpha=TEXT_SHARE)
-    mean = torch.add(taken(sums.total, rows), start, alpha=START_SAMPLES)
-    mean /= (START_SAMPLES + taken(sums.images, rows)).unsqueeze(1)
+    start = torch.add(origin, select_rows(anchors, rows), alpha=TEXT_SHARE)
+    mean = torch.add(select_rows(sums.total, rows), start, alpha=START_SAMPLES)
+    mean /= (START_SAMPLES + select_rows(sums.images, rows)).unsqueeze(1)
     return NameMeans(mean, mean.square().sum(1), start.square_().sum(1))
 
 
@@ -161,13 +158,13 @@ def chosen_products(
     if len(rows) <= FEW_ROWS:
         return (z @ rows.T).gather(1, place)
     products = z.new_empty(place.shape)
-    for part in in_cache(place, width=place.shape[1] * z.shape[1]):
-        some = taken(rows, place[part].flatten()).view(*place[part].shape, -1)
+    for part in cache_sized_ranges(place, width=place.shape[1] * z.shape[1]):
+        some = select_rows(rows, place[part].flatten()).view(*place[part].shape, -1)
         torch.sum(some.mul_(z[part].unsqueeze(1)), 2, out=products[part])
     return products
 
 
-def taken(matrix: Tensor, rows: slice | Int[Tensor, " R"]) -> Tensor:
+def select_rows(matrix: Tensor, rows: slice | Int[Tensor, " R"]) -> Tensor:
     """Return some rows of a matrix; `index_select` takes a fifth of the time of an index in brackets."""
     return matrix[rows] if isinstance(rows, slice) else matrix.index_select(0, rows)
 

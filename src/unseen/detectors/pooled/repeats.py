@@ -86,7 +86,7 @@ def digests(z: Float[Tensor, "B d"]) -> Digests:
     """Return the digest of each image."""
     rounded = (z[:, :FEATURES].double() / STEP).round().long()
     mixed = (rounded * multipliers(z.device)[: rounded.shape[1]]).sum(1)  # modulo 2^64
-    mixed = (mixed ^ (mixed >> 29)) * signed(MULTIPLIER)
+    mixed = (mixed ^ (mixed >> 29)) * as_int64(MULTIPLIER)
     return Digests((mixed >> 20) & (SLOTS - 1), (((mixed >> 37) & 0x3FFFFFF) + 1).int())
 
 
@@ -94,9 +94,9 @@ def digests(z: Float[Tensor, "B d"]) -> Digests:
 def multipliers(device: torch.device) -> Int[Tensor, " FEATURES"]:
     """Return an odd number for each feature."""
     drawn = random.Random(0)  # the same numbers in every version of Python
-    return torch.tensor([signed(drawn.getrandbits(64) | 1) for _ in range(FEATURES)], device=device)
+    return torch.tensor([as_int64(drawn.getrandbits(64) | 1) for _ in range(FEATURES)], device=device)
 
 
-def signed(number: int) -> int:
+def as_int64(number: int) -> int:
     """Return an integer modulo 2^64 as int64 holds it."""
     return number - 2**64 if number >= 2**63 else number

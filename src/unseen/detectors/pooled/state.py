@@ -26,9 +26,9 @@ BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that 
 LATEST = 16  # samples by themselves that are pending in a smaller place, which costs less to copy
 EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
 MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
-FEW_VOTES = 5.0  # fewer say little about how popular a name is: names differ by that much by accident
+FEW_VOTES = 5.0  # added to all votes before their logs are compared: numbers of votes differ by that much by accident
 FEW = 4096  # samples up to which conjugate gradients take less time than a factor
-FIRST_DIRECTION = 32  # samples before which a direction in image space says nothing
+FIRST_DIRECTION = 32  # samples before which no direction in image space is fitted
 
 
 class Claims(NamedTuple):
@@ -49,12 +49,12 @@ class SampleRows(NamedTuple):
 
 
 class SampleBlock(NamedTuple):
-    """Features of consecutive samples and what the frozen text says of them."""
+    """Features of consecutive samples with their nearest names and their frozen evidence."""
 
     z: Float[Tensor, "T d"]
     nearest: NearestNames
-    own: Float[Tensor, " T"]  # frozen evidence
-    base: Float[Tensor, " T"]  # its baseline
+    evidence: Float[Tensor, " T"]  # of the frozen text
+    baseline: Float[Tensor, " T"]
     clarity: Float[Tensor, " T"]
 
     def rows(self, rows: slice) -> SampleBlock:
@@ -109,7 +109,7 @@ def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
     return SampleRows(z, value, value, claims(len(labels.names)), claims(len(labels.negatives)))
 
 
-def placed(rows: Tensor, more: Tensor, start: int) -> Tensor:
+def with_rows_at(rows: Tensor, more: Tensor, start: int) -> Tensor:
     """Return a copy of `rows` with `more` from the row `start` on."""
     if rows.is_cuda:
         return torch.cat([rows[:start], more, rows[start + len(more) :]])
@@ -130,9 +130,9 @@ class Sums(NamedTuple):
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
         """Return the sums before the first sample: those of the examples, where there are some."""
-        names = seeded(NameSums.empty(labels.id_anchors), labels.examples), NameSums.empty(labels.ood_anchors)
-        votes = torch.zeros(len(labels.names), dtype=torch.float64)
-        return cls(*names, votes, SideSums.empty(labels.dim), PredictionSums.empty())
+        known, negative = (NameSums.empty(anchors) for anchors in (labels.id_anchors, labels.ood_anchors))
+        known, votes = sums_with_examples(known, labels.examples), torch.zeros(len(labels.names), dtype=torch.float64)
+        return cls(known, negative, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
     def updated(self, samples: SampleRows, seen: int | Int[Tensor, ""]) -> Sums:
         """Return the sums after `samples`; `seen` came before them."""
@@ -156,7 +156,7 @@ class Sums(NamedTuple):
         return self
 
 
-def seeded(sums: NameSums, examples: Examples | None) -> NameSums:
+def sums_with_examples(sums: NameSums, examples: Examples | None) -> NameSums:
     """Return sums of names to which labelled examples have been added."""
     if examples is None:
         return sums
@@ -186,9 +186,9 @@ class Fitted(NamedTuple):
         if seen < FIRST_DIRECTION:
             pool = Direction.none(sums.sides.image), Likelihood.none(sums.votes)
             return cls(known, negative, *pool, *votes, Distinction.none(labels))
-        kind = anchors.dtype if seen < MANY else torch.float64
-        few = seen < FEW and not anchors.is_cuda and kind != torch.float64
-        direction = fit_direction(sums.sides, kind=kind, few=few)
+        dtype = anchors.dtype if seen < MANY else torch.float64
+        few = seen < FEW and not anchors.is_cuda and dtype != torch.float64
+        direction = fit_direction(sums.sides, dtype=dtype, few=few)
         likelihood = fit_likelihood(sums.predictions, direction.images, seen)
         distinction = Distinction.of(sums.sides, sums.known, known, labels)
         return cls(known, negative, direction, likelihood, *votes, distinction)
@@ -219,9 +219,9 @@ class PooledState(NamedTuple):
             *(zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels)),
             *(LearnedImages.none(), Pending.none(labels)),
         )
-        placed = map_state(lambda part: part.to(labels.id_anchors.device), fresh)
-        pending = placed.pending._replace(size=fresh.pending.size, latest_size=fresh.pending.latest_size)
-        return placed._replace(seen=fresh.seen, pending=pending)
+        on_device = map_state(lambda part: part.to(labels.id_anchors.device), fresh)
+        pending = on_device.pending._replace(size=fresh.pending.size, latest_size=fresh.pending.latest_size)
+        return on_device._replace(seen=fresh.seen, pending=pending)
 
     @property
     def until_update(self) -> int:

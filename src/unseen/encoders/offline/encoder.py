@@ -70,7 +70,7 @@ class OfflineEncoder:
 
     @property
     def is_int8(self) -> bool:
-        """Tell whether products are taken in eight bits, which moves vectors further than a change of float does."""
+        """Return whether products are taken in eight bits, which moves vectors further than a change of float does."""
         return self.dtype is torch.int8
 
     @property
@@ -138,7 +138,7 @@ def fetch(progress: Progress = no_progress) -> None:
 
 
 def is_fetched() -> bool:
-    """Tell whether both towers are in the cache."""
+    """Return whether both towers are in the cache."""
     return all(file.path.is_file() for file in (TOWER, *text.wheel_files().values()))
 
 

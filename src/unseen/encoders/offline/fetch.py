@@ -64,9 +64,9 @@ class WheelFile:
                     progress(min(_size(folder), self.wheel_bytes), self.wheel_bytes)
                     time.sleep(0.1)
             log.seek(0)
-            return self._downloaded(folder, process.returncode, log.read())
+            return self._downloaded_wheel(folder, process.returncode, log.read())
 
-    def _downloaded(self, folder: Path, code: int, log: str) -> Path:
+    def _downloaded_wheel(self, folder: Path, code: int, log: str) -> Path:
         wheels = list(folder.glob("*.whl"))
         if code or not wheels:
             last = (log.strip().splitlines() or ["no message"])[-1]

@@ -32,7 +32,7 @@ LARGEST = 255
 
 
 def is_available() -> bool:
-    """Tell whether this CPU multiplies int8, and this torch offers it."""
+    """Return whether this CPU multiplies int8, and this torch offers it."""
     features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return features.get("avx512_vnni", False) and hasattr(torch.ops.onednn, "qlinear_pointwise")
 

@@ -107,10 +107,10 @@ class SentenceEncoder:
         # sorting by length wastes no work on padding
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         blocks = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-        rows = torch.cat([self._pooled([texts[i] for i in block]) for block in blocks])
+        rows = torch.cat([self._mean_pooled([texts[i] for i in block]) for block in blocks])
         return normalize(rows[torch.tensor(order).argsort()], dim=-1).clone()
 
-    def _pooled(self, texts: list[str]) -> Float[Tensor, "n h"]:
+    def _mean_pooled(self, texts: list[str]) -> Float[Tensor, "n h"]:
         encodings = self.tokenizer.encode_batch(texts)
         ids = torch.tensor([e.ids for e in encodings])
         mask = torch.tensor([e.attention_mask for e in encodings])
@@ -195,7 +195,7 @@ class TextTower:
         return vectors[torch.tensor([places[name] for name in names])]
 
     def unfamiliar(self, names: Sequence[str]) -> list[str]:
-        """Return the names that are far from everything the head was fitted on: their vectors say little."""
+        """Return the names that are far from everything the head was fitted on: their vectors are unreliable."""
         found = self.head.familiarity(self.sentence_vectors(names)) if names else ()
         return [name for name, cosine in zip(names, found, strict=True) if cosine < FAMILIAR]
 

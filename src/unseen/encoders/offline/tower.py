@@ -81,7 +81,7 @@ class Block:
 
 
 def after_merges(tokens: Tokens, key: Tensor, heads: int, merges: int, then: Callable[[Tensor], Tensor]) -> Tokens:
-    """Return the tokens after merges, told by the mean key of the heads, and after `then`."""
+    """Return `then` of the tokens, of which `merges` pairs with similar keys (mean over heads) are merged first."""
     if merges:
         tokens = tokens.merged(key.unflatten(-1, (heads, -1)).mean(-2), merges)
     return tokens._replace(x=then(tokens.x))

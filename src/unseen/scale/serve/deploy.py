@@ -28,7 +28,8 @@ def deploy(
     from ray import serve
 
     directory = placement.actor(ray, DIRECTORY, Directory).remote(placement)
-    cluster.fetched(ray, directory.answer.remote(RequestMessage("GET", "/healthz", headers=[(b"host", b"localhost")])))
+    health = RequestMessage("GET", "/healthz", headers=[(b"host", b"localhost")])
+    cluster.fetch_results(ray, directory.answer.remote(health))
     where = "HeadOnly" if is_loopback(settings.host) else "EveryNode"
     serve.start(proxy_location=where, http_options={"host": settings.host, "port": port})
     gateway = serve.deployment(

@@ -36,7 +36,7 @@ class RemoteStreams(StreamStore):
             return  # it was not there, or died before it could be ended: the journal has everything
 
     def revive(self, id: str) -> bool:
-        """Start a writer that is gone for good; say whether there is such a stream at all."""
+        """Start a writer that has ended for good; return whether the stream exists."""
         entry = self.entries.get(id)
         if entry is None or entry.status != READY:
             return False
@@ -54,5 +54,5 @@ class Directory(AppActor):
         super().__init__(Service(placement.settings, self.streams))
 
     async def revive(self, id: str) -> bool:
-        """Start a writer that is gone for good; say whether there is such a stream at all."""
+        """Start a writer that has ended for good; return whether the stream exists."""
         return await asyncio.to_thread(self.streams.revive, id)

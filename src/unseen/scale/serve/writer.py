@@ -10,14 +10,7 @@ from starlette.types import Message
 
 from unseen.errors import UnseenError
 from unseen.scale.serve.placement import Placement, wait_for_lock
-from unseen.scale.serve.transport import (
-    ENCODED,
-    AppActor,
-    EncodedUpload,
-    RequestMessage,
-    ResponseMessage,
-    run_app,
-)
+from unseen.scale.serve.transport import ENCODED, AppActor, EncodedUpload, RequestMessage, ResponseMessage, run_app
 from unseen.serve.http.bodies import idempotency_key
 from unseen.serve.http.service import Service
 from unseen.serve.stream.batch import SampleBatch, sample_batch
@@ -55,7 +48,7 @@ class Writer(AppActor):
         super().__init__(WriterService(settings, LocalStreams(folder, settings)))
 
     async def required_encoder(self, secret: str | None, scope: str) -> RequiredEncoder | ResponseMessage:
-        """Return which encoder the stream takes, to who may know; else the refusal."""
+        """Return which encoder the stream takes, or a refusal where the caller may not know the stream."""
         try:
             return RequiredEncoder.of(self.service.find(secret, self.id, scope).opened.labels)
         except UnseenError as error:

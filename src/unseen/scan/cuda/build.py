@@ -70,7 +70,7 @@ def cache_folders() -> list[Path]:
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether only this user can have written there, or it does not exist: its files are going to be executed."""
+    """Return whether only this user can have written to a folder, or none exists: its files will be executed."""
     try:
         status = folder.lstat()
     except FileNotFoundError:

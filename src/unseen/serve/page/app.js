@@ -100,7 +100,7 @@ function showInfo(info) {
   $("drift").firstElementChild.textContent = info.drifting ? "alarm" : "steady";
   const raised = info.alarm.raised_at !== null;
   $("alarm").className = raised ? "alarm" : "";
-  $("alarm").firstElementChild.textContent = raised ? "alarm" : info.alarm.allowed === null ? "learning" : "usual";
+  $("alarm").firstElementChild.textContent = raised ? "alarm" : info.alarm.allowed === null ? "measuring" : "usual";
   $("alarm").title = raised ? `more unknown than usual since about sample ${info.alarm.raised_at}` : "";
   $("noted").hidden = !raised;
   $("growing").hidden = !info.growing.length;

@@ -1,13 +1,11 @@
 // One verdict on screen: a picture, a name, and in words how probable the verdict is.
 
-const SURE = [[90, "sure"], [70, "likely"], [0, "doubtful"]]; // words for how probable a verdict is, in percent
-
 // A name written from right to left stays where it is in a sentence.
 export const isolated = (name) => (/[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);
 
 export function fill(item, verdict, seen) {
   const share = Math.round(100 * verdict.confidence), probable = verdict.name ? share : 100 - share;
-  const word = SURE.find(([least]) => probable >= least)[1];
+  const words = probable < 50 ? `only ${probable} %` : `${probable} % likely`; // as on the command line
   item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
     `nearest name ${verdict.nearest}`;
   const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
@@ -15,7 +13,7 @@ export function fill(item, verdict, seen) {
   bar.append(document.createElement("i"));
   bar.firstChild.style.width = `${share}%`;
   const what = Object.assign(part("button", "what", verdict.name ? isolated(verdict.name) : "unknown"), { type: "button", tabIndex: -1 });
-  const note = [`${word}, ${probable} %`, verdict.name ? "" : `like ${isolated(verdict.nearest)}`, verdict.warming ? "young" : ""];
+  const note = [words, verdict.name ? "" : `near ${isolated(verdict.nearest)}`, verdict.warming ? "young" : ""];
   item.replaceChildren(frame, bar, what, part("small", "", note.filter(Boolean).join(" · ")));
 }
 

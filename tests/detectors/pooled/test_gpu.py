@@ -1,12 +1,11 @@
 """On a GPU streams are learned in lockstep by kernels; here they run on a CPU where Triton's interpreter is chosen.
 
-TRITON_INTERPRET=1 python -m pytest tests/detectors/pooled/test_lockstep.py
+TRITON_INTERPRET=1 python -m pytest tests/detectors/pooled/test_gpu.py
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Thread
 
@@ -16,7 +15,9 @@ import torch
 from helpers.streams import cone, space, stream, two_clouds
 from unseen import Session
 from unseen.detectors import PooledEvidence, Reading
-from unseen.detectors.pooled.lockstep import Recording, Streams, chunks, newton_steps, steps
+from unseen.detectors.gpu import recording
+from unseen.detectors.pooled.gpu.streams import chunks, steps
+from unseen.detectors.pooled.gpu.updates import newton_steps
 from unseen.detectors.state import map_state
 from unseen.errors import FeatureError
 
@@ -29,14 +30,13 @@ interpreted = pytest.mark.skipif(
 class Interpreted(PooledEvidence):
     """The recommended detector by way of kernels that are interpreted, not recorded."""
 
-    @contextmanager
     def _streams(self, count, z):
-        yield self._lockstep.get(count)
+        return self._gpu.acquire(count)
 
 
 @pytest.fixture
 def unrecorded(monkeypatch):
-    monkeypatch.setattr(Streams, "_recorded", lambda self, work, changed: work)
+    monkeypatch.setattr(recording, "record", lambda work, changed: work)
 
 
 @interpreted
@@ -58,10 +58,23 @@ def test_streams_in_lockstep_read_as_one_after_another(unrecorded):
     labels = cone()
     detector, (z, _) = Interpreted(labels), two_clouds(labels, 60)
     orders = torch.stack([torch.arange(50), torch.arange(59, 9, -1)])
-    found = detector._in_lockstep(detector._lockstep.get(2), [detector.start()] * 2, z, orders)
+    found = detector._gpu.get(2).observe([detector.start()] * 2, z, orders)
     for (reading, state), order in zip(found, orders, strict=True):
         one, end = PooledEvidence(labels).observe(detector.start(), z[order])
         torch.testing.assert_close((reading, state.sums), (one, end.sums))
+
+
+@interpreted
+def test_one_sample_that_waits_is_read_as_in_torch(unrecorded):
+    labels = space(20, 300, 24)
+    detector, z = PooledEvidence(labels), stream(labels, 303)
+    _, state = detector.observe(detector.start(), z[:300])
+    for row in z[300:].split(1):
+        reading, taught, length = detector._gpu.get(1).single(state, row)
+        expected, state = detector.observe(state, row)
+        torch.testing.assert_close(reading, expected)
+        torch.testing.assert_close(taught[0], state.pending.latest[int(state.pending.latest_size) - 1])
+        torch.testing.assert_close(length, torch.ones_like(length))
 
 
 def test_steps_end_where_updates_are_due():
@@ -145,10 +158,11 @@ def test_every_size_of_step_is_recorded():
     detector = PooledEvidence(labels.to(device="cuda"))
     _, state = detector.observe(detector.start(), stream(labels, 3000).cuda())
     detector.observe(state, stream(labels, 1).cuda())
-    streams = detector._lockstep.get(1)
-    sizes = {int(name.split()[1].strip(",")) for name in streams.recordings if name.startswith("learn")}
+    streams = detector._gpu.get(1)
+    recordings = streams.updates.recordings
+    sizes = {int(name.split()[1].strip(",")) for name in recordings if name.startswith("learn")}
     assert sizes == {1, 2, 4, 8, 16, 32, 64, 128, 256}
-    assert all(isinstance(one, Recording) for one in (*streams.recordings.values(), streams._alone.run))
+    assert all(isinstance(one, recording.Recording) for one in (*recordings.values(), streams.single_sample.run))
 
 
 @pytest.mark.gpu

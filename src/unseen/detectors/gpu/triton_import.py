@@ -1,10 +1,19 @@
 """Triton, or where it is not installed a stand-in with which modules of kernels can be imported, but not run."""
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 IS_INSTALLED = find_spec("triton") is not None
+log = logging.getLogger("unseen.detectors")
+
+
+@cache
+def log_compilation() -> None:
+    """Log, once per process, that kernels are compiled now: the first call on a machine waits for them in silence."""
+    log.warning("compiling GPU kernels: this takes some ten seconds, once per machine")
 
 
 class StandIn:
@@ -27,4 +36,4 @@ if IS_INSTALLED:
 else:
     triton = tl = StandIn
 
-__all__ = ["IS_INSTALLED", "tl", "triton"]
+__all__ = ["IS_INSTALLED", "log_compilation", "tl", "triton"]

@@ -12,17 +12,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unseen.detectors.gpu import recording
 from unseen.detectors.state import map_state
 
 TOGETHER = 32  # samples of one graph
 ROWS = 2048  # samples that are given at once
 BINS = 128  # room for the counts of shares
 SCORE_WARPS = 8
-WARMUPS = 2  # runs before a recording: kernels are compiled in the first
 
 
 class Sizes(NamedTuple):
-    """Lengths of what is kept."""
+    """Lengths of queues, window and lists."""
 
     negatives: int
     top: int
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
     share_unit: int
 
 
-class Kept(NamedTuple):
+class ResidentQueues(NamedTuple):
     """What samples change, in tensors that stay where they are; `tanl.Queues` and what follows from them."""
 
     activation: Float[Tensor, "2 Q L"]
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
     active: Int[Tensor, " K"]
 
 
-class GivenRows(NamedTuple):
+class InputBlock(NamedTuple):
     """Samples that are scored in order."""
 
     mass: Float[Tensor, " R"]
@@ -57,7 +57,7 @@ class GivenRows(NamedTuple):
     gap: Float[Tensor, " 1"]
 
 
-class Scored(NamedTuple):
+class ScoreColumns(NamedTuple):
     """What is returned about samples."""
 
     score: Float[Tensor, " R"]
@@ -72,9 +72,10 @@ class SampleGraph:
         self._run: Callable[[], None] | None = None
         wide, whole = (partial(torch.zeros, dtype=kind, device=like.device) for kind in (torch.float64, torch.int64))
         rows, groups = like.new_zeros(ROWS, sizes.negatives), -(-sizes.queue // self.group)
-        self._given = GivenRows(wide(ROWS), rows, rows.clone(), whole(1), wide(1) + gap)
-        self._scored, self._candidates = Scored(wide(ROWS), whole(ROWS).to(torch.int8)), whole(sizes.negatives).int()
-        self._kept = Kept(
+        self._inputs = InputBlock(wide(ROWS), rows, rows.clone(), whole(1), wide(1) + gap)
+        self._scored = ScoreColumns(wide(ROWS), whole(ROWS).to(torch.int8))
+        self._candidates = whole(sizes.negatives).int()
+        self._queues = ResidentQueues(
             *(like.new_zeros(2, sizes.queue, sizes.negatives), like.new_zeros(2, sizes.negatives), whole(2)),
             *(
                 whole(sizes.window).int(),
@@ -99,73 +100,59 @@ class SampleGraph:
         bins = live * self.sizes.thresholds // self.sizes.share_unit
         counts = torch.zeros(BINS, dtype=torch.int64, device=device)
         numbers = torch.tensor([0, int(scored), -1, 0, 0], device=device)
-        held = seen.clamp(1, self.sizes.queue).to(total.dtype)
-        excess = total[0] / held[0] - total[1] / held[1]
-        fresh = Kept(
+        counts_held = seen.clamp(1, self.sizes.queue).to(total.dtype)
+        excess = total[0] / counts_held[0] - total[1] / counts_held[1]
+        fresh = ResidentQueues(
             *(activation, total, seen, shares, numbers, parts),
             *(counts.index_add(0, bins, torch.ones_like(bins)), counts.index_add(0, bins, live)),
             *(excess, excess.argsort(stable=True)[: self.sizes.top].int()),
         )
-        map_state(torch.Tensor.copy_, self._kept, fresh)
+        map_state(torch.Tensor.copy_, self._queues, fresh)
 
-    def observe(self, mass: Tensor, logits: Tensor, activation: Tensor) -> Scored:
+    def observe(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
         """Return scores and routes of samples, which teach in order."""
         parts = [
-            self._observed(*part) for part in zip(*(x.split(ROWS) for x in (mass, logits, activation)), strict=True)
+            self._observe_rows(*part) for part in zip(*(x.split(ROWS) for x in (mass, logits, activation)), strict=True)
         ]
-        return Scored(*map(torch.cat, zip(*parts, strict=True)))
+        return ScoreColumns(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _observed(self, mass: Tensor, logits: Tensor, activation: Tensor) -> Scored:
+    def _observe_rows(self, mass: Tensor, logits: Tensor, activation: Tensor) -> ScoreColumns:
         count = len(mass)
-        for place, value in zip(self._given, (mass, logits, activation), strict=False):
+        for place, value in zip(self._inputs, (mass, logits, activation), strict=False):
             place[:count].copy_(value)
-        self._given.number.fill_(count)
+        self._inputs.number.fill_(count)
         if self._run is None:
-            self._run = self._recorded()
-        self._kept.numbers[0] = 0
-        self._kept.numbers[2] = -1
+            self._run = recording.record(self._work, [self._queues])
+        self._queues.numbers[0] = 0
+        self._queues.numbers[2] = -1
         for _ in range(count // TOGETHER + 1):  # one more than samples: the last is scored again where it taught
             self._run()
         return map_state(lambda column: column[:count].clone(), self._scored)
 
     def unload(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return the queues after all samples."""
-        kept = map_state(torch.clone, self._kept)
-        return kept.activation, kept.total, kept.seen, kept.shares, kept.numbers[1]
+        queues = map_state(torch.clone, self._queues)
+        return queues.activation, queues.total, queues.seen, queues.shares, queues.numbers[1]
 
     def _work(self) -> None:
-        from unseen.detectors import tanl_kernels as kernels  # here, because Triton takes a while to import
+        from unseen.detectors.gpu import tanl_kernels as kernels  # here, because Triton takes a while to import
 
-        kept, given, sizes = self._kept, self._given, self.sizes
-        width, groups = 1 << (sizes.top - 1).bit_length(), kept.parts.shape[1]
+        queues, inputs, sizes = self._queues, self._inputs, self.sizes
+        width, groups = 1 << (sizes.top - 1).bit_length(), queues.parts.shape[1]
         for _ in range(TOGETHER):
             kernels.score_sample[(1,)](
-                kept.numbers, kept.seen, given.mass, given.logits, kept.active, kept.counts, kept.count_totals,
-                kept.shares, *self._scored, given.gap, given.number, sizes.queue, sizes.window, sizes.negatives,
-                sizes.top, width, sizes.thresholds, BINS, sizes.share_unit, num_warps=SCORE_WARPS,
+                queues.numbers, queues.seen, inputs.mass, inputs.logits, queues.active, queues.counts,
+                queues.count_totals, queues.shares, *self._scored, inputs.gap, inputs.number, sizes.queue, sizes.window,
+                sizes.negatives, sizes.top, width, sizes.thresholds, BINS, sizes.share_unit, num_warps=SCORE_WARPS,
             )  # fmt: skip
             kernels.push_sample[(-(-sizes.negatives // 64),)](
-                kept.numbers, kept.seen, given.activation, kept.activation, kept.parts, kept.total, kept.excess,
-                sizes.queue, self.group, groups, sizes.negatives, 64, num_warps=2,
+                queues.numbers, queues.seen, inputs.activation, queues.activation, queues.parts, queues.total,
+                queues.excess, sizes.queue, self.group, groups, sizes.negatives, 64, num_warps=2,
             )  # fmt: skip
             kernels.find_candidates[(-(-sizes.negatives // 256),)](
-                kept.numbers, kept.excess, kept.active, self._candidates, sizes.negatives, sizes.top, width, 256,
+                queues.numbers, queues.excess, queues.active, self._candidates, sizes.negatives, sizes.top, width, 256,
                 num_warps=4,
             )  # fmt: skip
             kernels.rank_candidates[(-(-sizes.negatives // 16),)](
-                kept.numbers, kept.excess, kept.active, self._candidates, sizes.top, 16, 256, num_warps=4
+                queues.numbers, queues.excess, queues.active, self._candidates, sizes.top, 16, 256, num_warps=4
             )
-
-    def _recorded(self) -> Callable[[], None]:
-        before = map_state(torch.clone, self._kept)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARMUPS):
-                self._work()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._work()
-        map_state(torch.Tensor.copy_, self._kept, before)
-        return graph.replay
