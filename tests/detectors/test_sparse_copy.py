@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from unseen import checkpoint
+from unseen import Session, checkpoint, detectors
 from unseen.detectors.pooled.names import NameSums
 from unseen.detectors.sparse_copy import LARGE, filled_rows, sparse_copy, untouched_zeros
+from unseen.threshold import Adaptive
 
 ROWS, WIDTH = 40_000, 256  # 41 MB
 SMALL = 16 << 20
@@ -37,6 +38,21 @@ def test_a_copy_has_the_same_bits_and_memory_of_its_own(rows: int, share: float)
 
 def test_a_row_of_negative_zeros_is_filled() -> None:
     assert filled_rows(few_filled()).nonzero().flatten().tolist() == [5, 7, ROWS - 1]
+
+
+@pytest.mark.parametrize("shape", [(3 * LARGE,), (3 * LARGE // 64, 64), (3 * LARGE // 64, 8, 8)])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float16, torch.float64])
+def test_tensors_of_any_shape_and_kind_are_copied(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    whole = torch.zeros(shape, dtype=dtype)
+    whole[[1, 5, -1]] = 1
+    assert filled_rows(whole).nonzero().flatten().tolist() == [1, 5, len(whole) - 1]
+    assert torch.equal(sparse_copy(whole, filled_rows(whole), share=0.5), whole)
+
+
+def test_a_session_with_a_long_window_is_resumed(labels) -> None:
+    session = Session(detectors.make("mcm", labels), Adaptive(window=LARGE // 4))
+    resumed = Session.load(session.to_bytes(), labels)
+    assert torch.equal(resumed.snapshot.threshold.ring, session.snapshot.threshold.ring)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")

@@ -69,6 +69,20 @@ def test_image_lists_may_start_elsewhere(folder, tmp_path_factory):
     assert len(only(listing, root=folder)) == 1
 
 
+def test_names_of_classes_given_as_an_image_list_are_refused(folder):
+    (folder / "classes.txt").write_text("golden retriever\nsports car 2000\n" + 300 * "long ")
+    with pytest.raises(DataError, match=r"'golden retriever'\); pass names of classes as --labels .*classes.txt"):
+        only(folder / "classes.txt")
+
+
+def test_image_lists_may_have_files_without_a_suffix(folder):
+    (folder / "bare").write_bytes((folder / "b/two.png").read_bytes())
+    (folder / "list.txt").write_text("gone\nbare 1\n")
+    batch = only(folder / "list.txt")
+    assert len(batch) == 1
+    assert len(batch.skipped) == 1
+
+
 def test_image_lists_in_other_encodings_are_refused(tmp_path):
     (tmp_path / "list.txt").write_text("a.png 1", encoding="utf-16")
     with pytest.raises(DataError, match="expected an image list in UTF-8"):

@@ -11,7 +11,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 LARGE = 1 << 20  # bytes from which on rows of zeros are worth leaving out
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # element size -> integers: as a number -0.0 is zero too
+# element size -> integers: as a number -0.0 is zero too
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def sparse_copy(tensor: Tensor, filled: Bool[Tensor, " n"], *, share: float) -> Tensor:
@@ -28,7 +29,7 @@ def filled_rows(tensor: Tensor) -> Bool[Tensor, " n"]:
     """Return which rows hold anything but zeros, bit by bit; all of a small tensor, where it does not matter."""
     if tensor.is_cuda or tensor.nbytes < LARGE:
         return torch.ones(tensor.shape[:1], dtype=torch.bool)
-    bits = tensor.flatten(1).view(BITS[tensor.element_size()])
+    bits = tensor.view(len(tensor), -1).view(BITS[tensor.element_size()])
     return (bits.amax(1) != 0) | (bits.amin(1) != 0)
 
 

@@ -232,8 +232,20 @@ def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"expected an image list in UTF-8, got other bytes in {path}; save it as UTF-8") from error
+    found: list[tuple[Location, str | None]] = []
     for line in filter(None, map(str.strip, lines)):
         name, _, label = line.rpartition(" ")
         is_label = bool(name) and label.lstrip("-").isdigit()
         where = name.strip() if is_label else line
-        yield _file_entry(location(where) if "://" in where else root / where, label if is_label else None)
+        found.append((location(where) if "://" in where else root / where, label if is_label else None))
+    if found and not any(_may_be_picture(where) for where, _ in found):
+        raise DataError(
+            f"expected an image list, a path a line, got no path of an image in {path} (first: {found[0][0].name!r}); "
+            f"pass names of classes as --labels {path}"
+        )
+    yield from (_file_entry(where, label) for where, label in found)
+
+
+def _may_be_picture(path: Location) -> bool:
+    """Return whether a line of a list means a picture: by its suffix, or because there is such a file."""
+    return path.suffix.lower() in IMAGE_SUFFIXES or not isinstance(path, Path) or os.path.exists(path)
