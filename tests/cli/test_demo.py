@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from unseen import demo, detectors
 from unseen.cli import app
 from unseen.cli.demo import sparkline
+from unseen.errors import SettingError
 from unseen.evaluate import evaluate
 
 
@@ -111,3 +113,13 @@ def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) ->
     assert [int(name[:3]) for name in names] == list(range(104))
     assert kinds != sorted(kinds)
     assert (tmp_path / "photos" / "023-deer.jpg").exists()  # the quickstart promotes it
+
+
+def test_a_class_of_ones_own_is_shown_and_one_for_parts_of_images_refused(tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text("from unseen.detectors import MCM\n\n\nclass Mine(MCM):\n    name = 'mine'\n")
+    monkeypatch.setattr(detectors, "REGISTRY", dict(detectors.REGISTRY))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    words, _ = run(tmp_path, "--detector", "mine:Mine")
+    assert "detector mine" in words
+    with pytest.raises(SettingError, match="expected a detector that reads whole images, got 'gl-mcm'"):
+        run(tmp_path, "--detector", "gl-mcm")

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from unseen import Session, detectors
+from unseen import Session
 from unseen import demo as embedded
 from unseen.arrival import ORDERS
 from unseen.cli import demo_discover, options, output, terminal
+from unseen.cli.session import SessionOptions
 from unseen.cli.stream_run import threshold_in_words
 from unseen.evaluate import Evaluation, judge, over_time
 from unseen.report import charts, stream_page
@@ -47,6 +48,7 @@ def demo(
 
     Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
     """
+    chosen = SessionOptions(detector, recall=None, threshold=None)
     pack = embedded.load()
     pack = pack[pack.trial.arrival(order, seed)]
     if photos:
@@ -54,7 +56,7 @@ def demo(
         return
     if not as_json:
         _print_images(pack)  # before the work: someone is waiting for a first line
-    session = Session(detectors.make(detector or detectors.DEFAULT, pack.space))
+    session = chosen.session(pack.space, state=None)
     if discover:
         demo_discover.run(pack, session, report, as_json=as_json)
         return
