@@ -300,6 +300,20 @@ def test_calibration_is_printed_as_json(photos: Path, known: Path) -> None:
     assert (row["calibration"]["images"], row["calibration"]["at"], row["skipped"]) == (30, 12, 1)
 
 
+def test_broken_calibration_photos_are_skipped_inputs_of_detect(photos: Path, known: Path) -> None:
+    (known / "red" / "broken.png").write_bytes(b"x")
+    result = run("photos", *NAMES, "--calibrate", "known", code=1)
+    assert "skipped 1" in result.stderr
+
+
+def test_too_few_calibration_photos_say_which_were_broken(photos: Path, known: Path) -> None:
+    for path in (known / "red").iterdir():
+        path.write_bytes(b"x")
+    result = CliRunner().invoke(app, ["detect", "photos", *NAMES, "--calibrate", "known"])
+    assert "expected at least 19 known images for a recall of 0.95, got 15" in str(result.exception)
+    assert result.stderr.count("skipped: ") == 15
+
+
 def test_detect_calibrates_as_the_stream_grows(photos: Path, known: Path) -> None:
     result = run("photos", *NAMES, "--calibrate", "known", "--state", "s.safetensors", "--batch", "4")
     assert "calibrated with 30 known images at image 0 of the stream" in result.stderr

@@ -142,6 +142,11 @@ def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
     assert "8 of the images are among the examples" in result.stderr
 
 
+def test_calibration_with_the_examples_is_warned_about(photos: Path, known: Path) -> None:
+    result = run("photos", "--examples", "known", "--calibrate", "known", "--recall", "0.8")
+    assert "8 of 8 calibration images are among the examples" in " ".join(result.stderr.split())
+
+
 def test_score_warns_about_examples_in_the_stream_too(photos: Path, known: Path) -> None:
     run("photos", "--examples", "known", "--state", "s.safetensors")
     space = LabelSpace.load("s.space.safetensors")

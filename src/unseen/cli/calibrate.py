@@ -82,14 +82,24 @@ class KnownImages:
         check_images(len(self.z), self.recall)
 
     def calibrate(self, session: Session) -> Calibration:
-        """Calibrate a session and warn about images that look unknown."""
+        """Calibrate a session; warn about images that look unknown, and about examples."""
         self.warn_suspects(session)
+        self._warn_examples(session)
         return session.calibrate(self.z, recall=self.recall)
 
     def warn_suspects(self, session: Session) -> None:
         """Warn about images that look unknown."""
         margins, threshold = session.score(self.z).margin, stream_threshold(session)
         self._warn(suspects(margins, threshold=threshold, recall=self.recall).tolist(), margins.tolist(), threshold)
+
+    def _warn_examples(self, session: Session) -> None:
+        """Warn about images that have moved their names: new images have lower margins than these."""
+        examples = session.detector.labels.examples
+        if examples is not None and (count := int(examples.contains(self.z).sum())):
+            terminal.warn(
+                f"{count} of {len(self.keys)} calibration images are among the examples, towards which names were "
+                "moved: fewer new images are kept than promised; calibrate with others"
+            )
 
     def follow(self, session: Session, *, last: bool = False) -> None:
         """Calibrate again whenever the stream has grown by an eighth: margins move while a detector learns."""
@@ -109,8 +119,6 @@ class KnownImages:
 
     def print_result(self, session: Session, found: Calibration, *, as_json: bool, state: Path | None = None) -> None:
         """Print what the calibration promises."""
-        for key, reason in self.skipped:
-            terminal.err.print(f"{key}  skipped: {reason}", markup=False)
         at = int(session.snapshot.threshold.at)
         if as_json:
             row = {**found._asdict(), "conformal": found.threshold, "threshold": session.threshold, "at": at}
@@ -186,6 +194,8 @@ def encode_known(entries: Iterable[Entry], model: Encoder, recall: float, *, bat
             keys += [image.path for image in one]
             skipped += [(row.path, row.reason) for row in one.skipped]
             bar.update(task, advance=len(one.rows))
+    for key, reason in skipped:
+        terminal.err.print(f"{key}  skipped: {reason}", markup=False)
     return KnownImages(torch.cat(parts), keys, recall, skipped)
 
 

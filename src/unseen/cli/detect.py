@@ -113,7 +113,7 @@ def detect(
     if state and learn:
         run.learned = LearnedFiles.of_state(state, int(session.snapshot.tally.seen))
     run.not_images = found.others if isinstance(found, FoundEntries) else 0
-    run.skipped = len(taught.skipped) if taught else 0
+    run.skipped = sum(len(one.skipped) for one in (taught, images) if one)
     cache = FeatureCache(features, model) if features else None
     batches = stream_images(entries, model, cache, size=batch)
     total = len(entries) if isinstance(entries, Sized) else None
