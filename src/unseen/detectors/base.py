@@ -208,6 +208,10 @@ class Detector(ABC, Generic[S]):
         """Return every option by name: what a checkpoint must agree on."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
 
+    def check_features(self, z: Tensor) -> None:
+        """Refuse features that `observe` and `score` refuse."""
+        self._checked(z)
+
     def _checked(self, z: Tensor) -> Tensor:
         if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.dim:
             shape = f"[n, 1 + {self.parts}, {self.labels.dim}]" if self.parts else f"[n, {self.labels.dim}]"
