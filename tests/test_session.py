@@ -14,7 +14,7 @@ from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
 from unseen.detectors import MCM, Framework, Online, PooledEvidence
 from unseen.discover.relabel import move_to_space
-from unseen.errors import SettingError, StateError
+from unseen.errors import FeatureError, SettingError, StateError
 from unseen.evaluate import evaluate
 from unseen.labels import Examples, with_examples
 from unseen.labels.edits import without_name
@@ -223,6 +223,14 @@ def test_spared_examples_set_the_threshold_at_fixed_counts_of_the_stream(labels,
     assert evaluate(
         Session(taught, Adaptive(0.75)), Trial(z, torch.arange(90) % 2 - 1, torch.arange(90) % 2, ("a", "b"))
     ).verdicts.threshold.tolist() == pytest.approx([one.threshold for one in expected], abs=1e-5)
+
+
+def test_with_spared_examples_a_refused_call_teaches_nothing(labels):
+    session, z = Session(sparing(labels), Adaptive(0.75)), stream(labels, 64).clone()
+    z[40] = torch.nan
+    with pytest.raises(FeatureError, match="in row 40"):
+        session.observe(z)
+    assert int(session.snapshot.tally.seen) == 0
 
 
 def test_spared_examples_set_no_threshold_that_somebody_else_sets(labels):

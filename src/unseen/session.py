@@ -155,6 +155,8 @@ class Session:
         z, names = self._features(z)
         parts: list[Verdicts] = []
         keys = keys or names
+        if len(z) > self.until_calibration:  # in several parts: what is refused must not be learned in part
+            self.detector.check_features(z)
         while len(z) or not parts:
             some, seen = z[: self.until_calibration], int(self.snapshot.tally.seen)
             parts.append(self.learn(*self.detector.observe(self.snapshot.detector, some)))

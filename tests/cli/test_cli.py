@@ -149,11 +149,11 @@ def test_the_package_offers_its_names_before_they_are_imported():
 
 
 def test_the_demo_prints_its_first_line_before_it_computes(tmp_path, monkeypatch):
-    def no_session(*_: object) -> None:
+    def no_session(*_: object, **__: object) -> None:
         raise UnseenError("stop here")
 
     demo = importlib.import_module("unseen.cli.demo")
-    monkeypatch.setattr(demo, "Session", no_session)
+    monkeypatch.setattr(demo.SessionOptions, "session", no_session)
     result = runner.invoke(app, ["demo", "--report", str(tmp_path / "demo.html")])
     assert "real images" in result.stdout
     assert isinstance(result.exception, UnseenError)

@@ -29,6 +29,7 @@ def build(**changes: object) -> LabelSpace:
         ({"names": ("cat", "cat")}, "expected distinct names, got \\['cat'\\] more than once"),
         ({"names": ("cat", " ")}, "expected names without blanks"),
         ({"names": ("cat", 7)}, "expected names as strings, got 7; write '7'"),
+        ({"names": list(torch.eye(2, 512))}, "^expected names as strings, got Tensor; pass the words themselves$"),
         ({"names": "cat"}, "got one string"),
         ({"negatives": ("cat",)}, "expected negatives that are not known names, got \\['cat'\\]"),
         ({"id_anchors": unit(3, 8)}, "expected id_anchors of shape \\[2, 8\\], one row per name, got \\[3, 8\\]"),

@@ -8,7 +8,7 @@ from helpers.margins import gumbel, normal, two_modes
 from unseen import Session, suites
 from unseen.detectors import NegLabel, PooledEvidence
 from unseen.errors import SettingError
-from unseen.threshold import Adaptive, Fixed
+from unseen.threshold import Adaptive, Decisions, Fixed
 from unseen.threshold.mixture import fit_mixture
 from unseen.threshold.nodes import NODES
 
@@ -162,6 +162,27 @@ def test_splitting_the_stream_into_calls_changes_no_threshold(pieces, derives_ba
         parts.append(decisions.threshold)
     torch.testing.assert_close(torch.cat(parts), whole.threshold, rtol=0, atol=1e-5)
     torch.testing.assert_close(state, end, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_abrupt_changes_are_followed_alike_however_the_stream_is_divided(seed):
+    generator = torch.Generator().manual_seed(seed)
+    far, near, huge = gumbel(300, -14, 2), gumbel(400, 1, 3), torch.full((40,), 1e30, dtype=torch.float64)
+    margin = torch.cat([normal(200, 11, 5.5), far, huge, near, normal(60, 11, 5.5), -huge])
+    clarity = torch.rand(len(margin), generator=generator, dtype=torch.float64) / 4
+    clarity[::7], clarity[::11] = torch.inf, -torch.inf
+    sizes, rule = torch.randint(1, 90, (len(margin),), generator=generator).tolist(), Adaptive(derives_baseline=True)
+    whole, _ = rule.learn(rule.start(), margin, clarity)
+    state, parts, start = rule.start(), [], 0
+    while start < len(margin):
+        rows = slice(start, start + sizes.pop())
+        decisions, state = rule.learn(state, margin[rows], clarity[rows])
+        parts.append(decisions)
+        start = rows.stop
+        assert (state.probability.diff() >= -1e-12).all()
+    for found, expected in zip(Decisions.joined(parts), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert ((whole.confidence >= 0) & (whole.confidence <= 1)).all()
 
 
 def test_a_threshold_does_not_depend_on_later_samples():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -98,6 +98,15 @@ class Detector(ABC, Generic[S]):
         for one in fields(self):
             if check := one.metadata.get("check"):
                 check(one.name, getattr(self, one.name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: all but cached properties, which hold locks and weak references."""
+        kind = type(self)
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(kind, name, None), cached_property)
+        }
 
     @classmethod
     def check_counts(cls, names: int, negatives: int) -> None:
@@ -198,6 +207,10 @@ class Detector(ABC, Generic[S]):
     def settings(self) -> dict[str, object]:
         """Return every option by name: what a checkpoint must agree on."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
+
+    def check_features(self, z: Tensor) -> None:
+        """Refuse features that `observe` and `score` refuse."""
+        self._checked(z)
 
     def _checked(self, z: Tensor) -> Tensor:
         if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.dim:

@@ -3,6 +3,7 @@
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from numbers import Number
 from pathlib import Path
 
 from unseen.errors import LabelError
@@ -18,7 +19,9 @@ def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False)
     if at_least_one and not names:
         raise LabelError("expected at least one known name, got none; pass the classes you want to recognise")
     if others := [name for name in names if not isinstance(name, str)]:
-        raise LabelError(f"expected {which} as strings, got {others[0]!r}; write {str(others[0])!r}")
+        if isinstance(others[0], Number):
+            raise LabelError(f"expected {which} as strings, got {others[0]!r}; write {str(others[0])!r}")
+        raise LabelError(f"expected {which} as strings, got {type(others[0]).__name__}; pass the words themselves")
     if blank := [name for name in names if not name.strip()]:
         raise LabelError(f"expected {which} without blanks, got {len(blank)} empty; remove them")
     if doubled := [name for name, count in Counter(names).items() if count > 1]:

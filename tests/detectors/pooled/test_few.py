@@ -1,5 +1,6 @@
 """One sample by itself has the readings of a block: the formulas in NumPy are those in torch."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -96,3 +97,12 @@ def test_what_was_computed_for_a_state_goes_with_it():
     for row in z[300:400].split(1):  # three updates
         state = detector.observe(state, row)[1]
     assert len(detector._judge_few._tables) == 1
+
+
+def test_a_session_that_has_judged_few_samples_is_pickled():
+    labels = cone()
+    session, (z, _) = Session(labels), two_clouds(labels, 320)
+    session.observe(z[:300])
+    session.observe(z[300:305])
+    again = pickle.loads(pickle.dumps(session))
+    assert_close(again.observe(z[305:]).score, session.observe(z[305:]).score)
