@@ -66,19 +66,23 @@ def probability_now(
     are.
     """
     counted, known, unknown = (part.numpy().reshape(-1, NODES) for part in (recent, *found))
-    ratio = likelihood_ratio(known, unknown)
-    share = share_of_known(counted, ratio)
-    probability, fit = probability_of(share, ratio), log_likelihood(counted, share, known, unknown)
+    probability, fit = probability_and_fit(counted, known, unknown)
     is_odd = best_log_likelihood(counted) - fit > CHANGED / 2
     if is_odd.any():
         counted, known, before = counted[is_odd], known[is_odd], probability[is_odd]
         unknown = fitted_unknown(counted, known, typical_unknown.numpy())
-        ratio = likelihood_ratio(known, unknown)
-        share = share_of_known(counted, ratio)
-        gain = log_likelihood(counted, share, known, unknown) - fit[is_odd]
-        weight = (gain[:, None] / CHANGED - 0.5).clip(0, 1)  # no step, so that a rounding error changes as little
-        probability[is_odd] = before + weight * (probability_of(share, ratio) - before)
+        anew, better_fit = probability_and_fit(counted, known, unknown)
+        gain = (better_fit - fit[is_odd])[:, None]
+        weight = (gain / CHANGED - 0.5).clip(0, 1)  # no step, so that a rounding error changes as little
+        probability[is_odd] = before + weight * (anew - before)
     return torch.from_numpy(probability.reshape(recent.shape))
+
+
+def probability_and_fit(counted: Array, known: Array, unknown: Array) -> tuple[Array, Array]:
+    """Return the probability [U, N] that an image at each node is known, and how well the mixture fits margins [U]."""
+    ratio = likelihood_ratio(known, unknown)
+    share = share_of_known(counted, ratio)
+    return probability_of(share, ratio), log_likelihood(counted, share, known, unknown)
 
 
 def fitted_unknown(counted: Array, known: Array, typical: Array) -> Array:
