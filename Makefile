@@ -14,9 +14,9 @@ test: .venv/ready
 test-ray: .venv/ready .s3/ready
 	UNSEEN_S3_SERVER=.s3/bin/moto_server $(BIN)/pytest -q -m ray $(PYTEST)
 
-# the Triton kernels of the recommended detector, interpreted on the CPU; apart, because torch would find Triton
+# the Triton kernels, interpreted on the CPU; apart, because torch would find Triton
 kernels: .venv/ready .triton/ready
-	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/pytest -q tests/detectors/pooled/test_gpu.py $(PYTEST)
+	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/pytest -q tests/detectors/pooled/test_gpu.py tests/threshold/test_kernels.py $(PYTEST)
 
 CLUSTER_SCALE ?= 10
 cluster-test: .venv/ready

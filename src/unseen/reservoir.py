@@ -27,6 +27,7 @@ from unseen.verdicts import Verdicts
 UNKNOWN = 8192  # unknown images that are kept
 KNOWN_SHARE = 8  # one known image is kept for so many unknown ones
 INTAKE = 2048  # images after which those that are not to be kept are dropped
+GPU_INTAKE = 32_768  # the same for images on a GPU: what is kept is transferred seldom
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ class Reservoir:
         copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
         more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * len(z))
         longer = replace(self, recent=(*self.recent, more))
-        is_full = start + len(z) - longer.recent[0].start >= INTAKE
+        is_full = start + len(z) - longer.recent[0].start >= (GPU_INTAKE if z.is_cuda else INTAKE)
         return longer.with_recent() if is_full else longer
 
     def with_recent(self) -> Reservoir:
@@ -154,7 +155,7 @@ class Reservoir:
 
     @property
     def byte_limit(self) -> int:
-        """Return the most bytes that vectors and numbers can take; keys come besides."""
+        """Return the most bytes of host memory that vectors and numbers can take; keys come besides."""
         row = self.kept.z.shape[1] * 2 + sum(getattr(self.kept, name).element_size() for name in COLUMNS[1:])
         return (self.unknown + self.unknown // KNOWN_SHARE + INTAKE) * row
 

@@ -46,7 +46,9 @@ def shuffled(*kinds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def after(margin: Tensor, clarity: Tensor) -> ClearImages:
-    return ClearImages.none().after(margin, clarity, torch.arange(1.0, len(margin) + 1, dtype=torch.float64))
+    weight = torch.arange(1.0, len(margin) + 1, dtype=torch.float64)
+    found = ClearImages.none().then(ClearImages.of(margin, clarity, weight, torch.zeros(len(margin)).long(), 1))
+    return ClearImages(*(part[0] for part in found))
 
 
 KNOWN, UNKNOWN = torch.linspace(-5, 25, 61, dtype=torch.float64), torch.linspace(-12, 6, 19, dtype=torch.float64)

@@ -59,9 +59,10 @@ def test_a_rounding_error_moves_the_threshold_by_as_little():
 
 def test_every_hypothesis_is_a_distribution():
     known, unknown = mixture.cells()
-    for share, found in zip(mixture.KNOWN_SHARES, mixture.log_density().double(), strict=True):
-        mixed = (share * known + (1 - share) * unknown + OUTLIER / NODES).T.log()
-        torch.testing.assert_close(found - found[0], mixed - mixed[0], rtol=1e-5, atol=1e-5)
+    by_share = mixture.log_density().double().split(known.shape[1], dim=1)
+    for share, found in zip(mixture.KNOWN_SHARES, by_share, strict=True):
+        mixed = (share * known + (1 - share) * unknown + OUTLIER / NODES).log()
+        torch.testing.assert_close(found - found[:, :1], mixed - mixed[:, :1], rtol=1e-5, atol=1e-5)
     for side in (known, unknown):
         assert bool((side >= 0).all())
         torch.testing.assert_close(side.sum(0), torch.ones_like(side[0]))
@@ -141,7 +142,7 @@ def test_probabilities_are_finite_and_never_fall_with_the_margin(mean, deviation
     found = fit(torch.cat([known, gumbel(count - len(known), -4, 3, seed=seed)]))
     assert math.isfinite(float(found.threshold))
     assert bool(((found.probability >= 0) & (found.probability <= 1)).all())
-    assert bool((found.probability.diff() >= 0).all())
+    assert bool((found.probability.diff() >= -1e-12).all())  # two tables that never fall are averaged, and rounded
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
@@ -201,7 +202,7 @@ def test_tables_by_row_are_interpolated_as_one_table_is():
     margins = torch.cat(
         [20 * torch.randn(200, dtype=torch.float64, generator=generator), torch.from_numpy(nodes.AT_NODES)]
     )
-    row = np.arange(len(margins)) % 3
+    row = torch.arange(len(margins)) % 3
     found = nodes.interpolate_rows(tables, margins, row)
     for one, table in enumerate(tables):
         assert torch.equal(found[row == one], nodes.interpolate(table, margins[row == one]))

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
+from unseen import triton_import
 from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
-from unseen.detectors.gpu import triton_import
 from unseen.detectors.gpu.tanl import SampleGraph, Sizes
 from unseen.odds import energy
 

@@ -7,12 +7,11 @@ comparable over images of any quality, and few unknown images are clear. docs/me
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.nodes import AT_NODES, NODES, counts
@@ -40,24 +39,24 @@ class ClearImages(NamedTuple):
         """Return the sums before the first image."""
         return cls(torch.zeros((), dtype=torch.float64), torch.zeros(NODES, dtype=torch.float64))
 
-    @classmethod
-    def stacked(cls, some: Sequence[ClearImages]) -> ClearImages:
-        """Return several sums as one, with a dimension in front."""
-        return cls(*(torch.stack(parts) for parts in zip(*some, strict=True)))
-
     def to(self, device: torch.device) -> ClearImages:
         """Return the sums on a device."""
         return ClearImages(*(part.to(device) for part in self))
 
-    def after(
-        self, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"]
-    ) -> ClearImages:
-        """Return the sums after some images."""
+    @classmethod
+    def of(
+        cls, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"],
+        group: Int[Tensor, " n"], groups: int,
+    ) -> ClearImages:  # fmt: skip
+        """Return the sums of several groups of images, each by itself; `group` is the number of each image's group."""
         clear = clarity > CLEAR
-        if not bool(clear.any()):
-            return self
-        at_nodes = counts((margin - MARGIN_PER_CLARITY * clarity)[clear], weight[clear])
-        return ClearImages(self.number + clear.sum(), self.at_nodes + at_nodes)
+        number = weight.new_zeros(groups).index_add_(0, group, clear.to(weight.dtype))
+        at_zero = torch.where(clear, margin - MARGIN_PER_CLARITY * clarity, 0.0)
+        return cls(number, counts(at_zero, weight * clear, group, groups))
+
+    def then(self, gained: ClearImages) -> ClearImages:
+        """Return the sums after each of several groups of images that follow."""
+        return ClearImages(self.number + gained.number.cumsum(0), self.at_nodes + gained.at_nodes.cumsum(0))
 
     def log_likelihood(self, log_density: Float[Tensor, "N P BA"]) -> Float[Tensor, "*U BA"]:
         """Return the log-likelihood of each pair of mean margins, of unknown and known images; 0 without clear images.

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unseen import triton_import
 from unseen.threshold.nodes import NODES, Array
 
 OUTLIER = 1e-4  # mass that no distribution explains, so that one odd margin rules nothing out
@@ -22,6 +23,34 @@ class Corrected(NamedTuple):
 
     known: Float[Tensor, "*U N"]
     unknown: Float[Tensor, "*U N"]
+
+
+def correct(
+    known: Float[Tensor, "*U N"],
+    unknown: Float[Tensor, "*U N"],
+    at_nodes: Float[Tensor, "*U N"],
+    recent: Float[Tensor, "*U N"],
+    typical_unknown: Float[Tensor, " N"],
+) -> tuple[Corrected, Float[Tensor, "*U N"]]:
+    """Return `corrected` of all margins and `probability_now` of recent ones; on a GPU by a kernel where it can."""
+    if at_nodes.is_cuda and triton_import.IS_INSTALLED:
+        return correct_by_kernel(known, unknown, at_nodes, recent, typical_unknown)
+    host = [part.cpu() for part in (known, unknown, at_nodes, recent, typical_unknown)]
+    found = corrected(*host[:3])
+    probability = probability_now(host[3], found, host[4])
+    return Corrected(*(part.to(at_nodes.device) for part in found)), probability.to(at_nodes.device)
+
+
+def correct_by_kernel(
+    known: Tensor, unknown: Tensor, at_nodes: Tensor, recent: Tensor, typical_unknown: Tensor
+) -> tuple[Corrected, Tensor]:
+    """Return what `correct` does, by a program for each row."""
+    from unseen.threshold import kernels  # here, because Triton takes a while to import
+
+    rows = [part.contiguous() for part in (known, unknown, at_nodes, recent, typical_unknown)]
+    found = [torch.empty_like(rows[0]) for _ in range(3)]
+    kernels.correct[(max(1, at_nodes.numel() // NODES),)](*rows, *found, NODES, 1 << NODES.bit_length(), num_warps=1)
+    return Corrected(*found[:2]), found[2]
 
 
 def corrected(
@@ -121,7 +150,7 @@ def share_of_known(counted: Array, ratio: Array) -> Array:
 
 def _share(counted: Array, probability: Array) -> Array:
     count = counted.sum(-1, keepdims=True) + 2 * SHARE_IMAGES
-    return ((counted * probability).sum(-1, keepdims=True) + SHARE_IMAGES) / count
+    return (np.vecdot(counted, probability)[..., None] + SHARE_IMAGES) / count
 
 
 def probability_of(share: Array, ratio: Array) -> Array:

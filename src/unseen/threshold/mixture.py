@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
 from unseen.threshold.clear import log_density as log_density_of_clear
-from unseen.threshold.correction import OUTLIER, corrected, probability_now
+from unseen.threshold.correction import OUTLIER, correct
 from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, used_nodes
 
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
@@ -170,15 +170,15 @@ def cells() -> Cells:
 
 
 @cache
-def log_density() -> Float[Tensor, "S H N"]:
+def log_density() -> Float[Tensor, "N SH"]:
     """Return the log probability of every cell under every share of known images and hypothesis, less the largest.
 
     What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum.
     """
-    known, unknown = (side.T for side in cells())
-    mixed = torch.stack([share * known + (1 - share) * unknown for share in KNOWN_SHARES])
+    known, unknown = cells()
+    mixed = torch.cat([share * known + (1 - share) * unknown for share in KNOWN_SHARES], dim=1)
     found = mixed.add_(OUTLIER / NODES).log_()
-    return found.sub_(found.amax((0, 1))).float()
+    return found.sub_(found.amax(1, keepdim=True)).float()
 
 
 @cache
@@ -190,13 +190,17 @@ def on_device(device: torch.device, make: Callable[..., Any], *arguments: float)
 
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each share of known images and hypothesis, after margins counted at the nodes."""
-    rows, used, density = at_nodes.view(-1, NODES), used_nodes(at_nodes), on_device(at_nodes.device, log_density)
+    rows, used = at_nodes.view(-1, NODES), used_nodes(at_nodes)
     weighted = rows[:, used] * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + rows.sum(-1, keepdim=True)))
-    # hypotheses in rows, shares in a batch: other orders take MKL up to three times as long, for one row or for a few
-    fit = torch.bmm(density[..., used], weighted.float().T.expand(len(density), -1, -1)).permute(2, 0, 1)
-    prior = (on_device(at_nodes.device, hypotheses).log_prior + clear_fit(clear)).float().unsqueeze(-2)
-    weight = torch.add(fit, prior, out=torch.empty_like(fit, memory_format=torch.contiguous_format))
-    return weight.flatten(-2).softmax(-1).view(*at_nodes.shape[:-1], *fit.shape[1:])
+    fit = product(weighted.float(), on_device(at_nodes.device, log_density)[used])
+    fit = fit.view(*at_nodes.shape[:-1], len(KNOWN_SHARES), -1)
+    fit += (on_device(at_nodes.device, hypotheses).log_prior + clear_fit(clear)).unsqueeze(-2)
+    return fit.flatten(-2).softmax(-1).view(fit.shape)
+
+
+def product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[Tensor, "n m"]:
+    """Return a @ b; in host memory by NumPy, which takes half the time of torch where `a` has few rows."""
+    return a @ b if a.is_cuda else torch.from_numpy(a.numpy() @ b.numpy())
 
 
 @cache
@@ -222,10 +226,10 @@ def clear_fit(clear: ClearImages) -> Float[Tensor, "*U H"]:
 
 
 def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMixture:
-    """Return the mean over all hypotheses, in host memory."""
+    """Return the mean over all hypotheses."""
     weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
     tried, of_known, of_unknown = on_device(at_nodes.device, sides), weight.sum(-2), weight.sum(-1)
-    return ExpectedMixture((of_known @ tried.known.T).cpu(), (of_unknown @ tried.unknown.T).cpu(), of_known.cpu())
+    return ExpectedMixture(of_known @ tried.known.T, of_unknown @ tried.unknown.T, of_known)
 
 
 def margin_reached(known: Float[Tensor, "*U N"], recall: float) -> Float[Tensor, "*U"]:
@@ -243,10 +247,10 @@ def recall_interval(threshold: Float[Tensor, "*U"], weight: Float[Tensor, "*U A"
     """
     node = ((threshold - LOWEST) / STEP).clamp(0, NODES - 1 - 1e-9)
     left, part = node.long(), (node - node.floor()).unsqueeze(-1)
-    kept = kept_from_nodes()
+    kept = on_device(threshold.device, kept_from_nodes)
     share, order = ((1 - part) * kept[left] + part * kept[left + 1]).sort(-1)
     total = weight.gather(-1, order).cumsum(-1)
-    ends = torch.searchsorted(total, total[..., -1:] * total.new_tensor(INTERVAL_TAILS))
+    ends = torch.searchsorted(total, torch.cat([tail * total[..., -1:] for tail in INTERVAL_TAILS], dim=-1))
     return share.gather(-1, ends.clamp(max=share.shape[-1] - 1))
 
 
@@ -274,17 +278,17 @@ def fit_mixture(
     Once clear images say it, that rule may lose twice as many known images as wanted, and no more.
     The shapes follow the whole history, the share of known images the recent part of it, and so does the shape of the
     unknown images where that part does not fit the history. Several counts in rows are
-    fitted in one pass over the hypotheses, which costs little more than one of them. That pass runs where `at_nodes`
-    is; `recent` and the result are in host memory.
+    fitted in one pass over the hypotheses, which costs little more than one of them, where the counts are.
     """
-    clear = (clear or ClearImages.none()).to(at_nodes.device)
+    device = at_nodes.device
+    clear = (clear or ClearImages.none()).to(device)
     mixture = expected(at_nodes, clear)
-    found = corrected(mixture.known, mixture.unknown, at_nodes.cpu())
+    typical = on_device(device, typical_unknown)
+    found, probability = correct(mixture.known, mixture.unknown, at_nodes, recent, typical)
     reached, highest = (margin_reached(found.known, share) for share in (recall, max(2 * recall - 1, 0.0)))
-    probability = probability_now(recent, found, typical_unknown())
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
-    trusted = (clear.number / (clear.number + TELLING)).cpu()
+    trusted = clear.number / (clear.number + TELLING)
     likely -= trusted * (likely - highest).clamp(min=0)
-    threshold = torch.where(at_nodes.cpu().any(-1), torch.maximum(reached, likely), reached)
+    threshold = torch.where(at_nodes.any(-1), torch.maximum(reached, likely), reached)
     uncorrected = threshold - reached + margin_reached(mixture.known, recall)
     return MixtureFit(threshold, probability, recall_interval(uncorrected, mixture.weight))

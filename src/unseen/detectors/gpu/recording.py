@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from unseen.detectors.gpu.triton_import import log_compilation
 from unseen.detectors.state import map_state
+from unseen.triton_import import log_compilation
 
 WARMUPS = 2  # runs before a recording: kernels are compiled in the first
 

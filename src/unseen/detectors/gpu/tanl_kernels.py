@@ -1,6 +1,6 @@
 """Triton kernels of TANL: a sample is four launches, whether it teaches or not; `tanl` has the formulas."""
 
-from unseen.detectors.gpu.triton_import import tl, triton
+from unseen.triton_import import tl, triton
 
 
 @triton.jit

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unseen import triton_import
 from unseen.detectors.base import GPU_BLOCK
-from unseen.detectors.gpu import triton_import
 from unseen.detectors.pooled.evidence import Contrast, LogitMoments, LogOdds, RowMoments, Surprise, unrelated_moments
 from unseen.detectors.pooled.formulas import Formulas
 from unseen.detectors.pooled.names import TOP, NearestNames, TopNames

@@ -4,8 +4,8 @@ Streams are learned in lockstep: `size` samples of each of S streams, of which e
 a formula means is written where torch computes it: `evidence`, `names`, `likelihood`, `detector`.
 """
 
-from unseen.detectors.gpu.triton_import import tl, triton
 from unseen.detectors.pooled import evidence, likelihood, names, sides
+from unseen.triton_import import tl, triton
 
 BORROWED = tl.constexpr(float(evidence.BORROWED))
 LEAST_VARIANCE = tl.constexpr(evidence.TINY)

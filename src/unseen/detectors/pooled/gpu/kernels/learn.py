@@ -4,8 +4,8 @@ Streams are learned in lockstep: `size` samples of each of S streams, of which e
 a formula means is written where torch computes it: `names`, `sides`, `likelihood`, `state`.
 """
 
-from unseen.detectors.gpu.triton_import import tl, triton
 from unseen.detectors.pooled import likelihood, names, sides, state
+from unseen.triton_import import tl, triton
 
 TEXT_SHARE = tl.constexpr(names.TEXT_SHARE)
 LEAST_SHARE = tl.constexpr(names.LEAST_SHARE)
