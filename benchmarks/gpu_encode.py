@@ -1,27 +1,23 @@
-"""How fast images become vectors on a GPU: the ViT in several ways, and JPEG bytes to unit vectors.
+"""How fast images become vectors on a GPU: the ViT in several ways, and JPEG files to unit vectors.
 
 python benchmarks/gpu_encode.py --towers ours transformers-compiled --batches 512
-python benchmarks/gpu_encode.py --only jpeg --images FOLDER
+python benchmarks/gpu_encode.py --only jpeg --batches 512
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
+import gpu_images
 from gpu import Parts, device_seconds, gpu_parser, measured_ceilings, run_parts
 from unseen.bench.command import Arguments
 from unseen.bench.jsonl import Row
-from unseen.bench.timing import median_seconds
 from unseen.encoders.offline.tower import VisionTower
 
 
@@ -29,7 +25,7 @@ def main() -> None:
     parser = gpu_parser(__doc__, PARTS)
     parser.add_argument("--towers", nargs="+", choices=TOWERS, default=list(TOWERS), help="ways to run the ViT")
     parser.add_argument("--batches", nargs="+", type=int, default=[512, 1024], help="images the ViT gets at once")
-    parser.add_argument("--images", type=Path, help="a folder of JPEG files, for `jpeg`")
+    parser.add_argument("--count", type=int, default=24_576, help="images of the longest runs of `jpeg`")
     run_parts(parser, PARTS)
 
 
@@ -84,51 +80,8 @@ def encode(arguments: Arguments) -> Iterator[Row]:
 
 
 def jpeg(arguments: Arguments) -> Iterator[Row]:
-    """Go from JPEG bytes to unit vectors, decoding on the CPU's cores or on the GPU."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-    from torchvision.transforms.v2.functional import center_crop, resize
-
-    if arguments.images is None:
-        return
-    model = tower()
-    small = [
-        torch.frombuffer(bytearray(p.read_bytes()), dtype=torch.uint8) for p in sorted(arguments.images.glob("*.jpg"))
-    ]
-    cores = len(os.sched_getaffinity(0))
-    pool = ThreadPoolExecutor(cores)
-    mean = torch.tensor([0.481, 0.458, 0.408], device="cuda").view(-1, 1, 1)
-    deviation = torch.tensor([0.269, 0.261, 0.276], device="cuda").view(-1, 1, 1)
-
-    def squared(image: Tensor) -> Tensor:
-        return center_crop(resize(image, [224], antialias=True), [224, 224])
-
-    def on_cpu(data: list[Tensor]) -> Tensor:
-        images = list(pool.map(lambda x: squared(decode_jpeg(x, mode=ImageReadMode.RGB)), data))
-        return torch.stack(images).pin_memory().cuda(non_blocking=True)
-
-    def on_gpu(data: list[Tensor]) -> Tensor:
-        return torch.stack([squared(x) for x in decode_jpeg(data, mode=ImageReadMode.RGB, device="cuda")])
-
-    def vectors(pixels: Tensor) -> Tensor:
-        batch = ((pixels.float() / 255 - mean) / deviation).to(torch.bfloat16)
-        return normalize(model(pixel_values=batch).image_embeds.float(), dim=-1)
-
-    torch.set_num_threads(1)
-    for size, files in (("as they are", small), ("at 500 x 375", [enlarged(x) for x in small[:64]])):
-        data = (files * -(-512 // len(files)))[:512]
-        for name, decode in (("CPU", on_cpu), ("GPU", on_gpu)):
-            with torch.inference_mode():
-                alone = median_seconds(lambda d=decode, x=data: d(x), repeat=3)
-                both = median_seconds(lambda d=decode, x=data: vectors(d(x)), repeat=3)
-            yield {"case": f"JPEG {size}, {name}", "images/s": len(data) / both, "decoding and resizing": alone / both,
-                   "bytes per image": sum(len(x) for x in data) / len(data), "cores": cores}  # fmt: skip
-
-
-def enlarged(data: Tensor) -> Tensor:
-    from torchvision.io import ImageReadMode, decode_jpeg, encode_jpeg
-    from torchvision.transforms.v2.functional import resize
-
-    return encode_jpeg(resize(decode_jpeg(data, mode=ImageReadMode.RGB), [375, 500], antialias=True), quality=95)
+    """Go from JPEG files to unit vectors."""
+    return gpu_images.rows(lambda: tower().state_dict(), arguments.batches[0], arguments.count)
 
 
 PARTS: Parts = {"encode": encode, "jpeg": jpeg}

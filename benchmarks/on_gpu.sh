@@ -5,7 +5,7 @@
 #
 # OUT      folder for log.txt, results.jsonl (all measurements), tests.txt, race.txt, memory.txt and errors.txt
 # SECONDS  for all of it (480); each step has a limit of its own, so one that hangs does not eat the rest
-# STEP     some of: build tests users speed race encode profile memory precision   (all, in this order)
+# STEP     some of: build tests users speed race encode profile memory precision (all, in this order), jpeg
 #
 # Needs Python with torch for CUDA, nvcc, and for the tests pytest; PYTHON names another interpreter.
 # TOWERS and BATCHES choose what `encode` tries: see python benchmarks/gpu_encode.py --help.
@@ -55,7 +55,8 @@ print(torch.__version__, build.library(torch.cuda.get_device_capability()))'
 run_tests() {
     if "$python" -c 'import pytest' 2>>"$out/errors.txt"; then
         step tests 120 tests.txt 60 "$python" -m pytest -q -s -m gpu -p no:cacheprovider --durations=5 \
-            tests/scan/test_cuda.py tests/detectors/pooled/test_gpu.py tests/detectors/test_on_gpu.py
+            tests/scan/test_cuda.py tests/detectors/pooled/test_gpu.py tests/detectors/test_on_gpu.py \
+            tests/encoders/gpu tests/features/test_encoding.py
     else
         echo '== tests: not run, pytest is missing'
         return 1
@@ -63,6 +64,7 @@ run_tests() {
 }
 run_users() { measure users 120 gpu.py --only pooled others million; }
 run_speed() { measure speed 120 gpu.py --only ceilings streams latency many; }
+run_jpeg() { measure jpeg 200 gpu_encode.py --only jpeg --batches 512; }
 run_encode() { measure encode 150 gpu_encode.py --only encode ${TOWERS:+--towers $TOWERS} ${BATCHES:+--batches $BATCHES}; }
 run_profile() { measure profile 40 gpu_profile.py; }
 run_race() {

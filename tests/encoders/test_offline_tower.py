@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-from helpers.tiny_models import VISION
+from helpers.tiny_models import VISION, TinyOffline, pictures
+from unseen.encoders import load_encoder
 from unseen.encoders.offline.merging import Tokens
-from unseen.encoders.offline.tower import VisionTower
+from unseen.encoders.offline.tower import COMPILED_ROWS, CompiledTower, VisionTower
+from unseen.errors import EncoderError
 
 
 def reference(hidden_act="quick_gelu"):
@@ -65,3 +68,30 @@ def test_a_tower_that_merges_equal_patches_computes_the_same_function():
     assert merging._before_last(colour).x.shape[1] < tower._before_last(colour).x.shape[1]
     torch.testing.assert_close(merging.images(colour), tower.images(colour), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(merging.images(PIXELS), tower.images(PIXELS), atol=1e-3)
+
+
+def test_a_compiled_tower_gets_batches_of_few_sizes(monkeypatch):
+    tower, sizes = VisionTower.build(reference().state_dict(), heads=2), []
+    monkeypatch.setattr(VisionTower, "compiled", lambda self: lambda x: sizes.append(len(x)) or self.images(x))
+    compiled = CompiledTower(tower)
+    many = torch.randn(COMPILED_ROWS + 1, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    for pixels in (PIXELS, many, PIXELS, many[:COMPILED_ROWS]):
+        torch.testing.assert_close(compiled(pixels), tower.images(pixels), atol=1e-5, rtol=1e-4)
+    assert sizes == [COMPILED_ROWS, *[2 * COMPILED_ROWS] * 3]
+
+
+def test_a_compiled_tower_needs_the_offline_encoder_and_a_gpu(tmp_path):
+    with pytest.raises(EncoderError, match="expected a GPU for a compiled tower, got cpu; leave --compile out"):
+        TinyOffline(device="cpu", compiled=True)
+    with pytest.raises(EncoderError, match="expected the encoder offline for a compiled tower, got ViT-B/16"):
+        load_encoder("ViT-B/16", compiled=True)
+    with pytest.raises(EncoderError, match=r"expected the encoder offline .*, got a model of your own"):
+        load_encoder(torch.nn.Identity(), object(), compiled=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_compiled_tower_on_a_gpu_has_nearly_the_vectors_of_an_eager_one():
+    batch = pictures(5)
+    eager, compiled = (TinyOffline(device="cuda", compiled=choice).images(batch) for choice in (False, True))
+    assert float((eager * compiled).sum(1).min()) > 0.99

@@ -10,12 +10,15 @@ from transformers import (
     CLIPConfig,
     CLIPImageProcessorPil,
     CLIPModel,
+    CLIPVisionConfig,
+    CLIPVisionModelWithProjection,
     PreTrainedTokenizerFast,
     SiglipConfig,
     SiglipImageProcessorPil,
     SiglipModel,
 )
 
+from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.images import Image
 
 WORDS = ["<pad>", "<start>", "<unk>", "<end>", "a", "photo", "of", "cat", "dog", "the", "nice"]
@@ -67,6 +70,18 @@ def pictures(count: int, *, seed: int = 0, size: tuple[int, int] = (50, 40)) -> 
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (count, size[1], size[0], 3), generator=generator, dtype=torch.uint8).numpy()
     return [Image(f"{i}.png", Pillow.fromarray(array)) for i, array in enumerate(pixels)]
+
+
+class TinyOffline(OfflineEncoder):
+    """The offline encoder with a small image tower of random weights."""
+
+    def _weights(self):
+        torch.manual_seed(0)
+        sizes = {**VISION, "hidden_size": 24, "num_attention_heads": 12, "image_size": 224, "patch_size": 32}
+        model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes, projection_dim=512, hidden_act="quick_gelu"))
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        return model.state_dict()
 
 
 class ColourEncoder:

@@ -12,6 +12,7 @@ from unseen.encoders import load_encoder
 from unseen.encoders.device import named_precision
 from unseen.errors import SettingError
 from unseen.features import FeatureCache, encode_images
+from unseen.features.encoding import DECODERS, check_decoder
 from unseen.features.shards import FORMATS
 from unseen.images import Skipped, find_images
 from unseen.scale import cluster
@@ -32,6 +33,12 @@ def encode(
     batch: options.Batch = 64,
     root: options.Root = None,
     stride: options.Stride = 1,
+    decode: Annotated[
+        str, typer.Option(help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.")
+    ] = DECODERS[0],
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the offline encoder for a GPU: pays from half a million images.")
+    ] = False,
     form: Annotated[str, typer.Option("--format", help=f"Of the feature files: {' or '.join(FORMATS)}.")] = FORMATS[0],
     ray: options.Ray = None,
     shard: Annotated[int, typer.Option(min=1, help="With --ray: images per feature file.")] = scaled.SHARD,
@@ -51,6 +58,10 @@ def encode(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
+    if ray and (compiled or decode != DECODERS[0]):
+        raise SettingError(
+            "expected no --compile and no --decode with --ray, whose tasks decode on CPUs; leave them out"
+        )
     if ray:
         job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
@@ -58,11 +69,12 @@ def encode(
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             EncodeRun(as_json, plan.already).finish(batches, plan.total, plan.model.name, output)  # exits
     entries = find_images(sources, root=root, stride=stride)
-    model = load_encoder(encoder, device=device, dtype=named_precision(precision))
+    model = load_encoder(encoder, device=device, dtype=named_precision(precision), compiled=compiled)
+    check_decoder(model, decode)
     cache = FeatureCache(output, model, form=form)
     already = sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0
     total = len(entries) - already if isinstance(entries, Sized) else None
-    encoded = encode_images(entries, model, cache, size=batch)
+    encoded = encode_images(entries, model, cache, size=batch, decoder=decode)
     batches = (EncodedBatch(len(one), one.skipped) for one in encoded)
     EncodeRun(as_json, already).finish(batches, total, model.name, output)
 

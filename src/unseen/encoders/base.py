@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from unseen.encoders.preprocess import Preprocess
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch
 
@@ -45,6 +47,23 @@ class SplitEncoder(Encoder, Protocol):
 
     def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
         """Return one unit vector per image whose pixels `prepare` made."""
+
+
+class DeviceEncoder(SplitEncoder, Protocol):
+    """An encoder that works on one device of torch."""
+
+    device: torch.device
+
+
+class ByteEncoder(DeviceEncoder, Protocol):
+    """An encoder whose preprocessing is known as data, so that pixels may be made elsewhere than by `prepare`."""
+
+    @property
+    def byte_steps(self) -> Preprocess:
+        """Return what happens to a picture."""
+
+    def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image that was resized and cropped so."""
 
 
 @runtime_checkable

@@ -39,6 +39,7 @@ def load_encoder(
     *parts: Any,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    compiled: bool = False,
 ) -> SplitEncoder:
     """Return the encoder called `name`, or the one of a model that is loaded already.
 
@@ -46,7 +47,8 @@ def load_encoder(
     ONNX file written by `unseen export`; "offline-merge8" merges 8 tokens in each block (docs/offline-encoder.md).
     A CLIP model of transformers comes with its processor, `load_encoder(model, processor)`, one of open_clip with
     `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
-    `dtype` is that of the large products; torch.int8 is the offline encoder's.
+    `dtype` is that of the large products; torch.int8 is the offline encoder's, and so is a `compiled` tower, for long
+    jobs on a GPU.
 
     >>> encoder = load_encoder("offline")            # doctest: +SKIP
     >>> encoder.texts(["a photo of a cat."]).shape   # doctest: +SKIP
@@ -56,15 +58,22 @@ def load_encoder(
     unseen.errors.SettingError: expected load_encoder('offline') alone, got 1 more; pass the model itself
     """
     if not isinstance(name, str | Path):
+        _check_compiled(compiled, "", "a model of your own")
         return _of_model(name, parts, device=device, dtype=dtype)
     if parts:
         raise SettingError(f"expected load_encoder({str(name)!r}) alone, got {len(parts)} more; pass the model itself")
     backend, rest = resolve_name(name)
     if dtype is torch.int8 and backend != "offline":
         raise EncoderError(f"expected the encoder offline for precision int8, got {name}; leave --precision out")
+    _check_compiled(compiled, backend, str(name))
     module, cls = BACKENDS[backend]
     make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
-    return make(rest, device=device, dtype=dtype)
+    return make(rest, device=device, dtype=dtype, **{"compiled": True} if compiled else {})
+
+
+def _check_compiled(compiled: bool, backend: str, name: str) -> None:
+    if compiled and backend != "offline":
+        raise EncoderError(f"expected the encoder offline for a compiled tower, got {name}; leave --compile out")
 
 
 def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:

@@ -10,12 +10,12 @@ from typing import Any, Self
 from urllib.parse import urlparse
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.loading import explained_imports
-from unseen.encoders.preprocess import crop_narrow
+from unseen.encoders.preprocess import Preprocess, crop_narrow
 from unseen.encoders.torch_encoder import TorchEncoder
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
@@ -65,6 +65,15 @@ class HubEncoder(TorchEncoder):
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
         return partial(_pixels, self.processor)
+
+    @property
+    def byte_steps(self) -> Preprocess:
+        """Return the processor's steps; those that cannot be stated as data are refused."""
+        return Preprocess.from_processor(self.processor)
+
+    def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
+        """Return one unit vector per image that was resized and cropped so."""
+        return self.vectors(self.byte_steps.standardised(pixels.to(self.device)))
 
     @torch.inference_mode()
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:

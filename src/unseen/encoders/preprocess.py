@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 
 LONGEST = 16  # times the shorter side: of a longer picture the middle is taken before anything is resized
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's own numbers
+
+
+class ResizedAxis(NamedTuple):
+    """What happens to one axis of a picture: a margin is cut, the rest resized and cropped."""
+
+    margin: int
+    size: int  # without the margins
+    resized: int
+    first: int  # pixel of the crop, of those resized
 
 
 @dataclass(frozen=True)
@@ -42,21 +52,37 @@ class Preprocess:
         """Return a batch resized and cropped; Pillow resizes without the interpreter lock, so threads help."""
         if not batch:
             return torch.empty(0, self.crop, self.crop, 3, dtype=torch.uint8)
+        pictures = [image.pixels for image in batch]
+        if len(pictures) == 1:
+            return torch.from_numpy(self.pixels(pictures[0])[None].copy())
         with ThreadPoolExecutor(workers) as pool:
-            return torch.from_numpy(np.stack(list(pool.map(self.pixels, (image.pixels for image in batch)))))
+            return torch.from_numpy(np.stack(list(pool.map(self.pixels, pictures))))
 
     def standardised(self, pixels: UInt8[Tensor, "n crop crop 3"]) -> Float[Tensor, "n 3 crop crop"]:
         """Return what `cropped` gave in [0, 1], less the mean, over the deviation, channels first."""
         scaled = pixels.permute(0, 3, 1, 2).float().div_(255)
-        mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (self.mean, self.std))
+        mean, std = (_per_channel(values, pixels.device) for values in (self.mean, self.std))
         return scaled.sub_(mean).div_(std).contiguous()
 
     def pixels(self, picture: Picture) -> UInt8[np.ndarray, "crop crop 3"]:
         """Return one picture resized and cropped, still in bytes."""
         picture = crop_narrow(picture)
         resized = picture.resize(self._size(*picture.size), RESAMPLE[self.resample])
-        left, top = (resized.width - self.crop) // 2, (resized.height - self.crop) // 2
+        left, top = self._first(resized.width), self._first(resized.height)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
+
+    def axes(self, width: int, height: int) -> tuple[ResizedAxis, ResizedAxis]:
+        """Return what `pixels` does to the width and to the height of a picture."""
+        margins = narrow_margins(width, height)
+        sizes = width - 2 * margins[0], height - 2 * margins[1]
+        across, down = (
+            ResizedAxis(margin, size, resized, self._first(resized))
+            for margin, size, resized in zip(margins, sizes, self._size(*sizes), strict=True)
+        )
+        return across, down
+
+    def _first(self, resized: int) -> int:
+        return (resized - self.crop) // 2
 
     def _size(self, width: int, height: int) -> tuple[int, int]:
         if self.squash:
@@ -94,14 +120,23 @@ class Preprocess:
         return cls(resize, crop, mean, std, resample, squash)
 
 
+@lru_cache(16)  # numbers on their way to a GPU would wait until it has done all work before
+@torch.inference_mode(mode=False)
+def _per_channel(values: tuple[float, float, float], device: torch.device) -> Float[Tensor, "3 1 1"]:
+    return torch.tensor(values, device=device)[:, None, None]
+
+
 def crop_narrow(picture: Picture) -> Picture:
     """Return a picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
     width, height = picture.size
+    left, top = narrow_margins(width, height)
+    return picture.crop((left, top, width - left, height - top)) if left or top else picture
+
+
+def narrow_margins(width: int, height: int) -> tuple[int, int]:
+    """Return what `crop_narrow` cuts off on the left and at the top, and once more on the right or at the bottom."""
     most = LONGEST * min(width, height)
-    if max(width, height) <= most:
-        return picture
-    left, top = max(0, width - most) // 2, max(0, height - most) // 2
-    return picture.crop((left, top, width - left, height - top))
+    return max(0, width - most) // 2, max(0, height - most) // 2
 
 
 CLIP = Preprocess(

@@ -7,17 +7,22 @@ fill one folder, and a killed one leaves a folder that can be read.
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import Encoder
+from unseen.encoders.base import DeviceEncoder
 from unseen.errors import check_choice
+from unseen.features.encoding import DECODERS, check_decoder, encode_ahead, gpu_encoder, make_launcher
+from unseen.features.reading import ImageReader, is_never_held
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
-from unseen.images import Batch, Entry, Image, read_entries
+from unseen.images import Batch, Entry, Image, Skipped, read_entries
 from unseen.storage.remote import location
 
 
@@ -35,7 +40,7 @@ class FeatureCache:
         """Return whether this very file, unchanged, is in the cache."""
         return (entry.path, entry.identity) in self.done
 
-    def add(self, images: Sequence[Image], z: Float[Tensor, "n d"]) -> None:
+    def add(self, images: Sequence[Image | Entry], z: Float[Tensor, "n d"]) -> None:
         """Write one shard, whole or not at all."""
         if not images:
             return
@@ -47,11 +52,27 @@ class FeatureCache:
 
     def vectors(self, images: Sequence[Image], encoder: Encoder) -> Float[Tensor, "n d"]:
         """Return one vector per image: read where it is here, else computed and kept."""
-        missing = [image for image in images if (image.path, image.identity) not in self._stored]
+        missing = [image for image in images if not self.holds(image)]
         if missing:
-            z = encoder.images(missing).cpu()
-            self.add(missing, z)
-            self._stored.update(((image.path, image.identity), row) for image, row in zip(missing, z, strict=True))
+            self.keep(missing, encoder.images(missing).cpu())
+        return self.stored(images)
+
+    def holds(self, image: Image) -> bool:
+        """Return whether the vector of an image is here."""
+        return (image.path, image.identity) in self._stored
+
+    def loaded(self) -> Self:
+        """Return this cache with its vectors read, so that threads may ask what it holds."""
+        _ = self._stored
+        return self
+
+    def keep(self, images: Sequence[Image | Entry], z: Float[Tensor, "n d"]) -> None:
+        """Write vectors, and remember them."""
+        self.add(images, z)
+        self._stored.update(((image.path, image.identity), row) for image, row in zip(images, z, strict=True))
+
+    def stored(self, images: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """Return the vectors of images that are here."""
         return torch.stack([self._stored[image.path, image.identity] for image in images])
 
     @cached_property
@@ -60,10 +81,28 @@ class FeatureCache:
         return {(row["key"], row["identity"]): z for part, rows in shards for row, z in zip(rows, part, strict=True)}
 
 
+@dataclass(frozen=True)
+class EncodedEntries:
+    """What became of some entries, in order: those that have a vector now, and those that were skipped."""
+
+    rows: tuple[Image | Entry | Skipped, ...]
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return those that could not be read."""
+        return tuple(row for row in self.rows if isinstance(row, Skipped))
+
+    def __len__(self) -> int:
+        return len(self.rows) - len(self.skipped)
+
+
 def stream_images(
     entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache | None = None, *, size: int = 64
 ) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
     """Yield batches in order with one vector per readable image; what the cache holds is not encoded again."""
+    if (on_gpu := gpu_encoder(encoder)) is not None:
+        yield from _stream_ahead(entries, on_gpu, cache, size)
+        return
     for batch in read_entries(entries, size=size):
         if not batch:
             yield batch, torch.empty(0, encoder.dim)
@@ -73,10 +112,37 @@ def stream_images(
             yield batch, cache.vectors(batch.images, encoder)
 
 
+def _stream_ahead(
+    entries: Iterable[Entry], encoder: DeviceEncoder, cache: FeatureCache | None, size: int
+) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
+    is_held = is_never_held if cache is None else cache.loaded().holds
+    reader = ImageReader(encoder.prepare, is_held, keeps_pictures=True)
+    for done in encode_ahead(entries, make_launcher(encoder, reader), size=size, chunk=1):
+        batch = Batch(tuple(row for row in done.rows if not isinstance(row, Entry)))
+        if not batch:
+            yield batch, torch.empty(0, encoder.dim)
+        elif cache is None:
+            yield batch, done.z
+        else:
+            cache.keep(done.new, done.z)
+            yield batch, cache.stored(batch.images)
+
+
 def encode_images(
-    entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache, *, size: int = 64
-) -> Iterator[Batch]:
-    """Encode what is not in the cache yet, and yield each batch once it is on disk."""
-    for batch in read_entries((entry for entry in entries if not cache.has(entry)), size=size):
+    entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache, *, size: int = 64, decoder: str = DECODERS[0]
+) -> Iterator[EncodedEntries]:
+    """Encode what is not in the cache yet, and yield each batch once it is on disk.
+
+    With the decoder "gpu" plain JPEG files are decoded on the GPU of the encoder, which moves vectors a little.
+    """
+    check_decoder(encoder, decoder)
+    new = (entry for entry in entries if not cache.has(entry))
+    if (on_gpu := gpu_encoder(encoder)) is not None:
+        launcher = make_launcher(on_gpu, ImageReader(on_gpu.prepare), decoder)
+        for done in encode_ahead(new, launcher, size=size):
+            cache.add(done.new, done.z)
+            yield EncodedEntries(done.rows)
+        return
+    for batch in read_entries(new, size=size):
         cache.add(batch.images, encoder.images(batch.images))
-        yield batch
+        yield EncodedEntries(batch.rows)

@@ -37,13 +37,17 @@ TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of a TIFF
 
 def decode_file(path: Location) -> Picture:
     """Return the picture in a file."""
+    return decode(read_file(path))
+
+
+def read_file(path: Location) -> bytes:
+    """Return what is in a file; one that cannot be read is an `ImageError`."""
     if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
         raise ImageError("not a file: a pipe, socket or device")  # reading it could wait for ever
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ImageError(f"cannot be opened: {error.strerror or error}") from error
-    return decode(data)
 
 
 def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> Picture:

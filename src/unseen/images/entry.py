@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from functools import partial
+from typing import TYPE_CHECKING, Self, overload
 
 from unseen.errors import ImageError
+from unseen.images.decode import decode
 from unseen.storage.remote import Location
 
 if TYPE_CHECKING:
@@ -68,6 +70,12 @@ class Entry:
     identity: str
     decode: Callable[[], Picture]
     label: str | None = None
+    data: Callable[[], bytes] | None = None  # reads the bytes that `decode` decodes, where there are such
+
+    @classmethod
+    def of_bytes(cls, path: str, identity: str, data: Callable[[], bytes], label: str | None = None) -> Self:
+        """Return the entry of a picture whose encoded bytes `data` reads."""
+        return cls(path, identity, partial(_decode_read, data), label, data)
 
     def read(self) -> Image | Skipped:
         """Return the decoded picture, or the reason why there is none."""
@@ -75,6 +83,10 @@ class Entry:
             return Image(self.path, self.decode(), self.label, self.identity)
         except ImageError as error:
             return Skipped(self.path, str(error))
+
+
+def _decode_read(data: Callable[[], bytes]) -> Picture:
+    return decode(data())
 
 
 def key_of(path: Location | str) -> str:

@@ -5,18 +5,16 @@ What cannot be read is reported in its place, never replaced.
 
 import glob
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from unseen.errors import DataError, MissingExtra, SettingError
-from unseen.images.decode import decode_file
-from unseen.images.entry import Batch, Entry, Image, Skipped, file_identity, key_of
+from unseen.images.ahead import ahead, in_lists
+from unseen.images.decode import read_file
+from unseen.images.entry import Batch, Entry, file_identity, key_of
 from unseen.images.kinds import IMAGE_SUFFIXES, is_image_file
 from unseen.images.table import table_entries
 from unseen.images.table_files import LANCE, TABLE_SUFFIXES
@@ -52,11 +50,10 @@ def read_images(source: Source, *, size: int = 64, root: str | Path | None = Non
 
 def read_entries(entries: Iterable[Entry], *, size: int = 64) -> Iterator[Batch]:
     """Yield batches of pictures that `find_images` found."""
-    if size < 1:
-        raise SettingError(f"expected a batch size of at least 1, got {size}; try 64")
-    rows = _decode_ahead(entries)
-    while batch := tuple(islice(rows, size)):
-        yield Batch(batch)
+    # far enough ahead to keep the threads busy, not to fill the memory
+    rows = ahead(Entry.read, entries, workers=WORKERS, most=4 * WORKERS, name="decode")
+    for batch in in_lists(rows, size):
+        yield Batch(tuple(batch))
 
 
 def find_images(source: Source, *, root: str | Path | None = None, stride: int = 1) -> Iterable[Entry]:
@@ -93,20 +90,6 @@ def _in_memory_entries(sources: Iterable[Any], root: str | Path | None, stride: 
             yield from (entry for path in _expand(one).paths for entry in _entries(path, root, stride))
         else:
             yield in_memory_entry(number, one)
-
-
-def _decode_ahead(entries: Iterable[Entry]) -> Iterator[Image | Skipped]:
-    waiting: deque[Future[Image | Skipped]] = deque()
-    pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="decode")
-    try:
-        for entry in entries:
-            waiting.append(pool.submit(entry.read))
-            if len(waiting) > 4 * WORKERS:  # far enough ahead to keep the threads busy, not to fill the memory
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -223,7 +206,7 @@ def _entry(found: str | Entry) -> Entry:
 
 def _file_entry(path: Location, label: str | None = None) -> Entry:
     # absolute, because another process may read it from another working folder
-    return Entry(key_of(path), file_identity(path), partial(decode_file, path.absolute()), label)
+    return Entry.of_bytes(key_of(path), file_identity(path), partial(read_file, path.absolute()), label)
 
 
 def _list_entries(path: Location, root: Location) -> Iterator[Entry]:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from unseen.errors import DataError, ImageError, import_extra
-from unseen.images.decode import decode
 from unseen.images.entry import Entry
 from unseen.images.table_files import open_table, table_identity
 from unseen.storage.remote import Location, location
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
 
 IMAGE_COLUMNS = ("image", "img", "picture", "bytes", "jpg", "jpeg", "png", "webp", "content", "data")
 LABEL_COLUMNS = ("label", "cls", "class", "fine_label")
@@ -35,8 +31,8 @@ def table_entries(path: Location) -> Iterator[Entry]:
     column, cells = _cells(path)
     identity, where = table_identity(path), str(path.absolute())
     for row, cell in enumerate(cells):
-        read = partial(_decode_cell, where, identity, column, cell.group, cell.offset)
-        yield Entry(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
+        read = partial(_read_cell, where, identity, column, cell.group, cell.offset)
+        yield Entry.of_bytes(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
 
 
 def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
@@ -59,13 +55,13 @@ def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
     return column, (Cell(*place, word) for place, word in zip(places, words, strict=True))
 
 
-def _decode_cell(path: str, identity: str, column: str, group: int, offset: int) -> Picture:
+def _read_cell(path: str, identity: str, column: str, group: int, offset: int) -> bytes:
     # neighbours are asked for next, so their group stays in memory
     with _one_reader:
         values = _group(path, identity, column, group)
     value = values[offset].as_py()
     data = value.get("bytes") if isinstance(value, dict) else value
-    return decode(data or b"")
+    return data or b""
 
 
 @lru_cache(maxsize=2)

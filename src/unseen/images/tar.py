@@ -6,16 +6,11 @@ import tarfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unseen.errors import DataError, ImageError
-from unseen.images.decode import decode
 from unseen.images.entry import Entry, file_identity, key_of
 from unseen.images.kinds import IMAGE_SUFFIXES
 from unseen.storage.remote import Location
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
 
 
 def tar_entries(path: Location) -> Iterator[Entry]:
@@ -30,8 +25,8 @@ def tar_entries(path: Location) -> Iterator[Entry]:
     for member in members:
         if Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
             identity = file_identity(path, member.offset_data, member.size)
-            read = partial(_decode_range, archive, member.offset_data, member.size)
-            yield Entry(key_of(f"{path}/{member.name}"), identity, read, labels.get(_key(member)))
+            read = partial(_read_range, archive, member.offset_data, member.size)
+            yield Entry.of_bytes(key_of(f"{path}/{member.name}"), identity, read, labels.get(_key(member)))
 
 
 def _key(member: tarfile.TarInfo) -> str:
@@ -44,11 +39,11 @@ def _text(shard: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     return file.read().decode("utf-8", "replace").strip() if file else ""
 
 
-def _decode_range(path: Location, offset: int, size: int) -> Picture:
+def _read_range(path: Location, offset: int, size: int) -> bytes:
     # by offset, so that threads need not share one position in the archive
     with path.open("rb") as file:
         file.seek(offset)
         data = file.read(size)
     if len(data) < size:
         raise ImageError(f"damaged: archive ends {size - len(data)} bytes too early")
-    return decode(data)
+    return data

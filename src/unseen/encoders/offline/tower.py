@@ -14,12 +14,13 @@ from typing import Protocol
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import layer_norm, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import layer_norm, linear, pad, scaled_dot_product_attention, silu
 
 from unseen.encoders.offline.merging import Tokens
 
 QUICK_GELU = 1.702  # x * sigmoid(1.702 x) == silu(1.702 x) / 1.702
 EPSILON = 1e-5
+COMPILED_ROWS = 64  # sizes of batches for which a tower is compiled are multiples of it
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,19 @@ class VisionTower:
 
     def _project(self, x: Tensor) -> Tensor:
         return linear(self.post_norm.norm(x), self.projection)
+
+
+class CompiledTower:
+    """The images of a tower as torch.compile makes them; batches are filled up, so that few sizes are compiled."""
+
+    def __init__(self, tower: VisionTower) -> None:
+        self._images, self._rows = tower.compiled(), 0
+
+    def __call__(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n o"]:
+        """Return one vector per image."""
+        count = len(pixels)
+        self._rows = max(self._rows, -(-count // COMPILED_ROWS) * COMPILED_ROWS)
+        return self._images(pad(pixels, (0, 0) * 3 + (0, self._rows - count)))[:count]
 
 
 def _affine(weights: Mapping[str, Tensor], name: str, dtype: torch.dtype = torch.float32, gain: float = 1.0) -> Affine:

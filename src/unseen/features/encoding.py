@@ -1,0 +1,66 @@
+"""Images to vectors on a GPU: while it works on one batch, the next are read, decoded, resized and sent there.
+
+Threads, one for each core, read images and make pixels of them. One more puts batches on the GPU, on a stream of their
+own, and launches the encoder; vectors are fetched when the next batch is on its way. Order is kept, and what is held at
+a time is bounded: a few images for each core, and the batches of which the GPU has not returned the vectors.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from unseen.encoders import Encoder
+from unseen.encoders.base import ByteEncoder, DeviceEncoder
+from unseen.encoders.gpu.jpeg import GpuDecoder
+from unseen.errors import EncoderError, check_choice
+from unseen.features.launch import BatchLauncher, Encoded
+from unseen.features.reading import ImageReader
+from unseen.images import Entry
+from unseen.images.ahead import ahead, in_lists, usable_cores
+
+DECODERS = ("pillow", "gpu")
+CHUNK = 4  # images that a thread reads at a time: handing over each by itself would take as long as reading it
+LAUNCHED = 2  # batches on their way to the GPU beside the one whose vectors are waited for
+
+
+def gpu_encoder(encoder: Encoder) -> DeviceEncoder | None:
+    """Return an encoder that torch runs on a GPU, None for one that runs elsewhere or by other means."""
+    device = getattr(encoder, "device", None)
+    is_split = hasattr(encoder, "prepare") and hasattr(encoder, "vectors")
+    is_on_gpu = is_split and isinstance(device, torch.device) and device.type == "cuda"
+    return cast(DeviceEncoder, encoder) if is_on_gpu else None
+
+
+def check_decoder(encoder: Encoder, decoder: str) -> None:
+    """Refuse a way of decoding that is none, or that an encoder does not have."""
+    check_choice("a way of decoding", decoder, DECODERS)
+    if decoder == "gpu" and (gpu_encoder(encoder) is None or not hasattr(encoder, "byte_vectors")):
+        raise EncoderError(
+            f"expected an encoder on a GPU, offline or one of transformers, for decoding there, got {encoder.name} on "
+            f"{getattr(encoder, 'device', 'cpu')}; leave --decode out"
+        )
+
+
+def make_launcher(encoder: DeviceEncoder, reader: ImageReader, decoder: str = DECODERS[0]) -> BatchLauncher:
+    """Return what puts batches on the device of an encoder, with plain JPEG files decoded there for `gpu`."""
+    if decoder != "gpu":
+        return BatchLauncher(reader, encoder.vectors, encoder.device)
+    by_bytes = cast(ByteEncoder, encoder)
+    on_gpu = GpuDecoder(by_bytes.byte_steps, encoder.device)
+    on_gpu.check()
+    reader = replace(reader, prepare=by_bytes.byte_steps.cropped, leaves_plain=True)
+    return BatchLauncher(reader, by_bytes.byte_vectors, encoder.device, on_gpu)
+
+
+def encode_ahead(
+    entries: Iterable[Entry], launcher: BatchLauncher, *, size: int, chunk: int = CHUNK, workers: int | None = None
+) -> Iterator[Encoded]:
+    """Yield batches of `size` entries in order, with the vectors of their images."""
+    workers = workers or usable_cores()
+    chunks = in_lists(entries, chunk)
+    read = ahead(launcher.reader.read_all, chunks, workers=workers, most=2 * workers, name="read")
+    batches = in_lists((row for rows in read for row in rows), size)
+    for launched in ahead(launcher, batches, workers=1, most=LAUNCHED, name="launch"):
+        yield launched.fetch()

@@ -1,0 +1,121 @@
+"""Batches of images that are put on a GPU and encoded there while the caller goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.encoders.gpu.jpeg import GpuDecoder
+from unseen.features.reading import ImageReader, Prepared, ReadRow, Undecoded
+from unseen.images import Entry, Image, Skipped
+
+
+class Encoded(NamedTuple):
+    """A batch in order, those of its images that were encoded, and one vector for each of these."""
+
+    rows: tuple[Image | Entry | Skipped, ...]
+    new: tuple[Image | Entry, ...]
+    z: Float[Tensor, "n d"]
+
+
+class LaunchedBatch(NamedTuple):
+    """A batch whose vectors the GPU may still be computing."""
+
+    encoded: Encoded
+    done: torch.cuda.Event | None
+
+    def fetch(self) -> Encoded:
+        """Return the batch once its vectors are there."""
+        if self.done is None:
+            return self.encoded
+        self.done.synchronize()
+        return self.encoded._replace(z=self.encoded.z.clone())  # out of the memory that copies go through
+
+
+class BatchLauncher:
+    """Puts batches on a device and launches the encoder, without waiting for either."""
+
+    def __init__(
+        self,
+        reader: ImageReader,
+        vectors: Callable[[Tensor], Tensor],
+        device: torch.device,
+        decoder: GpuDecoder | None = None,
+    ) -> None:
+        self.reader, self.vectors, self.device, self.decoder = reader, vectors, device, decoder
+        # before other work on the GPU: the next pixels must be there when the encoder is done with these
+        self.side = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+
+    def __call__(self, rows: Sequence[ReadRow]) -> LaunchedBatch:
+        """Return a batch on its way; a file that the GPU does not decode is decoded as anywhere else."""
+        with self._on_device(), torch.inference_mode():
+            with torch.cuda.stream(self.side):
+                found, pixels = self._pixels(list(rows))
+            images = [row.image if isinstance(row, Prepared) else row for row in found]
+            if pixels is None:
+                return LaunchedBatch(Encoded(tuple(images), (), torch.empty(0)), None)
+            new = tuple(row.image for row in found if isinstance(row, Prepared) and row.pixels is not None)
+            self._wait_for(pixels)
+            z, done = self._fetching(self.vectors(pixels))
+            return LaunchedBatch(Encoded(tuple(images), new, z), done)
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.device) if self.side else nullcontext()
+
+    def _wait_for(self, pixels: Tensor) -> None:
+        """Let the encoder wait for pixels, and their memory for the encoder."""
+        if self.side:
+            torch.cuda.current_stream().wait_stream(self.side)
+            pixels.record_stream(torch.cuda.current_stream())
+
+    def _fetching(self, z: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        if not self.side:
+            return z, None
+        there = torch.empty(z.shape, dtype=z.dtype, pin_memory=True).copy_(z, non_blocking=True)
+        done = torch.cuda.Event(blocking=True)
+        done.record()
+        return there, done
+
+    def _pixels(self, rows: list[ReadRow]) -> tuple[list[Prepared | Skipped], Tensor | None]:
+        """Return a batch and the pixels of its images on the device, None where there is none to encode."""
+        found, order, decoded = self._decoded(rows)
+        on_gpu = set(order)
+        read = {
+            i: row.pixels
+            for i, row in enumerate(found)
+            if isinstance(row, Prepared) and row.pixels is not None and i not in on_gpu
+        }
+        parts = [decoded] if order else []
+        parts += [self._sent(list(read.values()))] if read else []
+        order += read
+        if not parts:
+            return found, None
+        pixels = torch.cat(parts) if len(parts) > 1 else parts[0]
+        in_order = order == sorted(order)
+        return found, pixels if in_order else pixels[torch.tensor(order).argsort().to(self.device)]
+
+    def _decoded(self, rows: Sequence[ReadRow]) -> tuple[list[Prepared | Skipped], list[int], Tensor]:
+        """Return a batch without files, the places of those that the GPU has decoded, and their pixels."""
+        waiting = [(i, row) for i, row in enumerate(rows) if isinstance(row, Undecoded)]
+        found = dict(enumerate(rows))
+        if not waiting or self.decoder is None:
+            return [row for row in rows if not isinstance(row, Undecoded)], [], torch.empty(0)
+        decoded = self.decoder([row.file for _, row in waiting])
+        order = [waiting[place][0] for place in decoded.places]
+        pixels = dict(zip(order, decoded.pixels, strict=True))
+        for i, row in waiting:
+            is_decoded = i in pixels
+            found[i] = Prepared(row.entry, pixels[i]) if is_decoded else self.reader.by_pillow(row.entry, row.file.data)
+        return [row for row in found.values() if not isinstance(row, Undecoded)], order, decoded.pixels
+
+    def _sent(self, pixels: list[Tensor]) -> Tensor:
+        """Return pixels on the device; from memory that a GPU can read while other work goes on."""
+        if not self.side:
+            return torch.stack(pixels)
+        room = torch.empty((len(pixels), *pixels[0].shape), dtype=pixels[0].dtype, pin_memory=True)
+        return torch.stack(pixels, out=room).to(self.device, non_blocking=True)

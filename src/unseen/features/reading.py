@@ -1,0 +1,73 @@
+"""What threads do with images on their way to a GPU: read, decode, resize, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from unseen.encoders.gpu.jpeg import PlainJpeg
+from unseen.errors import ImageError
+from unseen.images import Entry, Image, Skipped
+from unseen.images.decode import decode
+from unseen.images.jpeg import plain_size
+
+
+class Prepared(NamedTuple):
+    """An image with pixels for the encoder; without them where its vector is known. Its picture may be gone."""
+
+    image: Image | Entry
+    pixels: Tensor | None
+
+
+class Undecoded(NamedTuple):
+    """A file that is left to the GPU."""
+
+    entry: Entry
+    file: PlainJpeg
+
+
+ReadRow = Prepared | Undecoded | Skipped
+
+
+def is_never_held(image: Image) -> bool:
+    """Return false: every image is to be encoded."""
+    return False
+
+
+@dataclass(frozen=True)
+class ImageReader:
+    """Reads entries; of an image whose vector `is_held` no pixels are made."""
+
+    prepare: Callable[[Sequence[Image]], Tensor]
+    is_held: Callable[[Image], bool] = is_never_held
+    keeps_pictures: bool = False
+    leaves_plain: bool = False  # plain JPEG files to the GPU
+
+    def read_all(self, entries: Sequence[Entry]) -> list[ReadRow]:
+        """Return some images in order."""
+        return [self.read(entry) for entry in entries]
+
+    def read(self, entry: Entry) -> ReadRow:
+        """Return one image, or the reason why there is none."""
+        if not self.leaves_plain or entry.data is None:
+            return self._prepared(entry, entry.read())
+        try:
+            data = entry.data()
+        except ImageError as error:
+            return Skipped(entry.path, str(error))
+        size = plain_size(data)
+        return Undecoded(entry, PlainJpeg(data, *size)) if size else self.by_pillow(entry, data)
+
+    def by_pillow(self, entry: Entry, data: bytes) -> Prepared | Skipped:
+        """Return the image of an entry whose bytes have been read."""
+        return self._prepared(entry, replace(entry, decode=partial(decode, data)).read())
+
+    def _prepared(self, entry: Entry, image: Image | Skipped) -> Prepared | Skipped:
+        if isinstance(image, Skipped):
+            return image
+        pixels = None if self.is_held(image) else self.prepare([image])[0]
+        return Prepared(image if self.keeps_pictures else entry, pixels)
