@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,21 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import SettingError
+from unseen.threshold import recorded
 from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
-from unseen.threshold.clear import ClearImages
-from unseen.threshold.history import MarginHistory, Units, in_host_memory, sums_at_updates
+from unseen.threshold.history import MarginHistory, Step, Steps, Units, fitted_block
 from unseen.threshold.mixture import fit_mixture
-from unseen.threshold.nodes import NODES, counts, interpolate, interpolate_few, interpolate_rows
+from unseen.threshold.nodes import counts, interpolate, interpolate_few
 
-TOGETHER, GPU_TOGETHER = 32, 128  # updates that are fitted in one pass over the hypotheses
-
-
-class Step(NamedTuple):
-    """Margins of one call between two updates."""
-
-    rows: slice
-    seen: int  # samples of the stream up to the last of them
-    is_due: bool  # whether an update follows
+TOGETHER = 32  # updates that are fitted in one pass over the hypotheses
 
 
 @dataclass(frozen=True)
@@ -65,13 +57,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def start(self) -> MarginHistory:
         """Return an empty history and what the prior says, or a threshold of 0."""
-        empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
-        pending = torch.zeros(self.every if self.derives_baseline else 0, 2, dtype=torch.float64)
-        fit = fit_mixture(empty, empty, self.recall)
-        threshold = fit.threshold if self.derives_baseline else zero
-        start = zero.long(), empty, empty, ClearImages.none(), ring, zero.long(), pending, Units.nats()
-        return MarginHistory(*start, threshold, fit.probability, fit.recall)
+        if self.derives_baseline:
+            return MarginHistory.start(self.recall, pending=self.every)
+        fresh = MarginHistory.start(self.recall, pending=0, window=self.window)
+        return fresh._replace(threshold=torch.zeros_like(fresh.threshold))
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -164,36 +153,28 @@ class Adaptive(ThresholdRule[MarginHistory]):
     ) -> tuple[Decisions, MarginHistory]:
         """Return what `learn` does where margins are in known units: all of them are counted."""
         columns = torch.stack([margin.double(), clarity.double()], dim=1)
-        steps, together = list(self._steps(int(state.seen), len(margin))), GPU_TOGETHER if margin.is_cuda else TOGETHER
-        state, decided = state.to(margin.device), []
-        for start in range(0, len(steps), together):
-            some = steps[start : start + together]
-            decisions, state = self._learn_steps(state, columns[some[0].rows.start : some[-1].rows.stop], some)
-            decided.append(decisions)
-        sizes = [step.rows.stop - step.rows.start for step in steps]
-        warming = np.repeat([step.seen - size < self.warmup for step, size in zip(steps, sizes, strict=True)], sizes)
-        whole, state = in_host_memory(torch.cat(decided, dim=1), state)
+        steps = Steps(list(self._steps(int(state.seen), len(margin))))
+        sizes = [step.rows.stop - step.rows.start for step in steps.all]
+        warming = np.repeat([step.seen - n < self.warmup for step, n in zip(steps.all, sizes, strict=True)], sizes)
+        found = recorded.learn_steps(state, columns, steps, self.recall) if margin.is_cuda else None
+        whole, state = found or self._learn_steps(state, columns.cpu(), steps)
         threshold, confidence = whole.to(margin.dtype)
         return Decisions(threshold, confidence, torch.from_numpy(warming)), state
 
     def _learn_steps(
-        self, state: MarginHistory, columns: Float[Tensor, "n 2"], steps: Sequence[Step]
+        self, state: MarginHistory, columns: Float[Tensor, "n 2"], steps: Steps
     ) -> tuple[Float[Tensor, "2 n"], MarginHistory]:
         """Return the threshold that each sample meets and the probability that it is known, and the state after all."""
-        seen, waiting = int(state.seen), int(state.waiting)
-        first, whole = seen - waiting, torch.cat([state.pending[:waiting], columns])
-        ends = [step.seen for step in steps if step.is_due]
-        end = torch.tensor(ends, dtype=torch.float64, device=columns.device)
-        # the updates before each sample say which threshold it meets
-        row = torch.bucketize(torch.arange(seen + 1, seen + len(columns) + 1, device=columns.device), end)
-        threshold, probability, after = state.threshold[None], state.probability[None], state
-        if ends:
-            sums = sums_at_updates(state, whole[: ends[-1] - first], first, end, ends[-1])
-            fit = fit_mixture(sums.per_sample(end), sums.recent, self.recall, sums.clear)
-            after, whole = state.updated(sums, fit), whole[ends[-1] - first :]
-            threshold, probability = torch.cat([threshold, fit.threshold]), torch.cat([probability, fit.probability])
-        confidence = interpolate_rows(probability, columns[:, 0], row)
-        return torch.stack([threshold[row], confidence]), after.with_pending(whole, steps[-1].seen)
+        decided = []
+        for part in steps.parts(TOGETHER):
+            seen, waiting, ends = int(state.seen), int(state.waiting), part.ends
+            first, whole = seen - waiting, torch.cat([state.pending[:waiting], columns[part.rows]])
+            place = torch.arange(first + 1, part.seen + 1, dtype=torch.float64)
+            end = torch.tensor(ends, dtype=torch.float64)
+            block = fitted_block(state, whole, place, end, first, waiting, self.recall)
+            decided.append(torch.stack([block.threshold, block.confidence]))
+            state = block.history.with_pending(whole[ends[-1] - first :], part.seen)
+        return torch.cat(decided, dim=1), state
 
     def _steps(self, seen: int, count: int) -> Iterator[Step]:
         """Yield the next `count` margins as they lie between updates."""

@@ -12,13 +12,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.gpu import recording
 from unseen.detectors.state import map_state
+from unseen.gpu import recording
+from unseen.gpu.triton_import import power_of_two
 
 TOGETHER = 32  # samples of one graph
 ROWS = 2048  # samples that are given at once
 BINS = 128  # room for the counts of shares
 SCORE_WARPS = 8
+PUSH_NUMBERS, PUSH_WARPS = 2048, 4  # that one program loads at once
+RANK_PROGRAMS, RANK_ROWS, RANK_COLUMNS, RANK_WARPS = 128, 8, 512, 4
 
 
 class Sizes(NamedTuple):
@@ -122,7 +125,7 @@ class SampleGraph:
             place[:count].copy_(value)
         self._inputs.number.fill_(count)
         if self._run is None:
-            self._run = recording.record(self._work, [self._queues])
+            self._run = recording.record(self._work, self._queues)
         self._queues.numbers[0] = 0
         self._queues.numbers[2] = -1
         for _ in range(count // TOGETHER + 1):  # one more than samples: the last is scored again where it taught
@@ -138,21 +141,25 @@ class SampleGraph:
         from unseen.detectors.gpu import tanl_kernels as kernels  # here, because Triton takes a while to import
 
         queues, inputs, sizes = self._queues, self._inputs, self.sizes
-        width, groups = 1 << (sizes.top - 1).bit_length(), queues.parts.shape[1]
+        width, groups = power_of_two(sizes.top), queues.parts.shape[1]
+        members, parts = power_of_two(self.group), power_of_two(groups)
+        columns = max(1, PUSH_NUMBERS // max(members, parts))
         for _ in range(TOGETHER):
             kernels.score_sample[(1,)](
                 queues.numbers, queues.seen, inputs.mass, inputs.logits, queues.active, queues.counts,
                 queues.count_totals, queues.shares, *self._scored, inputs.gap, inputs.number, sizes.queue, sizes.window,
                 sizes.negatives, sizes.top, width, sizes.thresholds, BINS, sizes.share_unit, num_warps=SCORE_WARPS,
             )  # fmt: skip
-            kernels.push_sample[(-(-sizes.negatives // 64),)](
+            kernels.push_sample[(-(-sizes.negatives // columns),)](
                 queues.numbers, queues.seen, inputs.activation, queues.activation, queues.parts, queues.total,
-                queues.excess, sizes.queue, self.group, groups, sizes.negatives, 64, num_warps=2,
+                queues.excess, sizes.queue, self.group, groups, sizes.negatives, columns,
+                members, parts, num_warps=PUSH_WARPS,
             )  # fmt: skip
             kernels.find_candidates[(-(-sizes.negatives // 256),)](
                 queues.numbers, queues.excess, queues.active, self._candidates, sizes.negatives, sizes.top, width, 256,
                 num_warps=4,
             )  # fmt: skip
-            kernels.rank_candidates[(-(-sizes.negatives // 16),)](
-                queues.numbers, queues.excess, queues.active, self._candidates, sizes.top, 16, 256, num_warps=4
-            )
+            kernels.rank_candidates[(RANK_PROGRAMS,)](
+                queues.numbers, queues.excess, queues.active, self._candidates, sizes.top, RANK_ROWS, RANK_COLUMNS,
+                RANK_PROGRAMS, num_warps=RANK_WARPS,
+            )  # fmt: skip

@@ -1,6 +1,6 @@
 """Triton kernels of TANL: a sample is four launches, whether it teaches or not; `tanl` has the formulas."""
 
-from unseen.triton_import import tl, triton
+from unseen.gpu.triton_import import tl, triton
 
 
 @triton.jit
@@ -87,29 +87,34 @@ def score_sample(
 
 @triton.jit
 def push_sample(
-    numbers, seen, rows, activation, parts, totals, excess, queue, size, groups, negatives, WIDTH: tl.constexpr
-):
-    """Put the activation of a sample that teaches into the queue of its side, and sum it up anew."""
+    numbers, seen, rows, activation, parts, totals, excess, queue, size, groups, negatives, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Put the activation of a sample that teaches into the queue of its side, and sum it up anew.
+
+    All that is summed up is loaded at once: a load after the other would take most of the time.
+    """
     t, side, place = tl.load(numbers) - 1, tl.load(numbers + 2), tl.load(numbers + 3)
     if side >= 0:
         column = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
-        inside = column < negatives
+        inside, group = column < negatives, place // size
+        at, g = group * size + tl.arange(0, SIZE)[:, None], tl.arange(0, GROUPS)[:, None]
+        is_member = (at < group * size + size) & (at < queue)
         own = tl.load(rows + t * negatives + column, mask=inside, other=0.0)
-        tl.store(activation + (side * queue + place) * negatives + column, own, mask=inside)
-        group = place // size
-        part = tl.zeros_like(own)
-        for i in range(0, size):
-            at = group * size + i
-            is_other = inside & (at < queue) & (at != place)
-            other = tl.load(activation + (side * queue + at) * negatives + column, mask=is_other, other=0.0)
-            part += tl.where(at == place, own, other)
-        tl.store(parts + (side * groups + group) * negatives + column, part, mask=inside)
-        total = tl.zeros_like(own)
-        for g in range(0, groups):
-            other = tl.load(parts + (side * groups + g) * negatives + column, mask=inside & (g != group), other=0.0)
-            total += tl.where(g == group, part, other)
-        tl.store(totals + side * negatives + column, total, mask=inside)
+        members = tl.load(
+            activation + (side * queue + at) * negatives + column[None, :],
+            mask=inside[None, :] & is_member & (at != place), other=0.0,
+        )  # fmt: skip
+        sums = tl.load(
+            parts + (side * groups + g) * negatives + column[None, :],
+            mask=inside[None, :] & (g < groups) & (g != group), other=0.0,
+        )  # fmt: skip
         rest = tl.load(totals + (1 - side) * negatives + column, mask=inside, other=0.0)
+        tl.store(activation + (side * queue + place) * negatives + column, own, mask=inside)
+        part = tl.sum(tl.where(at == place, own[None, :], members), axis=0)
+        tl.store(parts + (side * groups + group) * negatives + column, part, mask=inside)
+        total = tl.sum(tl.where(g == group, part[None, :], sums), axis=0)
+        tl.store(totals + side * negatives + column, total, mask=inside)
         known, unknown = tl.where(side == 0, total, rest), tl.where(side == 0, rest, total)
         known_count = tl.minimum(tl.maximum(tl.load(seen), 1), queue).to(own.dtype)
         unknown_count = tl.minimum(tl.maximum(tl.load(seen + 1), 1), queue).to(own.dtype)
@@ -134,11 +139,14 @@ def find_candidates(
 
 
 @triton.jit
-def rank_candidates(numbers, excess, active, candidates, TOP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def rank_candidates(
+    numbers, excess, active, candidates, TOP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+):  # fmt: skip
     """Put the candidates with the least excess in order, of equals the first: each counts those before it."""
     count = tl.load(numbers + 4)
-    if tl.program_id(0) * ROWS < count:
-        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    for begin in range(tl.program_id(0) * ROWS, count, PROGRAMS * ROWS):
+        row = begin + tl.arange(0, ROWS)
         i = tl.load(candidates + row, mask=row < count, other=0)
         own = tl.load(excess + i, mask=row < count, other=float("inf"))
         before = tl.zeros((ROWS, WIDTH), dtype=tl.int32)
