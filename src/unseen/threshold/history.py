@@ -99,39 +99,24 @@ def unpacked(history: MarginHistory, numbers: Float[Tensor, " M"]) -> MarginHist
     )
 
 
-class Step(NamedTuple):
-    """Margins of one call between two updates."""
-
-    rows: slice
-    seen: int  # samples of the stream up to the last of them
-    is_due: bool  # whether an update follows
-
-
 class Steps(NamedTuple):
-    """Consecutive margins of one call with at least one update among them; none follows the last step at most."""
+    """Consecutive samples of a stream, with at least one update among them; counts are those of the stream."""
 
-    all: Sequence[Step]
+    start: int  # samples before them
+    ends: Sequence[int]  # samples at each update
+    stop: int  # samples up to the last of them
 
-    @property
-    def rows(self) -> slice:
-        """Return which margins of the call these are."""
-        return slice(self.all[0].rows.start, self.all[-1].rows.stop)
-
-    @property
-    def seen(self) -> int:
-        """Return how many samples of the stream there are up to the last of these."""
-        return self.all[-1].seen
-
-    @property
-    def ends(self) -> list[int]:
-        """Return how many samples there are at each update."""
-        return [step.seen for step in self.all if step.is_due]
+    def __len__(self) -> int:
+        return self.stop - self.start
 
     def parts(self, most: int) -> Iterator[Steps]:
-        """Yield these steps with at most so many updates, and one step more, at a time."""
-        last = max(0, len(self.ends) - 1) // most * most
-        for start in range(0, last + 1, most):
-            yield Steps(self.all[start : start + most] if start < last else self.all[start:])
+        """Yield these samples with at most so many updates at a time."""
+        start = self.start
+        for first in range(0, len(self.ends), most):
+            ends = self.ends[first : first + most]
+            stop = ends[-1] if first + most < len(self.ends) else self.stop
+            yield Steps(start, ends, stop)
+            start = stop
 
 
 class MarginSums(NamedTuple):
@@ -167,18 +152,27 @@ def sums_at_updates(
     return MarginSums(history.counts + counted.cumsum(0), recent, clear)
 
 
-class FittedBlock(NamedTuple):
-    """What consecutive samples meet, and the history after the last update among them."""
+class LearnedBlock(NamedTuple):
+    """What consecutive samples meet, and the history after them."""
 
-    threshold: Float[Tensor, " T"]  # that each sample meets
-    confidence: Float[Tensor, " T"]  # probability that each sample is known
+    decided: Float[Tensor, "2 T"]  # threshold, and the probability that each sample is known
     history: MarginHistory
+
+
+def learned_block(history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps, recall: float) -> LearnedBlock:
+    """Return what follows from samples, in host memory; `columns` are their margin and clarity."""
+    waiting, last = int(history.waiting), steps.ends[-1]
+    first, whole = steps.start - waiting, torch.cat([history.pending[:waiting], columns])
+    place = torch.arange(first + 1, steps.stop + 1, dtype=torch.float64)
+    end = torch.tensor(steps.ends, dtype=torch.float64)
+    found = fitted_block(history, whole, place, end, first, waiting, recall)
+    return found._replace(history=found.history.with_pending(whole[last - first :], steps.stop))
 
 
 def fitted_block(
     history: MarginHistory, columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"],
     first: Float[Tensor, ""] | int, waiting: int, recall: float,
-) -> FittedBlock:  # fmt: skip
+) -> LearnedBlock:  # fmt: skip
     """Return what follows from what `sums_at_updates` takes; the first `waiting` samples are judged already."""
     sums = sums_at_updates(history, columns, place, end, first)
     fit = fit_mixture(sums.per_sample(end), sums.recent, recall, sums.clear)
@@ -186,4 +180,4 @@ def fitted_block(
     threshold = torch.cat([history.threshold[None], fit.threshold])
     probability = torch.cat([history.probability[None], fit.probability])
     confidence = interpolate_rows(probability, columns[waiting:, 0], row)
-    return FittedBlock(threshold[row], confidence, history.updated(sums, fit))
+    return LearnedBlock(torch.stack([threshold[row], confidence]), history.updated(sums, fit))

@@ -1,34 +1,37 @@
-"""Margins of a whole call on a GPU: what each meets, and the history after all, by one recorded CUDA graph."""
+"""Margins of a call, learned on a GPU: a CUDA graph with one transfer there and one back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.gpu import recording, triton_import
-from unseen.threshold.history import MarginHistory, Steps, fitted_block, packed, unpacked
+from unseen.threshold.history import LearnedBlock, MarginHistory, Steps, fitted_block, packed, unpacked
 
-UPDATES = 65  # of one graph: a call of 8,192 samples has 64 at most, and a step more; the first of a stream has 128
+UPDATES = 64  # of one graph: a call of 8,192 samples has no more, the first of a stream has 128
 GRAPHS = 4  # that are kept: one for each wanted recall on each GPU
 
 
-def learn_steps(
-    history: MarginHistory, columns: Float[Tensor, "n 2"], steps: Steps, recall: float
-) -> tuple[Float[Tensor, "2 n"], MarginHistory] | None:
-    """Return what `LearningGraph.learn` does; None where another thread uses the graph, or Triton is missing."""
-    if not triton_import.IS_INSTALLED:
-        return None
-    graph = graph_for(columns.device, recall, len(history.pending))
+@contextmanager
+def acquire(device: torch.device | None, recall: float, room: int) -> Iterator[LearningGraph | None]:
+    """Yield the graph of a GPU; None elsewhere, without Triton, and while another thread uses it."""
+    if device is None or device.type != "cuda" or not triton_import.IS_INSTALLED:
+        yield None
+        return
+    graph = graph_for(device, recall, room)
     if not graph.lock.acquire(blocking=False):
-        return None
+        yield None
+        return
     try:
-        return graph.learn(history, columns, steps)
+        yield graph
     finally:
         graph.lock.release()
 
@@ -39,60 +42,86 @@ def graph_for(device: torch.device, recall: float, room: int) -> LearningGraph:
     return LearningGraph(device, recall, room)
 
 
+class Given(NamedTuple):
+    """What a graph reads."""
+
+    packed: Float[Tensor, " M"]
+    counts: Float[Tensor, " 3"]  # samples before those that wait, before the call, and after it
+    ends: Float[Tensor, " U"]  # the last update is named again where there are fewer
+    columns: Float[Tensor, "n 2"]  # margin and clarity: first those that wait
+
+
+class Found(NamedTuple):
+    """What a graph writes."""
+
+    packed: Float[Tensor, " M"]
+    pending: Float[Tensor, "E 2"]
+    decided: Float[Tensor, "2 T"]
+
+
 class LearningGraph:
-    """Learn margins between updates; one caller at a time. In host memory, for tests, nothing is recorded."""
+    """Learn samples of one stream; one caller at a time. Without a GPU, for tests, nothing is recorded."""
 
     def __init__(self, device: torch.device, recall: float, room: int) -> None:
         self.device, self.recall, self.room, self.lock = device, recall, room, Lock()
-        self.rows = (UPDATES + 1) * room
         self._like = MarginHistory.start(recall, pending=room)
         self._run: Callable[[], None] | None = None
-        shapes = len(packed(self._like)), 3 + UPDATES, (room + self.rows, 2), (2, self.rows), (room, 2)
-        places = (torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes)
-        # of the numbers the first are the samples before those that wait, before the call and after it; then the ends
-        self._packed, self._numbers, self._columns, self._decisions, self._pending = places
+        size, rows = len(packed(self._like)), (UPDATES + 1) * room
+        given, found = ((size,), (3,), (UPDATES,), (room + rows, 2)), ((size,), (room, 2), (2, rows))
+        self._sent, self._received = (host_numbers(shapes, pinned=device.type == "cuda") for shapes in (given, found))
+        self._inputs, self._outputs = (torch.zeros_like(one, device=device) for one in (self._sent, self._received))
+        self._given, self._places = (Given(*views(one, given)) for one in (self._sent, self._inputs))
+        self._found, self._results = (Found(*views(one, found)) for one in (self._received, self._outputs))
 
-    def learn(
-        self, history: MarginHistory, columns: Float[Tensor, "n 2"], steps: Steps
-    ) -> tuple[Float[Tensor, "2 n"], MarginHistory]:
-        """Return the threshold and the confidence of each sample, and the history after all, in host memory."""
-        seen, first, decided = int(history.seen), int(history.seen) - int(history.waiting), []
-        self._packed.copy_(packed(history))
-        self._columns[: self.room].copy_(history.pending)
-        for part in steps.parts(UPDATES):
-            some = columns[part.rows]
-            self._columns[self.room : self.room + len(some)].copy_(some)
-            self._numbers.copy_(torch.from_numpy(numbers(first, seen, part.seen, part.ends)))
-            self.run()
-            decided.append(self._decisions[:, : len(some)].clone())
-            first = seen = part.seen
-        whole = torch.cat([*(one.reshape(-1) for one in decided), self._packed, self._pending.reshape(-1)]).cpu()
-        sizes = [one.numel() for one in (*decided, self._packed, self._pending)]
-        *parts, after, pending = whole.split(sizes)
-        waiting = pending.view(-1, 2)[: seen - part.ends[-1]]
-        learned = unpacked(self._like, after.clone()).with_pending(waiting, seen)
-        return torch.cat([one.view(2, -1) for one in parts], dim=1), learned
+    def learn(self, history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps) -> LearnedBlock:
+        """Return what `learned_block` does."""
+        waiting, count, last = int(history.waiting), len(columns), steps.ends[-1]
+        given, numbers = self._given, torch.tensor([steps.start - waiting, steps.start, steps.stop])
+        for place, values in zip(given, (packed(history), numbers, padded(steps.ends)), strict=False):
+            place.copy_(values)
+        given.columns[: self.room].copy_(history.pending)
+        given.columns[self.room : self.room + count].copy_(columns)
+        self._replay()
+        learned = unpacked(self._like, self._found.packed.clone())
+        pending = self._found.pending[: steps.stop - last]
+        return LearnedBlock(self._found.decided[:, :count].clone(), learned.with_pending(pending, steps.stop))
 
-    def run(self) -> None:
-        """Learn what lies in the places of the inputs."""
+    def _replay(self) -> None:
+        is_on_gpu = self.device.type == "cuda"
         if self._run is None:
-            on_gpu = self.device.type == "cuda"
-            self._run = recording.record(self._work, [self._packed]) if on_gpu else self._work
+            self._run = recording.record(self._work, ()) if is_on_gpu else self._work
         self._run()
+        if is_on_gpu:
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _work(self) -> None:
-        first, seen, last = self._numbers[:3]
-        end, count = self._numbers[3:], torch.arange(1, self.rows + 1, dtype=torch.float64, device=self.device)
-        earlier, later = first + count[: self.room], end[-1] + count[: self.room]
-        place = torch.cat([torch.where(earlier <= seen, earlier, last + 1), seen + count])
-        history = unpacked(self._like, self._packed)
-        block = fitted_block(history, self._columns, place, end, first, self.room, self.recall)
-        torch.stack([block.threshold, block.confidence], out=self._decisions)
-        row = (later - seen - 1).clamp(0, self.rows - 1).long()
-        self._pending.copy_(torch.where((later <= last)[:, None], self._columns[self.room + row], 0.0))
-        self._packed.copy_(packed(block.history))
+        self._inputs.copy_(self._sent, non_blocking=True)
+        (before, counts, end, columns), rows = self._places, len(self._places.columns) - self.room
+        first, seen, last = counts
+        number = torch.arange(1, rows + 1, dtype=torch.float64, device=self.device)
+        earlier, later = first + number[: self.room], end[-1] + number[: self.room]
+        # what stands in a place without a sample comes after all updates: it is not counted
+        place = torch.cat([torch.where(earlier <= seen, earlier, last + 1), seen + number])
+        history = unpacked(self._like, before)
+        decided, after = fitted_block(history, columns, place, end, first, self.room, self.recall)
+        row = (later - seen - 1).clamp(0, rows - 1).long()
+        pending = torch.where((later <= last)[:, None], columns[self.room + row], 0.0)
+        for result, value in zip(self._results, (packed(after), pending, decided), strict=True):
+            result.copy_(value)
+        self._received.copy_(self._outputs, non_blocking=True)
 
 
-def numbers(first: int, seen: int, last: int, ends: Sequence[int]) -> np.ndarray:
-    """Return the numbers that a graph reads: the last update is named again where there are fewer than it has."""
-    return np.array([first, seen, last, *ends, *[ends[-1]] * (UPDATES - len(ends))], dtype=np.float64)
+def padded(ends: Sequence[int]) -> Tensor:
+    """Return updates, the last of them named again until there are as many as a graph has."""
+    return torch.tensor([*ends, *[ends[-1]] * (UPDATES - len(ends))])
+
+
+def host_numbers(shapes: Sequence[tuple[int, ...]], *, pinned: bool) -> Float[Tensor, " n"]:
+    """Return room in host memory for tensors of some shapes."""
+    return torch.zeros(sum(map(math.prod, shapes)), dtype=torch.float64, pin_memory=pinned)
+
+
+def views(numbers: Float[Tensor, " n"], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Return consecutive parts of numbers as tensors of some shapes."""
+    parts = numbers.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

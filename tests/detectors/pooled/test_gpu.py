@@ -83,7 +83,8 @@ def test_rows_that_are_appended_in_place_leave_what_earlier_states_count():
     appended, rows = AppendedRows(), torch.zeros(4, 2)
     one = appended.with_rows_at(rows, torch.full((1, 2), 1.0), 0)
     two = appended.with_rows_at(one, torch.full((1, 2), 2.0), 1)
-    assert two is one and not rows.any()  # the first had to be copied: nobody knows who else holds it
+    assert two is one
+    assert not rows.any()  # the first had to be copied: nobody knows who else holds it
     branch = appended.with_rows_at(one, torch.full((1, 2), 3.0), 1)  # another state goes on from the first row
     assert two[:2].tolist() == [[1, 1], [2, 2]]
     assert branch[:2].tolist() == [[1, 1], [3, 3]]
@@ -91,8 +92,8 @@ def test_rows_that_are_appended_in_place_leave_what_earlier_states_count():
 
 @pytest.mark.gpu
 def test_a_state_may_be_gone_on_from_twice_by_single_samples():
-    labels = space(10, 300, 64).to(device="cuda")
-    detector, z = PooledEvidence(labels), stream(labels, 310).cuda()
+    labels = space(10, 300, 64)
+    detector, z = PooledEvidence(labels.to(device="cuda")), stream(labels, 310).cuda()
     _, state = detector.observe(detector.start(), z[:300])
     _, begun = detector.observe(state, z[300:301])
     readings = []
