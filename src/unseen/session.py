@@ -401,8 +401,8 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
 
 
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
-    route, known = verdicts.reading.route.numpy(), verdicts.known.numpy()
-    gained = len(route), *(int(np.count_nonzero(rows)) for rows in (known, route > 0, route < 0))
+    unknown, none, known = np.bincount(verdicts.reading.route.numpy() + 1, minlength=3).tolist()  # by route
+    gained = unknown + none + known, int(np.count_nonzero(verdicts.known.numpy())), known, unknown
     return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
 
 
