@@ -27,7 +27,7 @@ from unseen.verdicts import Verdicts
 UNKNOWN = 8192  # unknown images that are kept
 KNOWN_SHARE = 8  # one known image is kept for so many unknown ones
 INTAKE = 2048  # images after which those that are not to be kept are dropped
-GPU_INTAKE = 32_768  # the same for images on a GPU: what is kept is transferred seldom
+GPU_INTAKE = 32_768  # the same for images on a GPU, where a call has more
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,10 @@ class KeptImages:
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         columns = {name: getattr(self, name).index_select(0, rows) for name in COLUMNS}  # faster than brackets
         return KeptImages(**columns, keys=tuple(self.keys[row] for row in rows.tolist()))
+
+    def cpu(self) -> KeptImages:
+        """Return the images in host memory."""
+        return replace(self, z=self.z.cpu())
 
     @cached_property
     def features(self) -> Float[Tensor, "n d"]:
@@ -133,11 +137,17 @@ class Reservoir:
         copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
         more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * len(z))
         longer = replace(self, recent=(*self.recent, more))
-        is_full = start + len(z) - longer.recent[0].start >= (GPU_INTAKE if z.is_cuda else INTAKE)
-        return longer.with_recent() if is_full else longer
+        count = start + len(z) - longer.recent[0].start
+        is_full = count >= (GPU_INTAKE if z.is_cuda else INTAKE) or len(longer.recent) >= INTAKE
+        return longer._with_recent() if is_full else longer
 
     def with_recent(self) -> Reservoir:
         """Return the reservoir with its latest images among the others and without those that are not to be kept."""
+        whole = self._with_recent()
+        return replace(whole, kept=whole.kept.cpu()) if whole.kept.z.is_cuda else whole
+
+    def _with_recent(self) -> Reservoir:
+        """Return what `with_recent` does, with the vectors where they are."""
         if not self.recent:
             return self
         parts = self.kept, images_of_calls(self.recent)
@@ -155,7 +165,7 @@ class Reservoir:
 
     @property
     def byte_limit(self) -> int:
-        """Return the most bytes of host memory that vectors and numbers can take; keys come besides."""
+        """Return the most bytes that vectors and numbers can take; keys come besides."""
         row = self.kept.z.shape[1] * 2 + sum(getattr(self.kept, name).element_size() for name in COLUMNS[1:])
         return (self.unknown + self.unknown // KNOWN_SHARE + INTAKE) * row
 
@@ -189,10 +199,9 @@ class Reservoir:
 def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     """Return the images of several calls with what was decided about them."""
     places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
-    z, margin, label, known = (
-        torch.cat(columns)
-        for columns in zip(*((p.z, p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts), strict=True)
-    )
+    device = parts[-1].z.device  # features of one stream may come from several places
+    rows = ((p.z.to(device), p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts)
+    z, margin, label, known = map(torch.cat, zip(*rows, strict=True))
     keys = tuple(chain.from_iterable(part.keys for part in parts))
     place = torch.from_numpy(places)
     return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
@@ -204,14 +213,11 @@ def join_kept(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptIma
     sizes = [len(some) for some in rows]
     columns = {}
     for name in COLUMNS:
-        first = getattr(parts[0], name)
-        columns[name] = whole = first.new_empty(sum(sizes), *first.shape[1:])
+        last = getattr(parts[-1], name)  # on a GPU the vectors stay there until somebody asks for them
+        columns[name] = whole = last.new_empty(sum(sizes), *last.shape[1:])
         for part, some, place in zip(parts, rows, whole.split(sizes), strict=True):
-            column = getattr(part, name)
-            if column.is_cuda:  # only what is kept is transferred
-                place.copy_(column.index_select(0, some.to(column.device)))
-            else:
-                torch.index_select(column, 0, some, out=place)
+            column = getattr(part, name).to(last.device)
+            torch.index_select(column, 0, some.to(last.device), out=place)
     keys = compress(chain.from_iterable(part.keys for part in parts), keeps.tolist())
     return KeptImages(**columns, keys=tuple(keys))
 

@@ -33,7 +33,6 @@ from unseen.threshold import (
 from unseen.threshold.calibrated import check_images, fewest_images
 from unseen.verdicts import Verdicts
 
-MANY = 1024  # margins on a GPU from which on thresholds are fitted there: fewer take less time in host memory
 FIRST_INTERVAL = 16  # images between two calibrations by examples, up to 128; then a quarter to an eighth of the stream
 
 
@@ -172,9 +171,9 @@ class Session:
         """
         rule, before = self._live
         is_due = len(reading.score) == self.until_calibration
-        reading = reading.cpu() if len(reading.score) < MANY else reading
-        decisions, margins = rule.learn(before.threshold, reading.margin, reading.clarity)
-        verdicts = Verdicts(self.detector.labels.names, reading.cpu(), decisions.cpu())  # verdicts are for the host
+        host = reading.cpu()  # verdicts are for the host
+        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity, device=reading.score.device)
+        verdicts = Verdicts(self.detector.labels.names, host, decisions)
         self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
         if is_due:
             self.calibrate_by_examples()
@@ -402,8 +401,8 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
 
 
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
-    route, known = verdicts.reading.route.numpy(), verdicts.known.numpy()
-    gained = len(route), *(int(np.count_nonzero(rows)) for rows in (known, route > 0, route < 0))
+    unknown, none, known = np.bincount(verdicts.reading.route.numpy() + 1, minlength=3).tolist()  # by route
+    gained = unknown + none + known, int(np.count_nonzero(verdicts.known.numpy())), known, unknown
     return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
 
 

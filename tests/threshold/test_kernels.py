@@ -30,7 +30,7 @@ def test_thresholds_on_a_gpu_are_those_of_a_cpu(pieces):
     for device in ("cpu", "cuda"):
         state, decided = rule.start(), []
         for some, clear in zip(margin.split(pieces), clarity.split(pieces), strict=True):
-            decisions, state = rule.learn(state, some.to(device), clear.to(device))
+            decisions, state = rule.learn(state, some, clear, device=torch.device(device))
             decided.append(decisions)
         results.append(([torch.cat(column) for column in zip(*decided, strict=True)], state))
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)

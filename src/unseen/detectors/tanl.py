@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
-from unseen import triton_import
 from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
 from unseen.detectors.gpu.tanl import SampleGraph, Sizes
+from unseen.gpu import triton_import
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so

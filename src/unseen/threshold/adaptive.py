@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,21 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import SettingError
+from unseen.threshold import recorded
 from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
-from unseen.threshold.clear import ClearImages
-from unseen.threshold.history import MarginHistory, Units, in_host_memory, sums_at_updates
+from unseen.threshold.history import MarginHistory, Steps, Units, learned_block
 from unseen.threshold.mixture import fit_mixture
-from unseen.threshold.nodes import NODES, counts, interpolate, interpolate_few, interpolate_rows
+from unseen.threshold.nodes import counts, interpolate, interpolate_few
+from unseen.threshold.recorded import UPDATES, LearningGraph
 
-TOGETHER, GPU_TOGETHER = 32, 128  # updates that are fitted in one pass over the hypotheses
-
-
-class Step(NamedTuple):
-    """Margins of one call between two updates."""
-
-    rows: slice
-    seen: int  # samples of the stream up to the last of them
-    is_due: bool  # whether an update follows
+TOGETHER = 32  # updates that are fitted in one pass over the hypotheses
 
 
 @dataclass(frozen=True)
@@ -65,13 +58,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def start(self) -> MarginHistory:
         """Return an empty history and what the prior says, or a threshold of 0."""
-        empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        ring = torch.zeros(0 if self.derives_baseline else self.window, dtype=torch.float64)
-        pending = torch.zeros(self.every if self.derives_baseline else 0, 2, dtype=torch.float64)
-        fit = fit_mixture(empty, empty, self.recall)
-        threshold = fit.threshold if self.derives_baseline else zero
-        start = zero.long(), empty, empty, ClearImages.none(), ring, zero.long(), pending, Units.nats()
-        return MarginHistory(*start, threshold, fit.probability, fit.recall)
+        if self.derives_baseline:
+            return MarginHistory.start(self.recall, pending=self.every)
+        fresh = MarginHistory.start(self.recall, pending=0, window=self.window)
+        return fresh._replace(threshold=torch.zeros_like(fresh.threshold))
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
         """Return this rule, with margins in known units where the detector derives its baseline."""
@@ -94,21 +84,24 @@ class Adaptive(ThresholdRule[MarginHistory]):
         return interpolate(state.probability, state.units.apply(margin)).to(margin)
 
     def learn(
-        self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+        self,
+        state: MarginHistory,
+        margin: Float[Tensor, " T"],
+        clarity: Float[Tensor, " T"] | None = None,
+        *,
+        device: torch.device | None = None,
     ) -> tuple[Decisions, MarginHistory]:
-        """Return the decision about each sample, under the threshold set before it, and the state after the last.
-
-        Thresholds are fitted where margins are; decisions and state are in host memory.
-        """
-        margin = margin.detach()
+        """Return the decision about each sample, under the threshold set before it, and the state after the last."""
+        margin = margin.detach().cpu()
         if not len(margin):
             return self.read(state, margin), state
         if not self.derives_baseline:
-            return self._learn_in_ring(state, margin.cpu())
-        clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity.detach()
+            return self._learn_in_ring(state, margin)
+        clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity.detach().cpu()
         if self._wait(state, len(margin)):
-            return self._learn_waiting(state, margin.cpu(), clarity.cpu())
-        return self._learn_counted(state, margin, clarity)
+            return self._learn_waiting(state, margin, clarity)
+        with recorded.acquire(device, self.recall, self.every) as graph:
+            return self._learn_counted(state, margin, clarity, graph)
 
     def _wait(self, state: MarginHistory, count: int) -> bool:
         """Return whether the next `count` margins wait for an update."""
@@ -139,14 +132,14 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def _learn_in_ring(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
         """Return what `learn` does where the units of margins are unknown: the latest ones are kept themselves."""
-        decided = []
-        for rows, seen, is_due in self._steps(int(state.seen), len(margin)):
-            some = margin[rows]
+        decided, seen, stop = [], int(state.seen), int(state.seen) + len(margin)
+        ends = self._updates(seen, stop)
+        for start, end in pairwise(sorted({seen, *ends, stop})):
+            some = margin[start - seen : end - seen]
             decided.append(self.read(state, some))
-            slots = torch.arange(seen - len(some), seen) % self.window
-            ring = state.ring.index_copy(0, slots, some.double())
-            state = state._replace(seen=torch.full_like(state.seen, seen), ring=ring)
-            state = self._updated(state) if is_due else state
+            ring = state.ring.index_copy(0, torch.arange(start, end) % self.window, some.double())
+            state = state._replace(seen=torch.full_like(state.seen, end), ring=ring)
+            state = self._updated(state) if end in ends else state
         return Decisions.joined(decided), state
 
     def _updated(self, state: MarginHistory) -> MarginHistory:
@@ -160,49 +153,31 @@ class Adaptive(ThresholdRule[MarginHistory]):
         return state._replace(units=units, threshold=threshold, probability=fit.probability)
 
     def _learn_counted(
-        self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]
+        self,
+        state: MarginHistory,
+        margin: Float[Tensor, " T"],
+        clarity: Float[Tensor, " T"],
+        graph: LearningGraph | None,
     ) -> tuple[Decisions, MarginHistory]:
         """Return what `learn` does where margins are in known units: all of them are counted."""
-        columns = torch.stack([margin.double(), clarity.double()], dim=1)
-        steps, together = list(self._steps(int(state.seen), len(margin))), GPU_TOGETHER if margin.is_cuda else TOGETHER
-        state, decided = state.to(margin.device), []
-        for start in range(0, len(steps), together):
-            some = steps[start : start + together]
-            decisions, state = self._learn_steps(state, columns[some[0].rows.start : some[-1].rows.stop], some)
-            decided.append(decisions)
-        sizes = [step.rows.stop - step.rows.start for step in steps]
-        warming = np.repeat([step.seen - size < self.warmup for step, size in zip(steps, sizes, strict=True)], sizes)
-        whole, state = in_host_memory(torch.cat(decided, dim=1), state)
-        threshold, confidence = whole.to(margin.dtype)
+        seen, columns, decided = int(state.seen), torch.stack([margin, clarity], dim=1), []
+        steps = Steps(seen, self._updates(seen, seen + len(margin)), seen + len(margin))
+        for part in steps.parts(UPDATES if graph else TOGETHER):
+            some = columns[part.start - seen : part.stop - seen]
+            found = graph.learn(state, some, part) if graph else learned_block(state, some, part, self.recall)
+            decided.append(found.decided.to(margin.dtype))
+            state = found.history
+        threshold, confidence = torch.cat(decided, dim=1)
+        bounds = np.array([seen, *steps.ends, steps.stop])
+        warming = np.repeat(bounds[:-1] < self.warmup, np.diff(bounds))
         return Decisions(threshold, confidence, torch.from_numpy(warming)), state
 
-    def _learn_steps(
-        self, state: MarginHistory, columns: Float[Tensor, "n 2"], steps: Sequence[Step]
-    ) -> tuple[Float[Tensor, "2 n"], MarginHistory]:
-        """Return the threshold that each sample meets and the probability that it is known, and the state after all."""
-        seen, waiting = int(state.seen), int(state.waiting)
-        first, whole = seen - waiting, torch.cat([state.pending[:waiting], columns])
-        ends = [step.seen for step in steps if step.is_due]
-        end = torch.tensor(ends, dtype=torch.float64, device=columns.device)
-        # the updates before each sample say which threshold it meets
-        row = torch.bucketize(torch.arange(seen + 1, seen + len(columns) + 1, device=columns.device), end)
-        threshold, probability, after = state.threshold[None], state.probability[None], state
-        if ends:
-            sums = sums_at_updates(state, whole[: ends[-1] - first], first, end, ends[-1])
-            fit = fit_mixture(sums.per_sample(end), sums.recent, self.recall, sums.clear)
-            after, whole = state.updated(sums, fit), whole[ends[-1] - first :]
-            threshold, probability = torch.cat([threshold, fit.threshold]), torch.cat([probability, fit.probability])
-        confidence = interpolate_rows(probability, columns[:, 0], row)
-        return torch.stack([threshold[row], confidence]), after.with_pending(whole, steps[-1].seen)
-
-    def _steps(self, seen: int, count: int) -> Iterator[Step]:
-        """Yield the next `count` margins as they lie between updates."""
-        start = 0
-        while start < count:
-            interval = self._interval(seen)
-            rows = slice(start, min(count, start + interval - seen % interval))
-            start, seen = rows.stop, seen + rows.stop - rows.start
-            yield Step(rows, seen, seen % interval == 0)
+    def _updates(self, seen: int, stop: int) -> list[int]:
+        """Return after how many samples updates follow, from `seen` samples on up to `stop`."""
+        found = []
+        while (seen := seen + (interval := self._interval(seen)) - seen % interval) <= stop:
+            found.append(seen)
+        return found
 
     def _interval(self, seen: int) -> int:
         """Return how many samples lie between two updates: fewer at the start, where the units are known."""

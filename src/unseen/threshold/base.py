@@ -79,9 +79,17 @@ class ThresholdRule(ABC, Generic[S]):
         )
 
     def learn(
-        self, state: S, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+        self,
+        state: S,
+        margin: Float[Tensor, " T"],
+        clarity: Float[Tensor, " T"] | None = None,
+        *,
+        device: torch.device | None = None,
     ) -> tuple[Decisions, S]:
-        """Return the decisions about samples in arrival order, and the state after the last."""
+        """Return the decisions about samples in arrival order, and the state after the last.
+
+        A rule may compute on a device: the one on which the detector does.
+        """
         return self.read(state, margin), state
 
     def for_detector(self, *, derives_baseline: bool) -> Self:

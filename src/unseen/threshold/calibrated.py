@@ -111,10 +111,15 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         return self.inner.confidence(state.stream, margin)
 
     def learn(
-        self, state: CalibratedMargins, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"] | None = None
+        self,
+        state: CalibratedMargins,
+        margin: Float[Tensor, " T"],
+        clarity: Float[Tensor, " T"] | None = None,
+        *,
+        device: torch.device | None = None,
     ) -> tuple[Decisions, CalibratedMargins]:
         """Return the decisions about samples in arrival order, and the state after the last."""
-        found, stream = self.inner.learn(state.stream, margin, clarity)
+        found, stream = self.inner.learn(state.stream, margin, clarity, device=device)
         threshold = self._combined(state, found.threshold)
         return Decisions(threshold, found.confidence, torch.zeros_like(found.warming)), state._replace(stream=stream)
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen import triton_import
+from unseen.gpu import triton_import
 from unseen.threshold.nodes import NODES, Array
 
 OUTLIER = 1e-4  # mass that no distribution explains, so that one odd margin rules nothing out

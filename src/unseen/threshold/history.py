@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
-from unseen.threshold.mixture import MixtureFit
-from unseen.threshold.nodes import counts
+from unseen.threshold.mixture import MixtureFit, fit_mixture
+from unseen.threshold.nodes import NODES, counts, interpolate_rows
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
@@ -53,9 +54,14 @@ class MarginHistory(NamedTuple):
     probability: Float[Tensor, " N"]  # that an image is known, at each node
     recall: Float[Tensor, " 2"]  # the lowest and the highest share of known images that the threshold may keep
 
-    def to(self, device: torch.device) -> MarginHistory:
-        """Return the history with all but its counts of samples and its units on a device."""
-        return self._replace(**{name: getattr(self, name).to(device) for name in ON_DEVICE})
+    @classmethod
+    def start(cls, recall: float, *, pending: int, window: int = 0) -> MarginHistory:
+        """Return the history before the first margin: what the prior says, with room for margins that wait."""
+        empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        fit = fit_mixture(empty, empty, recall)
+        ring, waiting = torch.zeros(window, dtype=torch.float64), torch.zeros(pending, 2, dtype=torch.float64)
+        start = zero.long(), empty, empty, ClearImages.none(), ring, zero.long(), waiting, Units.nats()
+        return cls(*start, *fit)
 
     def updated(self, sums: MarginSums, fit: MixtureFit) -> MarginHistory:
         """Return the history after the last of some updates."""
@@ -71,22 +77,46 @@ class MarginHistory(NamedTuple):
         return self._replace(seen=counts[0], waiting=counts[1], pending=pending)
 
 
-ON_DEVICE = ("counts", "recent", "clear", "pending", "threshold", "probability", "recall")
+def flat_parts(history: MarginHistory) -> list[Tensor]:
+    """Return the tensors that change at updates."""
+    return [history.counts, history.recent, *history.clear, history.threshold, history.probability, history.recall]
 
 
-def in_host_memory(columns: Tensor, history: MarginHistory) -> tuple[Tensor, MarginHistory]:
-    """Return numbers and a history in host memory; from a GPU in one transfer."""
-    if not columns.is_cuda:
-        return columns, history
-    parts = [getattr(history, name) for name in ON_DEVICE]
-    flat = [columns, *(part for one in parts for part in (one if isinstance(one, ClearImages) else (one,)))]
-    sent = torch.cat([part.double().reshape(-1) for part in flat]).cpu().split([part.numel() for part in flat])
-    found = iter([part.reshape(like.shape) for part, like in zip(sent, flat, strict=True)])
-    columns = next(found)
-    moved: dict[str, Any] = {
-        n: ClearImages(next(found), next(found)) if n == "clear" else next(found) for n in ON_DEVICE
-    }
-    return columns, history._replace(**moved)
+def packed(history: MarginHistory) -> Float[Tensor, " M"]:
+    """Return what changes at updates as one row of numbers: so that one copy is enough."""
+    return torch.cat([part.reshape(-1) for part in flat_parts(history)])
+
+
+def unpacked(history: MarginHistory, numbers: Float[Tensor, " M"]) -> MarginHistory:
+    """Return a history with what changes at updates out of a row of numbers."""
+    like = flat_parts(history)
+    counts, recent, number, at_nodes, threshold, probability, recall = (
+        part.view(one.shape) for part, one in zip(numbers.split([one.numel() for one in like]), like, strict=True)
+    )
+    clear = ClearImages(number, at_nodes)
+    return history._replace(
+        counts=counts, recent=recent, clear=clear, threshold=threshold, probability=probability, recall=recall
+    )
+
+
+class Steps(NamedTuple):
+    """Consecutive samples of a stream, with at least one update among them; counts are those of the stream."""
+
+    start: int  # samples before them
+    ends: Sequence[int]  # samples at each update
+    stop: int  # samples up to the last of them
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def parts(self, most: int) -> Iterator[Steps]:
+        """Yield these samples with at most so many updates at a time."""
+        start = self.start
+        for first in range(0, len(self.ends), most):
+            ends = self.ends[first : first + most]
+            stop = ends[-1] if first + most < len(self.ends) else self.stop
+            yield Steps(start, ends, stop)
+            start = stop
 
 
 class MarginSums(NamedTuple):
@@ -102,19 +132,52 @@ class MarginSums(NamedTuple):
 
 
 def sums_at_updates(
-    history: MarginHistory, columns: Float[Tensor, "n 2"], first: int, end: Float[Tensor, " U"], last: int
-) -> MarginSums:
-    """Return the sums at each update; `columns` are margin and clarity of the samples from `first` to the last end.
+    history: MarginHistory, columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"],
+    first: Float[Tensor, ""] | int,
+) -> MarginSums:  # fmt: skip
+    """Return the sums at each update, after `first` samples; `columns` are margin and clarity of samples by `place`.
 
-    All that came since an update is counted at the next, so that no sum depends on the division into calls.
+    All that came since an update is counted at the next, so that no sum depends on the division into calls. What comes
+    after the last update is not counted; an update that is named again has the same sums.
     """
     margin, clarity = columns.unbind(1)
-    number = torch.arange(first + 1, last + 1, dtype=torch.float64, device=columns.device)
-    group, updates = torch.bucketize(number, end), len(end)
-    weight = torch.stack([number, torch.exp((number - end[group]) / RECENT)])
-    counted, late = counts(margin, weight, group, updates)
+    group, updates = torch.bucketize(place, end), len(end)
+    counted_at = end[group.clamp(max=updates - 1)]
+    weight = torch.stack([place, torch.exp((place - counted_at) / RECENT)])
+    counted, late = counts(margin, weight, group, updates + 1)[:, :updates]
     age = (end - first) / RECENT
     kept = torch.exp(age - age[:, None]).tril()  # what is left, at each update, of what was gained before each other
     recent = kept @ late + torch.exp(-age)[:, None] * history.recent
-    clear = history.clear.then(ClearImages.of(margin, clarity, number, group, updates))
+    clear = history.clear.then(ClearImages.of(margin, clarity, place, group, updates + 1).first(updates))
     return MarginSums(history.counts + counted.cumsum(0), recent, clear)
+
+
+class LearnedBlock(NamedTuple):
+    """What consecutive samples meet, and the history after them."""
+
+    decided: Float[Tensor, "2 T"]  # threshold, and the probability that each sample is known
+    history: MarginHistory
+
+
+def learned_block(history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps, recall: float) -> LearnedBlock:
+    """Return what follows from samples, in host memory; `columns` are their margin and clarity."""
+    waiting, last = int(history.waiting), steps.ends[-1]
+    first, whole = steps.start - waiting, torch.cat([history.pending[:waiting], columns])
+    place = torch.arange(first + 1, steps.stop + 1, dtype=torch.float64)
+    end = torch.tensor(steps.ends, dtype=torch.float64)
+    found = fitted_block(history, whole, place, end, first, waiting, recall)
+    return found._replace(history=found.history.with_pending(whole[last - first :], steps.stop))
+
+
+def fitted_block(
+    history: MarginHistory, columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"],
+    first: Float[Tensor, ""] | int, waiting: int, recall: float,
+) -> LearnedBlock:  # fmt: skip
+    """Return what follows from what `sums_at_updates` takes; the first `waiting` samples are judged already."""
+    sums = sums_at_updates(history, columns, place, end, first)
+    fit = fit_mixture(sums.per_sample(end), sums.recent, recall, sums.clear)
+    row = torch.bucketize(place[waiting:], end)  # the updates before each sample say which threshold it meets
+    threshold = torch.cat([history.threshold[None], fit.threshold])
+    probability = torch.cat([history.probability[None], fit.probability])
+    confidence = interpolate_rows(probability, columns[waiting:, 0], row)
+    return LearnedBlock(torch.stack([threshold[row], confidence]), history.updated(sums, fit))

@@ -1,8 +1,8 @@
 """Triton kernel that corrects distributions by margins: `correction` has the formulas, here for a row per program."""
 
+from unseen.gpu.triton_import import tl, triton
 from unseen.threshold import correction
 from unseen.threshold.nodes import NODES
-from unseen.triton_import import tl, triton
 
 OUTLIER = tl.constexpr(correction.OUTLIER / NODES)
 SHARE_ROUNDS, ROUNDS = tl.constexpr(correction.SHARE_ROUNDS), tl.constexpr(correction.ROUNDS)

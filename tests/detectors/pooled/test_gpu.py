@@ -15,11 +15,12 @@ import torch
 from helpers.streams import cone, space, stream, two_clouds
 from unseen import Session
 from unseen.detectors import PooledEvidence, Reading
-from unseen.detectors.gpu import recording
+from unseen.detectors.pooled.gpu.single_sample import AppendedRows
 from unseen.detectors.pooled.gpu.streams import chunks, steps
 from unseen.detectors.pooled.gpu.updates import newton_steps
 from unseen.detectors.state import map_state
 from unseen.errors import FeatureError
+from unseen.gpu import recording
 
 interpreted = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None,
@@ -70,11 +71,40 @@ def test_one_sample_that_waits_is_read_as_in_torch(unrecorded):
     detector, z = PooledEvidence(labels), stream(labels, 303)
     _, state = detector.observe(detector.start(), z[:300])
     for row in z[300:].split(1):
-        reading, taught, length = detector._gpu.get(1).single(state, row)
+        streams = detector._gpu.get(1)
+        reading, taught = streams.single(state, row)
         expected, state = detector.observe(state, row)
         torch.testing.assert_close(reading, expected)
         torch.testing.assert_close(taught[0], state.pending.latest[int(state.pending.latest_size) - 1])
-        torch.testing.assert_close(length, torch.ones_like(length))
+        assert streams.single_length() == pytest.approx(1)
+
+
+def test_rows_that_are_appended_in_place_leave_what_earlier_states_count():
+    appended, rows = AppendedRows(), torch.zeros(4, 2)
+    one = appended.with_rows_at(rows, torch.full((1, 2), 1.0), 0)
+    two = appended.with_rows_at(one, torch.full((1, 2), 2.0), 1)
+    assert two is one
+    assert not rows.any()  # the first had to be copied: nobody knows who else holds it
+    branch = appended.with_rows_at(one, torch.full((1, 2), 3.0), 1)  # another state goes on from the first row
+    assert two[:2].tolist() == [[1, 1], [2, 2]]
+    assert branch[:2].tolist() == [[1, 1], [3, 3]]
+
+
+@pytest.mark.gpu
+def test_a_state_may_be_gone_on_from_twice_by_single_samples():
+    labels = space(10, 300, 64)
+    detector, z = PooledEvidence(labels.to(device="cuda")), stream(labels, 310).cuda()
+    _, state = detector.observe(detector.start(), z[:300])
+    _, begun = detector.observe(state, z[300:301])
+    readings = []
+    for _ in range(2):
+        after = begun
+        for row in z[301:306].split(1):
+            _, after = detector.observe(after, row)
+        readings.append(detector.observe(after, z[306:])[0])
+    whole, _ = detector.observe(state, z[300:])
+    torch.testing.assert_close(readings[0], readings[1])
+    torch.testing.assert_close(readings[0].score, whole.score[6:], rtol=1e-3, atol=1e-3)
 
 
 def test_steps_end_where_updates_are_due():

@@ -12,13 +12,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.gpu import recording
 from unseen.detectors.state import map_state
+from unseen.gpu import recording
+from unseen.gpu.triton_import import power_of_two
 
-TOGETHER = 32  # samples of one graph
+TOGETHER = 32  # samples of one graph: an even number
 ROWS = 2048  # samples that are given at once
 BINS = 128  # room for the counts of shares
 SCORE_WARPS = 8
+PUSH_NUMBERS, PUSH_WARPS = 1024, 2  # that one program loads at once
+RANK_ROWS, RANK_COLUMNS, RANK_WARPS = 16, 256, 4
 
 
 class Sizes(NamedTuple):
@@ -39,7 +42,7 @@ class ResidentQueues(NamedTuple):
     total: Float[Tensor, "2 L"]
     seen: Int[Tensor, " 2"]
     shares: Int[Tensor, " W"]
-    numbers: Int[Tensor, " 5"]  # as the kernel `score_sample` has them
+    numbers: Int[Tensor, "2 5"]  # as the kernel `score_sample` has them, of the sample before and of the next in turn
     parts: Float[Tensor, "2 G L"]  # sums of consecutive places of each queue
     counts: Int[Tensor, " BINS"]  # of shares between two thresholds
     count_totals: Int[Tensor, " BINS"]
@@ -79,7 +82,7 @@ class SampleGraph:
             *(like.new_zeros(2, sizes.queue, sizes.negatives), like.new_zeros(2, sizes.negatives), whole(2)),
             *(
                 whole(sizes.window).int(),
-                whole(5),
+                whole(2, 5),
                 like.new_zeros(2, groups, sizes.negatives),
                 whole(BINS),
                 whole(BINS),
@@ -99,7 +102,7 @@ class SampleGraph:
         live = shares[: int(scored)].long()
         bins = live * self.sizes.thresholds // self.sizes.share_unit
         counts = torch.zeros(BINS, dtype=torch.int64, device=device)
-        numbers = torch.tensor([0, int(scored), -1, 0, 0], device=device)
+        numbers = torch.tensor([[0, int(scored), -1, 0, 0]] * 2, device=device)
         counts_held = seen.clamp(1, self.sizes.queue).to(total.dtype)
         excess = total[0] / counts_held[0] - total[1] / counts_held[1]
         fresh = ResidentQueues(
@@ -122,9 +125,9 @@ class SampleGraph:
             place[:count].copy_(value)
         self._inputs.number.fill_(count)
         if self._run is None:
-            self._run = recording.record(self._work, [self._queues])
-        self._queues.numbers[0] = 0
-        self._queues.numbers[2] = -1
+            self._run = recording.record(self._work, self._queues)
+        self._queues.numbers[0, 0] = 0
+        self._queues.numbers[0, 2] = -1
         for _ in range(count // TOGETHER + 1):  # one more than samples: the last is scored again where it taught
             self._run()
         return map_state(lambda column: column[:count].clone(), self._scored)
@@ -132,27 +135,32 @@ class SampleGraph:
     def unload(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return the queues after all samples."""
         queues = map_state(torch.clone, self._queues)
-        return queues.activation, queues.total, queues.seen, queues.shares, queues.numbers[1]
+        return queues.activation, queues.total, queues.seen, queues.shares, queues.numbers[0, 1]
 
     def _work(self) -> None:
         from unseen.detectors.gpu import tanl_kernels as kernels  # here, because Triton takes a while to import
 
         queues, inputs, sizes = self._queues, self._inputs, self.sizes
-        width, groups = 1 << (sizes.top - 1).bit_length(), queues.parts.shape[1]
-        for _ in range(TOGETHER):
-            kernels.score_sample[(1,)](
-                queues.numbers, queues.seen, inputs.mass, inputs.logits, queues.active, queues.counts,
+        width, groups = power_of_two(sizes.top), queues.parts.shape[1]
+        members, parts = power_of_two(self.group), power_of_two(groups)
+        columns = max(1, PUSH_NUMBERS // max(members, parts))
+        for sample in range(TOGETHER):
+            before, numbers = queues.numbers[sample % 2], queues.numbers[1 - sample % 2]
+            kernels.score_sample[(2,)](
+                before, numbers, queues.seen, inputs.mass, inputs.logits, queues.active, queues.counts,
                 queues.count_totals, queues.shares, *self._scored, inputs.gap, inputs.number, sizes.queue, sizes.window,
                 sizes.negatives, sizes.top, width, sizes.thresholds, BINS, sizes.share_unit, num_warps=SCORE_WARPS,
             )  # fmt: skip
-            kernels.push_sample[(-(-sizes.negatives // 64),)](
-                queues.numbers, queues.seen, inputs.activation, queues.activation, queues.parts, queues.total,
-                queues.excess, sizes.queue, self.group, groups, sizes.negatives, 64, num_warps=2,
+            kernels.push_sample[(-(-sizes.negatives // columns),)](
+                numbers, queues.seen, inputs.activation, queues.activation, queues.parts, queues.total,
+                queues.excess, sizes.queue, self.group, groups, sizes.negatives, columns, members, parts,
+                num_warps=PUSH_WARPS,
             )  # fmt: skip
             kernels.find_candidates[(-(-sizes.negatives // 256),)](
-                queues.numbers, queues.excess, queues.active, self._candidates, sizes.negatives, sizes.top, width, 256,
+                numbers, queues.excess, queues.active, self._candidates, sizes.negatives, sizes.top, width, 256,
                 num_warps=4,
             )  # fmt: skip
-            kernels.rank_candidates[(-(-sizes.negatives // 16),)](
-                queues.numbers, queues.excess, queues.active, self._candidates, sizes.top, 16, 256, num_warps=4
-            )
+            kernels.rank_candidates[(-(-sizes.negatives // RANK_ROWS),)](
+                numbers, queues.excess, queues.active, self._candidates, sizes.top, RANK_ROWS, RANK_COLUMNS,
+                num_warps=RANK_WARPS,
+            )  # fmt: skip

@@ -117,10 +117,10 @@ class PooledEvidence(Detector[PooledState]):
         with self._streams(1, z) as streams:
             if streams is None:
                 return None
-            reading, row, length = streams.single(state, z.detach())
-            learning.judge_few(z, lambda *_: (reading, row))
-            after = learning.finish()
-        return (reading, after) if abs(float(length) - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
+            found = streams.single(state, z.detach())
+            reading = learning.judge_few(z, lambda *_: found, append=streams.appended.with_rows_at)
+            after, length = learning.finish(), streams.single_length()
+        return (reading, after) if abs(length - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
 
     def observe_many(
         self, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]

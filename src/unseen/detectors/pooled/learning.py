@@ -25,6 +25,7 @@ from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
 Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
+AppendRows = Callable[[Tensor, Tensor, int], Tensor]  # as `with_rows_at`
 JudgeFew = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
 
 
@@ -48,14 +49,14 @@ class Learning:
         self.learn(samples)
         return reading
 
-    def judge_few(self, z: Float[Tensor, "T d"], judge: JudgeFew) -> Reading:
+    def judge_few(self, z: Float[Tensor, "T d"], judge: JudgeFew, append: AppendRows = with_rows_at) -> Reading:
         """Return the readings of few samples, at most as many as `until_update` allows, and learn them."""
         reading, samples = judge(self.state, z)
         pending, count = self.state.pending, samples.shape[0]
         if count == self.until_update or self.latest + count > LATEST:
             self.learn(pending.unpacked(samples))
             return reading
-        latest = with_rows_at(pending.latest, samples, self.latest)
+        latest = append(pending.latest, samples, self.latest)
         self.state = self.state._replace(pending=pending._replace(latest=latest))
         self.seen, self.waiting, self.latest = self.seen + count, self.waiting + count, self.latest + count
         return reading

@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen import triton_import
 from unseen.detectors.base import GPU_BLOCK
 from unseen.detectors.pooled.evidence import Contrast, LogitMoments, LogOdds, RowMoments, Surprise, unrelated_moments
 from unseen.detectors.pooled.formulas import Formulas
 from unseen.detectors.pooled.names import TOP, NearestNames, TopNames
 from unseen.detectors.state import map_state
+from unseen.gpu import triton_import
+from unseen.gpu.triton_import import power_of_two
 from unseen.text import text_logits
 
 GROUPS = 1024  # columns of logits that one program holds
@@ -102,8 +103,3 @@ class KernelFormulas(Formulas):
             *self.sizes, *self.tops, *groups, *members, num_warps=4,
         )  # fmt: skip
         return samples
-
-
-def power_of_two(number: int) -> int:
-    """Return the least power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()

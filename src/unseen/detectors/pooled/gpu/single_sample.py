@@ -1,4 +1,4 @@
-"""One sample that waits for an update: judged by one recorded graph, whose answer is one copy of a few bytes."""
+"""One sample that waits for an update: judged by one recorded graph, whose answer is a few bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Reading
-from unseen.detectors.gpu import recording
 from unseen.detectors.pooled.gpu.tensors import InputRows
 from unseen.detectors.pooled.gpu.updates import Updates
 from unseen.detectors.pooled.state import Fitted, PooledState
+from unseen.gpu import recording
 
 ANSWER = 48  # bytes of the answer to one sample
 
@@ -21,27 +21,52 @@ class SingleSample:
     def __init__(self, updates: Updates, z: Float[Tensor, "1 d"]) -> None:
         like = updates.labels.id_anchors
         self._z, self._answer = z.clone(), like.new_zeros(ANSWER, dtype=torch.uint8)
+        self._copy = torch.zeros(ANSWER, dtype=torch.uint8, pin_memory=z.is_cuda)  # of the answer, in host memory
         self._taught, self._baseline = updates.taught_rows(1), like.new_zeros(1, dtype=torch.float64)
         self._fitted: Fitted | None = None  # of the state whose baseline `_baseline` is
         start, is_new = like.new_zeros(1, dtype=torch.int64), like.new_zeros(1, dtype=torch.int8)
         reading, length = answer_columns(self._answer, z.dtype)
+        _, self._length = answer_columns(self._copy, z.dtype)
 
         def work() -> None:
             torch.linalg.vector_norm(self._z, dim=-1, out=length)
             inputs = InputRows(updates.formulas.frozen_samples(self._z / length), self._baseline, is_new)
             updates.launch_judge(inputs, reading, self._taught, start, 1)
+            self._copy.copy_(self._answer, non_blocking=True)
 
         self.run = recording.record(work, ())
 
-    def judge(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"], Tensor]:
-        """Return the reading of a sample, what it will teach as `state.packed` has it, and its length."""
+    def judge(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"]]:
+        """Return the reading of a sample, and what it will teach, packed; nothing waits for the GPU."""
         if self._fitted is not state.fitted:
             self._baseline.copy_(state.baseline)
             self._fitted = state.fitted
         self._z.copy_(z)
         self.run()
-        reading, length = answer_columns(self._answer.clone(), z.dtype)
-        return reading, self._taught.rows, length
+        reading, _ = answer_columns(self._answer.clone(), z.dtype)
+        return reading, self._taught.rows
+
+    def length(self) -> float:
+        """Return the length of the sample that was judged last, once the GPU has judged it."""
+        if self._answer.is_cuda:
+            torch.cuda.current_stream(self._answer.device).synchronize()
+        return self._length.item()
+
+
+class AppendedRows:
+    """Rows that states share: each sees the ones it counts, and only the latest state has them appended in place."""
+
+    def __init__(self) -> None:
+        self._rows: Tensor | None = None
+        self._used = 0
+
+    def with_rows_at(self, rows: Tensor, more: Tensor, start: int) -> Tensor:
+        """Return what `state.with_rows_at` does; rows behind those that any state counts may differ."""
+        if rows is not self._rows or start != self._used:
+            rows = rows.clone()
+        rows[start : start + len(more)] = more
+        self._rows, self._used = rows, start + len(more)
+        return rows
 
 
 def answer_columns(answer: Tensor, dtype: torch.dtype) -> tuple[Reading, Tensor]:

@@ -21,7 +21,7 @@ from unseen.detectors.base import GPU_BLOCK, Reading
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.formulas import Formulas
 from unseen.detectors.pooled.gpu.formulas import FrozenSamples, KernelFormulas
-from unseen.detectors.pooled.gpu.single_sample import SingleSample
+from unseen.detectors.pooled.gpu.single_sample import AppendedRows, SingleSample
 from unseen.detectors.pooled.gpu.tensors import InputRows, ResidentState
 from unseen.detectors.pooled.gpu.updates import Updates
 from unseen.detectors.pooled.repeats import digests, new_images
@@ -76,6 +76,7 @@ class Streams:
         self.updates = Updates(self._stack_states([PooledState.start(self.labels)] * count, 0), self.capacity, formulas)
         self._loaded: tuple[Fitted, ...] = ()  # of the states that the resident tensors equal, if any
         self.single_sample: SingleSample | None = None
+        self.appended = AppendedRows()
 
     def observe(
         self, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Int[Tensor, "S T"]
@@ -105,10 +106,10 @@ class Streams:
         for exact in (False, True):
             self._load_states(states, at)
             reading, rows = self._learn_steps(OrderedSamples(pool, index, baseline, is_new), at, sizes, exact=exact)
-            if self._is_accurate:
-                sums, fitted = self.updates.resident.sums, self.updates.resident.fitted
-                learned = Learned(sums, fitted, moments, last_baseline, tags)
-                after = self._states_after(states, at + n, learned, rows)
+            sums, fitted = self.updates.resident.sums, self.updates.resident.fitted
+            learned = Learned(sums, fitted, moments, last_baseline, tags)
+            after = self._states_after(states, at + n, learned, rows)
+            if self._is_accurate:  # the GPU has been told all before anybody waits for it
                 return map_state(lambda part: part[:, waiting:], reading), after
             self._loaded = ()
         raise Unsolved
@@ -190,16 +191,20 @@ class Streams:
         self._loaded = tuple(state.fitted for state in found)
         return found
 
-    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"], Tensor]:
-        """Return the reading of one sample that waits for an update, what it will teach, and its length.
+    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"]]:
+        """Return the reading of one sample that waits for an update, and what it will teach.
 
-        `z` is as it came: the length is for the caller to check, so that it waits for the GPU once.
+        `z` is as it came: its length is for the caller to check, by `single_length`, so that it waits for the GPU once.
         """
         if not self._loaded or self._loaded[0] is not state.fitted:  # states between two updates share it
             self._load_states([state], int(state.seen) - int(state.pending.size))
             self._loaded = (state.fitted,)
         self.single_sample = self.single_sample or SingleSample(self.updates, z)
         return self.single_sample.judge(state, z)
+
+    def single_length(self) -> float:
+        """Return the length of the sample that `single` has judged last."""
+        return 0.0 if self.single_sample is None else self.single_sample.length()
 
 
 class StreamsByCount:

@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.detectors.base import Reading
-from unseen.detectors.gpu import recording
-from unseen.detectors.pooled.gpu.formulas import KernelFormulas, power_of_two
+from unseen.detectors.pooled.gpu.formulas import KernelFormulas
 from unseen.detectors.pooled.gpu.tensors import InputRows, ResidentState, TaughtRows
 from unseen.detectors.pooled.state import FIRST_DIRECTION, INTERVAL
-from unseen.detectors.state import map_state
+from unseen.detectors.state import flatten, map_state
+from unseen.gpu import recording
+from unseen.gpu.triton_import import power_of_two
 
 ROUNDS = 4  # of refinement of a direction
 SAMPLES, COLUMNS, NAMES, TILE, ROWS = 128, 8, 512, 32, 8  # numbers that one program works on
@@ -85,7 +86,7 @@ class Updates:
     def _run(self, name: str, work: Callable[[], None]) -> None:
         """Run a recorded graph; record it the first time."""
         if name not in self.recordings:
-            self.recordings[name] = recording.record(work, (self.resident, self.start, self._gains))
+            self.recordings[name] = recording.record(work, [*flatten(self.resident).values(), self.start, self._gains])
         self.recordings[name]()
 
     def judge(self, size: int) -> TaughtRows:

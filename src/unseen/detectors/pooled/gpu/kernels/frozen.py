@@ -1,6 +1,6 @@
 """Triton kernel of the frozen text: the nearest names of each sample, and moments of its logits."""
 
-from unseen.triton_import import tl, triton
+from unseen.gpu.triton_import import tl, triton
 
 
 @triton.jit

@@ -5,7 +5,7 @@ a formula means is written where torch computes it: `evidence`, `names`, `likeli
 """
 
 from unseen.detectors.pooled import evidence, likelihood, names, sides
-from unseen.triton_import import tl, triton
+from unseen.gpu.triton_import import tl, triton
 
 BORROWED = tl.constexpr(float(evidence.BORROWED))
 LEAST_VARIANCE = tl.constexpr(evidence.TINY)

@@ -5,7 +5,7 @@ a formula means is written where torch computes it: `names`, `sides`, `likelihoo
 """
 
 from unseen.detectors.pooled import likelihood, names, sides, state
-from unseen.triton_import import tl, triton
+from unseen.gpu.triton_import import tl, triton
 
 TEXT_SHARE = tl.constexpr(names.TEXT_SHARE)
 LEAST_SHARE = tl.constexpr(names.LEAST_SHARE)

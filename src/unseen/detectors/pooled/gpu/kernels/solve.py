@@ -1,6 +1,6 @@
 """Triton kernels that refine the direction: the solution of a linear system for each stream."""
 
-from unseen.triton_import import tl, triton
+from unseen.gpu.triton_import import tl, triton
 
 
 @triton.jit

@@ -16,6 +16,11 @@ def log_compilation() -> None:
     log.warning("compiling GPU kernels: this takes some ten seconds, once per machine")
 
 
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is not below a number: the sizes of blocks that Triton takes."""
+    return 1 << (number - 1).bit_length()
+
+
 class StandIn:
     """What modules of kernels use of Triton while they are imported."""
 
@@ -36,4 +41,4 @@ if IS_INSTALLED:
 else:
     triton = tl = StandIn
 
-__all__ = ["IS_INSTALLED", "log_compilation", "tl", "triton"]
+__all__ = ["IS_INSTALLED", "log_compilation", "power_of_two", "tl", "triton"]

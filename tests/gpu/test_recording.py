@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from unseen.detectors.gpu import recording
+from unseen.gpu import recording
 
 
 @pytest.fixture

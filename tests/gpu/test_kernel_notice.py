@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unseen.triton_import import log_compilation
+from unseen.gpu.triton_import import log_compilation
 
 
 def test_that_kernels_are_compiled_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

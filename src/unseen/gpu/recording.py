@@ -5,12 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
-from unseen.detectors.state import map_state
-from unseen.triton_import import log_compilation
+from unseen.gpu.triton_import import log_compilation
 
 WARMUPS = 2  # runs before a recording: kernels are compiled in the first
 
@@ -27,17 +26,17 @@ class Recording:
         self.graph.replay()
 
 
-def record(work: Callable[[], None], changed: Sequence[Any]) -> Callable[[], None]:
-    """Return a recorded graph of `work`, or `work` where recording fails; states that it has `changed` are restored."""
+def record(work: Callable[[], None], changed: Sequence[Tensor]) -> Callable[[], None]:
+    """Return a recorded graph of `work`, or `work` where recording fails; what it has `changed` is restored."""
     log_compilation()
-    kept = [map_state(torch.clone, part) for part in changed]
+    kept = [part.clone() for part in changed]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARMUPS):
             work()
             for part, before in zip(changed, kept, strict=True):  # a second run would read the samples that follow
-                map_state(torch.Tensor.copy_, part, before)
+                part.copy_(before)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:

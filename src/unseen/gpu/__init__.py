@@ -1,0 +1,1 @@
+"""What several rooms need to run on a GPU: Triton, and recorded CUDA graphs."""

@@ -1,0 +1,127 @@
+"""Margins of a call, learned on a GPU: a CUDA graph with one transfer there and one back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.gpu import recording, triton_import
+from unseen.threshold.history import LearnedBlock, MarginHistory, Steps, fitted_block, packed, unpacked
+
+UPDATES = 64  # of one graph: a call of 8,192 samples has no more, the first of a stream has 128
+GRAPHS = 4  # that are kept: one for each wanted recall on each GPU
+
+
+@contextmanager
+def acquire(device: torch.device | None, recall: float, room: int) -> Iterator[LearningGraph | None]:
+    """Yield the graph of a GPU; None elsewhere, without Triton, and while another thread uses it."""
+    if device is None or device.type != "cuda" or not triton_import.IS_INSTALLED:
+        yield None
+        return
+    graph = graph_for(device, recall, room)
+    if not graph.lock.acquire(blocking=False):
+        yield None
+        return
+    try:
+        yield graph
+    finally:
+        graph.lock.release()
+
+
+@lru_cache(maxsize=GRAPHS)
+def graph_for(device: torch.device, recall: float, room: int) -> LearningGraph:
+    """Return the graph of rules that want a recall and have room for so many margins that wait."""
+    return LearningGraph(device, recall, room)
+
+
+class Given(NamedTuple):
+    """What a graph reads."""
+
+    packed: Float[Tensor, " M"]
+    counts: Float[Tensor, " 3"]  # samples before those that wait, before the call, and after it
+    ends: Float[Tensor, " U"]  # the last update is named again where there are fewer
+    columns: Float[Tensor, "n 2"]  # margin and clarity: first those that wait
+
+
+class Found(NamedTuple):
+    """What a graph writes."""
+
+    packed: Float[Tensor, " M"]
+    pending: Float[Tensor, "E 2"]
+    decided: Float[Tensor, "2 T"]
+
+
+class LearningGraph:
+    """Learn samples of one stream; one caller at a time. Without a GPU, for tests, nothing is recorded."""
+
+    def __init__(self, device: torch.device, recall: float, room: int) -> None:
+        self.device, self.recall, self.room, self.lock = device, recall, room, Lock()
+        self._like = MarginHistory.start(recall, pending=room)
+        self._run: Callable[[], None] | None = None
+        size, rows = len(packed(self._like)), (UPDATES + 1) * room
+        given, found = ((size,), (3,), (UPDATES,), (room + rows, 2)), ((size,), (room, 2), (2, rows))
+        self._sent, self._received = (host_numbers(shapes, pinned=device.type == "cuda") for shapes in (given, found))
+        self._inputs, self._outputs = (torch.zeros_like(one, device=device) for one in (self._sent, self._received))
+        self._given, self._places = (Given(*views(one, given)) for one in (self._sent, self._inputs))
+        self._found, self._results = (Found(*views(one, found)) for one in (self._received, self._outputs))
+
+    def learn(self, history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps) -> LearnedBlock:
+        """Return what `learned_block` does."""
+        waiting, count, last = int(history.waiting), len(columns), steps.ends[-1]
+        given, numbers = self._given, torch.tensor([steps.start - waiting, steps.start, steps.stop])
+        for place, values in zip(given, (packed(history), numbers, padded(steps.ends)), strict=False):
+            place.copy_(values)
+        given.columns[: self.room].copy_(history.pending)
+        given.columns[self.room : self.room + count].copy_(columns)
+        self._replay()
+        learned = unpacked(self._like, self._found.packed.clone())
+        pending = self._found.pending[: steps.stop - last]
+        return LearnedBlock(self._found.decided[:, :count].clone(), learned.with_pending(pending, steps.stop))
+
+    def _replay(self) -> None:
+        is_on_gpu = self.device.type == "cuda"
+        if self._run is None:
+            self._run = recording.record(self._work, ()) if is_on_gpu else self._work
+        self._run()
+        if is_on_gpu:
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _work(self) -> None:
+        self._inputs.copy_(self._sent, non_blocking=True)
+        (before, counts, end, columns), rows = self._places, len(self._places.columns) - self.room
+        first, seen, last = counts
+        number = torch.arange(1, rows + 1, dtype=torch.float64, device=self.device)
+        earlier, later = first + number[: self.room], end[-1] + number[: self.room]
+        # what stands in a place without a sample comes after all updates: it is not counted
+        place = torch.cat([torch.where(earlier <= seen, earlier, last + 1), seen + number])
+        history = unpacked(self._like, before)
+        decided, after = fitted_block(history, columns, place, end, first, self.room, self.recall)
+        row = (later - seen - 1).clamp(0, rows - 1).long()
+        pending = torch.where((later <= last)[:, None], columns[self.room + row], 0.0)
+        for result, value in zip(self._results, (packed(after), pending, decided), strict=True):
+            result.copy_(value)
+        self._received.copy_(self._outputs, non_blocking=True)
+
+
+def padded(ends: Sequence[int]) -> Tensor:
+    """Return updates, the last of them named again until there are as many as a graph has."""
+    return torch.tensor([*ends, *[ends[-1]] * (UPDATES - len(ends))])
+
+
+def host_numbers(shapes: Sequence[tuple[int, ...]], *, pinned: bool) -> Float[Tensor, " n"]:
+    """Return room in host memory for tensors of some shapes."""
+    return torch.zeros(sum(map(math.prod, shapes)), dtype=torch.float64, pin_memory=pinned)
+
+
+def views(numbers: Float[Tensor, " n"], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Return consecutive parts of numbers as tensors of some shapes."""
+    parts = numbers.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
