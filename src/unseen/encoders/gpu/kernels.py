@@ -5,7 +5,7 @@ Sums are whole numbers, rounded to 8 bits after each of the two: results are tho
 pictures about twice as tall as wide, whose columns Pillow 13 resizes first.
 """
 
-from unseen.triton_import import tl, triton
+from unseen.gpu.triton_import import tl, triton
 
 
 @triton.jit
