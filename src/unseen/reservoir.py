@@ -131,14 +131,15 @@ class Reservoir:
 
     def after(self, z: Float[Tensor, "T d"], verdicts: Verdicts, start: int, keys: Sequence[str] = ()) -> Reservoir:
         """Return the reservoir after more images; `start` is the place of the first in the stream."""
-        if not self.unknown or not len(z):
+        count = z.shape[0]
+        if not self.unknown or not count:
             return self
         z = z[:, 0] if z.ndim == 3 else z  # without patches
         copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
-        more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * len(z))
+        more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * count)
         longer = replace(self, recent=(*self.recent, more))
-        count = start + len(z) - longer.recent[0].start
-        is_full = count >= (GPU_INTAKE if z.is_cuda else INTAKE) or len(longer.recent) >= INTAKE
+        since = start + count - longer.recent[0].start
+        is_full = since >= (GPU_INTAKE if z.is_cuda else INTAKE) or len(longer.recent) >= INTAKE
         return longer._with_recent() if is_full else longer
 
     def with_recent(self) -> Reservoir:

@@ -154,14 +154,15 @@ class Session:
         """
         z, names = self._features(z)
         parts: list[Verdicts] = []
-        keys = keys or names
-        if len(z) > self.until_calibration:  # in several parts: what is refused must not be learned in part
+        keys, start, count = keys or names, 0, z.shape[0]
+        if count > self.until_calibration:  # in several parts: what is refused must not be learned in part
             self.detector.check_features(z)
-        while len(z) or not parts:
-            some, seen = z[: self.until_calibration], int(self.snapshot.tally.seen)
+        while start < count or not parts:
+            stop, seen = min(count, start + self.until_calibration), int(self.snapshot.tally.seen)
+            some = z[start:stop]
             parts.append(self.learn(*self.detector.observe(self.snapshot.detector, some)))
-            self._reservoir = self._reservoir.after(some, parts[-1], seen, keys[: len(some)])
-            z, keys = z[len(some) :], keys[len(some) :]
+            self._reservoir = self._reservoir.after(some, parts[-1], seen, keys[start:stop])
+            start = stop
         return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
 
     def learn(self, reading: Reading, state: Any) -> Verdicts:
@@ -170,7 +171,7 @@ class Session:
         `state` is that of the detector after them. Where the last one completes the count, examples set the threshold.
         """
         rule, before = self._live
-        is_due = len(reading.score) == self.until_calibration
+        is_due = reading.score.shape[0] == self.until_calibration
         host = reading.cpu()  # verdicts are for the host
         decisions, margins = rule.learn(before.threshold, host.margin, host.clarity, device=reading.score.device)
         verdicts = Verdicts(self.detector.labels.names, host, decisions)

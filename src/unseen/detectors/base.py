@@ -64,15 +64,8 @@ class Reading(NamedTuple):
         """Return the reading in host memory; from a GPU in one transfer."""
         if not self.score.is_cuda:
             return self
-        if len({part.untyped_storage().data_ptr() for part in self}) == 1:
-            return self._of_storage(self.score.untyped_storage().cpu())
         columns = torch.stack([part.double() for part in self]).cpu()
         return Reading(*(column.to(part.dtype) for column, part in zip(columns, self, strict=True)))
-
-    def _of_storage(self, storage: torch.UntypedStorage) -> Reading:
-        """Return columns that lie as these do, in other bytes."""
-        places = ((part.dtype, part.storage_offset(), part.shape, part.stride()) for part in self)
-        return Reading(*(torch.empty(0, dtype=kind).set_(storage, *place) for kind, *place in places))
 
 
 @dataclass(frozen=True, eq=False)

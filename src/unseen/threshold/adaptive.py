@@ -93,12 +93,12 @@ class Adaptive(ThresholdRule[MarginHistory]):
     ) -> tuple[Decisions, MarginHistory]:
         """Return the decision about each sample, under the threshold set before it, and the state after the last."""
         margin = margin.detach().cpu()
-        if not len(margin):
+        if not margin.shape[0]:
             return self.read(state, margin), state
         if not self.derives_baseline:
             return self._learn_in_ring(state, margin)
         clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity.detach().cpu()
-        if self._wait(state, len(margin)):
+        if self._wait(state, margin.shape[0]):
             return self._learn_waiting(state, margin, clarity)
         with recorded.acquire(device, self.recall, self.every) as graph:
             return self._learn_counted(state, margin, clarity, graph)

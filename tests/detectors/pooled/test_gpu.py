@@ -76,7 +76,9 @@ def test_one_sample_that_waits_is_read_as_in_torch(unrecorded):
         expected, state = detector.observe(state, row)
         torch.testing.assert_close(reading, expected)
         torch.testing.assert_close(taught[0], state.pending.latest[int(state.pending.latest_size) - 1])
-        assert streams.single_length() == pytest.approx(1)
+        finished, length = streams.finish_single(reading)
+        torch.testing.assert_close(finished.cpu(), reading)
+        assert length == pytest.approx(1)
 
 
 def test_rows_that_are_appended_in_place_leave_what_earlier_states_count():

@@ -119,7 +119,7 @@ class PooledEvidence(Detector[PooledState]):
                 return None
             found = streams.single(state, z.detach())
             reading = learning.judge_few(z, lambda *_: found, append=streams.appended.with_rows_at)
-            after, length = learning.finish(), streams.single_length()
+            after, (reading, length) = learning.finish(), streams.finish_single(reading)
         return (reading, after) if abs(length - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
 
     def observe_many(

@@ -15,6 +15,15 @@ from unseen.gpu import recording
 ANSWER = 48  # bytes of the answer to one sample
 
 
+class SingleReading(Reading):
+    """The reading of one sample on a GPU, with what the GPU has sent of it already."""
+
+    sent: Reading
+
+    def cpu(self) -> Reading:
+        return vars(self).get("sent") or super().cpu()  # a reading that was made of this one has nothing of it
+
+
 class SingleSample:
     """Judge samples like `z` one by one, by the state that is resident."""
 
@@ -26,7 +35,6 @@ class SingleSample:
         self._fitted: Fitted | None = None  # of the state whose baseline `_baseline` is
         start, is_new = like.new_zeros(1, dtype=torch.int64), like.new_zeros(1, dtype=torch.int8)
         reading, length = answer_columns(self._answer, z.dtype)
-        _, self._length = answer_columns(self._copy, z.dtype)
 
         def work() -> None:
             torch.linalg.vector_norm(self._z, dim=-1, out=length)
@@ -46,11 +54,13 @@ class SingleSample:
         reading, _ = answer_columns(self._answer.clone(), z.dtype)
         return reading, self._taught.rows
 
-    def length(self) -> float:
-        """Return the length of the sample that was judged last, once the GPU has judged it."""
+    def finish(self, reading: Reading) -> tuple[SingleReading, float]:
+        """Return what `judge` returned last with its copy in host memory, and the length of the sample."""
         if self._answer.is_cuda:
             torch.cuda.current_stream(self._answer.device).synchronize()
-        return self._length.item()
+        found = SingleReading(*reading)
+        found.sent, length = answer_columns(self._copy.clone(), self._z.dtype)
+        return found, length.item()
 
 
 class AppendedRows:

@@ -194,7 +194,7 @@ class Streams:
     def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"]]:
         """Return the reading of one sample that waits for an update, and what it will teach.
 
-        `z` is as it came: its length is for the caller to check, by `single_length`, so that it waits for the GPU once.
+        `z` is as it came: `finish_single` says its length, so that the caller waits for the GPU once.
         """
         if not self._loaded or self._loaded[0] is not state.fitted:  # states between two updates share it
             self._load_states([state], int(state.seen) - int(state.pending.size))
@@ -202,9 +202,9 @@ class Streams:
         self.single_sample = self.single_sample or SingleSample(self.updates, z)
         return self.single_sample.judge(state, z)
 
-    def single_length(self) -> float:
-        """Return the length of the sample that `single` has judged last."""
-        return 0.0 if self.single_sample is None else self.single_sample.length()
+    def finish_single(self, reading: Reading) -> tuple[Reading, float]:
+        """Return what `single` returned last with its copy in host memory, and the length of the sample."""
+        return (reading, 0.0) if self.single_sample is None else self.single_sample.finish(reading)
 
 
 class StreamsByCount:
