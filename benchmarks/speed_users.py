@@ -36,6 +36,7 @@ def user_rows(samples: int, dim: int, *, clock: Callable[[], float]) -> Iterator
             f"Session, blocks of {SMALL}": (lambda s=old, rows=z[-SINGLES:]: in_batches(s, rows, SMALL), SINGLES),
             "floor, one by one": (products_of_one(labels, singles), SINGLES),
             f"Session, batches of {BATCH}": (lambda d=detector, z=z: in_batches(Session(d), z), samples),
+            f"pooled, batches of {BATCH}": (lambda d=detector, z=z: detected_in_batches(d, z), samples),
             "pooled, one call": (lambda d=detector, z=z: d.observe(d.start(), z), samples),
             "floor, batches": (products_of_batches(labels, z), samples),
         }
@@ -111,6 +112,13 @@ def products_of_one(labels: LabelSpace, rows: tuple[Tensor, ...]) -> Callable[[]
 def in_batches(session: Session, z: Tensor, size: int = BATCH) -> None:
     for part in z.split(size):
         session.observe(part)
+
+
+def detected_in_batches(detector: PooledEvidence, z: Tensor) -> None:
+    """Observe what a session observes, in the same division: what it takes longer is thresholds and kept images."""
+    state = detector.start()
+    for part in z.split(BATCH):
+        _, state = detector.observe(state, part)
 
 
 def user_table(rows: list[Row]) -> Iterator[str]:

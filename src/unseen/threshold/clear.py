@@ -73,24 +73,25 @@ class ClearImages(NamedTuple):
         table = _tables(fit.device)
         variance = table.variance + MARGIN_DEVIATION**2 / self.number.clamp(min=1)[..., None, None]  # usual, odd
         worth = MARGIN_DEVIATION**2 / variance  # independent images whose mean deviates as much
-        pairs = (worth[..., None] * fit.unsqueeze(-3) + table.log_purity).logsumexp(-2)
-        pairs += table.log_share - variance.log() / 2 - pairs.amax(-1, keepdim=True)
-        return torch.where(self.number[..., None] > 0, pairs.logsumexp(-2), 0.0)
+        # at least OUTLIER to the power of `worth`, which is at most 11: no logarithm is needed before the last
+        pairs = ((worth[..., None] * fit.unsqueeze(-3)).exp_() * table.purity).sum(-2)
+        pairs *= table.share / (variance.sqrt() * pairs.amax(-1, keepdim=True))
+        return torch.where(self.number[..., None] > 0, pairs.sum(-2).log(), 0.0)
 
 
 class _Tables(NamedTuple):
     """Constants, in the shapes in which they are used."""
 
     variance: Float[Tensor, "2 1"]  # of the mean that clear images tell, where clarity is as usual and where it is off
-    log_share: Float[Tensor, "2 1"]  # of the label spaces of both kinds
-    log_purity: Float[Tensor, "P 1"]
+    share: Float[Tensor, "2 1"]  # of the label spaces of both kinds
+    purity: Float[Tensor, "P 1"]
 
 
 @cache
 def _tables(device: torch.device) -> _Tables:
     columns = (MEAN_DEVIATION**2, ODD_DEVIATION**2), (1 - ODD_SHARE, ODD_SHARE), tuple(PURITY.values())
     variance, share, purity = (torch.tensor(one, dtype=torch.float64, device=device)[:, None] for one in columns)
-    return _Tables(variance, share.log(), purity.log())
+    return _Tables(variance, share, purity)
 
 
 def log_density(unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]) -> Float[Tensor, "N P BA"]:

@@ -62,13 +62,19 @@ def corrected(
     expected: the more images and the clearer the modes, the more the distributions are those of the stream.
     """
     counted, expected = at_nodes.numpy(), np.stack([known.numpy(), unknown.numpy()])
+    images = _images(counted)
     ratio = likelihood_ratio(*expected)
-    share = share_of_known(counted, ratio)  # first, because sides that overlap would learn from a wrong one
+    odds = odds_of_unknown(counted, ratio)  # first, because sides that overlap would learn from a wrong one
+    expected *= EXPECTED_IMAGES
+    sides = np.empty_like(expected)
     for _ in range(ROUNDS):
-        probability = probability_of(share, ratio)
-        share = _share(counted, probability)
-        sides = EXPECTED_IMAGES * expected + counted * np.stack([probability, 1 - probability])
-        sides /= sides.sum(-1, keepdims=True)
+        mixed = ratio + odds
+        np.divide(ratio, mixed, out=sides[0])
+        np.divide(odds, mixed, out=sides[1])
+        sides *= counted
+        odds = _odds(images, np.add.reduce(sides[0], -1, keepdims=True))
+        sides += expected
+        sides /= np.add.reduce(sides, -1, keepdims=True)
         ratio = likelihood_ratio(*sides)
     return Corrected(*map(torch.from_numpy, sides))
 
@@ -78,11 +84,16 @@ def likelihood_ratio(known: Array, unknown: Array) -> Array:
 
     Both tails say little: below the peak of the known images the ratio only falls, above it only rises.
     """
-    plain = known / (unknown + OUTLIER / NODES)
-    beyond = np.arange(NODES) - known.argmax(-1)[..., None]  # nodes beyond the peak
-    falling = np.minimum.accumulate(np.where(beyond > 0, np.inf, plain)[..., ::-1], -1)[..., ::-1]
-    rising = np.maximum.accumulate(np.where(beyond < 0, -np.inf, plain), -1)
-    return np.where(beyond < 0, falling, rising)
+    ratio = unknown + OUTLIER / NODES
+    np.divide(known, ratio, out=ratio)
+    node, peak = np.arange(NODES), known.argmax(-1)[..., None]
+    is_below = node < peak
+    falling = np.where(node > peak, np.inf, ratio)[..., ::-1]
+    np.minimum.accumulate(falling, -1, out=falling)
+    np.copyto(ratio, -np.inf, where=is_below)
+    np.maximum.accumulate(ratio, -1, out=ratio)
+    np.copyto(ratio, falling[..., ::-1], where=is_below)
+    return ratio
 
 
 def probability_now(
@@ -116,14 +127,16 @@ def probability_and_fit(counted: Array, known: Array, unknown: Array) -> tuple[A
 
 def fitted_unknown(counted: Array, known: Array, typical: Array) -> Array:
     """Return the distribution of unknown images among margins counted at the nodes, given that of known ones."""
-    unknown = np.broadcast_to(typical, known.shape)
-    ratio = likelihood_ratio(known, unknown)
-    share = share_of_known(counted, ratio)
+    margins = counted.sum(-1, keepdims=True)
+    images, expected = _images(counted), NEW_IMAGES * typical
+    ratio = likelihood_ratio(known, np.broadcast_to(typical, known.shape))
+    odds = odds_of_unknown(counted, ratio)
     for _ in range(NEW_ROUNDS):
-        probability = probability_of(share, ratio)
-        share = _share(counted, probability)
-        unknown = NEW_IMAGES * typical + counted * (1 - probability)
-        unknown /= unknown.sum(-1, keepdims=True)
+        unknown = counted * odds
+        unknown /= ratio + odds
+        odds = _odds(images, margins - np.add.reduce(unknown, -1, keepdims=True))
+        unknown += expected
+        unknown /= np.add.reduce(unknown, -1, keepdims=True)
         ratio = likelihood_ratio(known, unknown)
     return unknown
 
@@ -142,15 +155,27 @@ def best_log_likelihood(counted: Array) -> Array:
 
 def share_of_known(counted: Array, ratio: Array) -> Array:
     """Return the share [*U, 1] of known images among margins counted at the nodes, given where both kinds lie."""
-    share = np.full((*counted.shape[:-1], 1), 0.5)
+    return 1 / (1 + odds_of_unknown(counted, ratio))
+
+
+def odds_of_unknown(counted: Array, ratio: Array) -> Array:
+    """Return the share of unknown images over that of known ones: a round of what follows takes fewer steps with it."""
+    images, weighted = _images(counted), counted * ratio
+    odds, of_known = np.ones_like(images), np.empty_like(weighted)
     for _ in range(SHARE_ROUNDS):
-        share = _share(counted, probability_of(share, ratio))
-    return share
+        np.add(ratio, odds, out=of_known)
+        np.divide(weighted, of_known, out=of_known)
+        odds = _odds(images, np.add.reduce(of_known, -1, keepdims=True))
+    return odds
 
 
-def _share(counted: Array, probability: Array) -> Array:
-    count = counted.sum(-1, keepdims=True) + 2 * SHARE_IMAGES
-    return (np.vecdot(counted, probability)[..., None] + SHARE_IMAGES) / count
+def _images(counted: Array) -> Array:
+    """Return how many images there are to divide between both sides."""
+    return counted.sum(-1, keepdims=True) + SHARE_IMAGES
+
+
+def _odds(images: Array, of_known: Array) -> Array:
+    return (images - of_known) / (of_known + SHARE_IMAGES)
 
 
 def probability_of(share: Array, ratio: Array) -> Array:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -17,7 +18,8 @@ from torch import Tensor
 from unseen.threshold.clear import ClearImages
 from unseen.threshold.clear import log_density as log_density_of_clear
 from unseen.threshold.correction import OUTLIER, correct
-from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, used_nodes
+from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, Array
+from unseen.threshold.weights import HypothesisTable
 
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
@@ -173,34 +175,42 @@ def cells() -> Cells:
 def log_density() -> Float[Tensor, "N SH"]:
     """Return the log probability of every cell under every share of known images and hypothesis, less the largest.
 
-    What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum.
+    What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum. Each
+    hypothesis lies in one piece of memory, because in host memory few of them are read.
     """
-    known, unknown = cells()
-    mixed = torch.cat([share * known + (1 - share) * unknown for share in KNOWN_SHARES], dim=1)
-    found = mixed.add_(OUTLIER / NODES).log_()
-    return found.sub_(found.amax(1, keepdim=True)).float()
+    known, unknown, _ = sides()
+    share = torch.tensor(KNOWN_SHARES, dtype=torch.float64)[:, None, None, None]
+    mixed = share * known.T + (1 - share) * unknown.T[:, None]
+    found = mixed.flatten(0, 2).add_(OUTLIER / NODES).log_()
+    return found.sub_(found.amax(0)).float().T
+
+
+@cache
+def table() -> HypothesisTable:
+    """Return what `log_density` does, for fits in host memory."""
+    return HypothesisTable(log_density().T.numpy())
 
 
 @cache
 def on_device(device: torch.device, make: Callable[..., Any], *arguments: float) -> Any:
     """Return a table of the hypotheses, a tensor or several, on a device."""
-    table = make(*arguments)
-    return table.to(device) if isinstance(table, Tensor) else type(table)(*(part.to(device) for part in table))
+    found = make(*arguments)
+    if isinstance(found, Tensor):
+        return found.to(device, memory_format=torch.contiguous_format)  # no copy where it is there
+    return type(found)(*(part.to(device) for part in found))
+
+
+def effective(at_nodes: Float[Tensor, "U N"]) -> Float[Tensor, "U N"]:
+    """Return the counts as the posterior weights them."""
+    return (at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))).float()
 
 
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """Return the probability of each share of known images and hypothesis, after margins counted at the nodes."""
-    rows, used = at_nodes.view(-1, NODES), used_nodes(at_nodes)
-    weighted = rows[:, used] * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + rows.sum(-1, keepdim=True)))
-    fit = product(weighted.float(), on_device(at_nodes.device, log_density)[used])
+    fit = effective(at_nodes.view(-1, NODES)) @ on_device(at_nodes.device, log_density)
     fit = fit.view(*at_nodes.shape[:-1], len(KNOWN_SHARES), -1)
     fit += (on_device(at_nodes.device, hypotheses).log_prior + clear_fit(clear)).unsqueeze(-2)
     return fit.flatten(-2).softmax(-1).view(fit.shape)
-
-
-def product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[Tensor, "n m"]:
-    """Return a @ b; in host memory by NumPy, which takes half the time of torch where `a` has few rows."""
-    return a @ b if a.is_cuda else torch.from_numpy(a.numpy() @ b.numpy())
 
 
 @cache
@@ -227,12 +237,45 @@ def clear_fit(clear: ClearImages) -> Float[Tensor, "*U H"]:
 
 def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMixture:
     """Return the mean over all hypotheses."""
-    weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
-    tried, of_known, of_unknown = on_device(at_nodes.device, sides), weight.sum(-2), weight.sum(-1)
+    of_known, of_unknown = (posterior_of_sides if at_nodes.is_cuda else posterior_in_host_memory)(at_nodes, clear)
+    tried = on_device(at_nodes.device, sides)
     return ExpectedMixture(of_known @ tried.known.T, of_unknown @ tried.unknown.T, of_known)
 
 
-def margin_reached(known: Float[Tensor, "*U N"], recall: float) -> Float[Tensor, "*U"]:
+def posterior_of_sides(
+    at_nodes: Float[Tensor, "*U N"], clear: ClearImages
+) -> tuple[Float[Tensor, "*U A"], Float[Tensor, "*U B"]]:
+    """Return the probability of each distribution of known and of unknown images."""
+    weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
+    return weight.sum(-2), weight.sum(-1)
+
+
+def posterior_in_host_memory(
+    at_nodes: Float[Tensor, "*U N"], clear: ClearImages
+) -> tuple[Float[Tensor, "*U A"], Float[Tensor, "*U B"]]:
+    """Return what `posterior_of_sides` does; hypotheses that weigh nothing are left out."""
+    rows, shape = effective(at_nodes.view(-1, NODES)), at_nodes.shape[:-1]
+    weights = table().weights(rows.numpy(), log_prior_in_host_memory(clear, len(rows)))
+    known, unknown = (torch.from_numpy(side).view(*shape, -1) for side in weights)
+    return known, unknown
+
+
+def log_prior_in_host_memory(clear: ClearImages, rows: int) -> Float[Array, "U B A"]:
+    """Return what the prior and clear images say of each pair of distributions."""
+    prior, pairs = grid_prior()
+    if not clear.number.any():  # clear images say nothing: a fifth of the time of all weights
+        return np.broadcast_to(prior, (rows, *prior.shape))
+    fit = np.take(clear.log_likelihood(clear_log_density()).float().numpy(), pairs, axis=-1) + prior
+    return np.broadcast_to(fit, (rows, *prior.shape))
+
+
+@cache
+def grid_prior() -> tuple[Float[Array, "B A"], Int[Array, "B A"]]:
+    """Return the log prior of each pair of distributions, and its column in `clear_log_density`."""
+    return hypotheses().log_prior.float().view(UNKNOWN, -1).numpy(), mean_pairs().view(UNKNOWN, -1).numpy()
+
+
+def margin_reached(known: Float[Tensor, "*U N"], recall: float | Float[Tensor, "*#U 1"]) -> Float[Tensor, "*U"]:
     """Return the margin that a share `recall` of the known images reaches, given the probability of each cell."""
     below = known.cumsum(-1) - known
     cell = (below <= 1 - recall).sum(-1, keepdim=True) - 1
@@ -285,10 +328,16 @@ def fit_mixture(
     mixture = expected(at_nodes, clear)
     typical = on_device(device, typical_unknown)
     found, probability = correct(mixture.known, mixture.unknown, at_nodes, recent, typical)
-    reached, highest = (margin_reached(found.known, share) for share in (recall, max(2 * recall - 1, 0.0)))
+    known = torch.stack([found.known, found.known, mixture.known])  # in one pass
+    reached, highest, expects = margin_reached(known, on_device(device, recalls, recall, at_nodes.ndim)).unbind()
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
     trusted = clear.number / (clear.number + TELLING)
     likely -= trusted * (likely - highest).clamp(min=0)
     threshold = torch.where(at_nodes.any(-1), torch.maximum(reached, likely), reached)
-    uncorrected = threshold - reached + margin_reached(mixture.known, recall)
-    return MixtureFit(threshold, probability, recall_interval(uncorrected, mixture.weight))
+    return MixtureFit(threshold, probability, recall_interval(threshold - reached + expects, mixture.weight))
+
+
+def recalls(recall: float, dims: int) -> Float[Tensor, "3 ..."]:
+    """Return which recalls `fit_mixture` asks for: the wanted one, one with twice the loss, and the wanted one."""
+    shares = torch.tensor([recall, max(2 * recall - 1, 0.0), recall], dtype=torch.float64)
+    return shares.view(3, *(1 for _ in range(dims)))
