@@ -64,8 +64,10 @@ class Reading(NamedTuple):
         """Return the reading in host memory; from a GPU in one transfer."""
         if not self.score.is_cuda:
             return self
-        columns = torch.stack([part.double() for part in self]).cpu()
-        return Reading(*(column.to(part.dtype) for column, part in zip(columns, self, strict=True)))
+        widest_first = sorted(self._asdict().items(), key=lambda item: -item[1].element_size())  # numbers stay aligned
+        flat = [part.contiguous().view(torch.uint8) for _, part in widest_first]
+        sent = torch.cat(flat).cpu().split([len(part) for part in flat])
+        return Reading(**{name: own.view(part.dtype) for (name, part), own in zip(widest_first, sent, strict=True)})
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.gpu import triton_import
 from unseen.threshold.nodes import NODES, Array
 
 OUTLIER = 1e-4  # mass that no distribution explains, so that one odd margin rules nothing out
@@ -32,13 +31,11 @@ def correct(
     recent: Float[Tensor, "*U N"],
     typical_unknown: Float[Tensor, " N"],
 ) -> tuple[Corrected, Float[Tensor, "*U N"]]:
-    """Return `corrected` of all margins and `probability_now` of recent ones; on a GPU by a kernel where it can."""
-    if at_nodes.is_cuda and triton_import.IS_INSTALLED:
+    """Return `corrected` of all margins and `probability_now` of recent ones; on a GPU by a kernel."""
+    if at_nodes.is_cuda:
         return correct_by_kernel(known, unknown, at_nodes, recent, typical_unknown)
-    host = [part.cpu() for part in (known, unknown, at_nodes, recent, typical_unknown)]
-    found = corrected(*host[:3])
-    probability = probability_now(host[3], found, host[4])
-    return Corrected(*(part.to(at_nodes.device) for part in found)), probability.to(at_nodes.device)
+    found = corrected(known, unknown, at_nodes)
+    return found, probability_now(recent, found, typical_unknown)
 
 
 def correct_by_kernel(
