@@ -44,16 +44,28 @@ def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
         detector, z = PooledEvidence(labels), gpu_stream(labels, SAMPLES)
         floor = floor_seconds(known, negatives, SAMPLES, ceilings())
         size = {"known": known, "negatives": negatives}
-        alone = median_seconds(lambda d=detector, z=z: d.observe(d.start(), z))
-        session = median_seconds(lambda d=detector, z=z: observe_batches(Session(d), z))
-        for case, seconds in ((f"Session, batches of {BATCH}", session), ("pooled, one call", alone)):
-            yield {"case": case, **size, "µs per sample": 1e6 * seconds / SAMPLES, "of floor": seconds / floor}
-        yield {"case": "Session over pooled", **size, "ratio": session / alone}
+        works = {
+            f"Session, batches of {BATCH}": lambda d=detector, z=z: session_in_batches(Session(d), z),
+            f"pooled, batches of {BATCH}": lambda d=detector, z=z: in_batches(d, z),
+            "Session, one call": lambda d=detector, z=z: Session(d).observe(z),
+            "pooled, one call": lambda d=detector, z=z: d.observe(d.start(), z),
+        }
+        seconds = {case: median_seconds(work) for case, work in works.items()}
+        for case, taken in seconds.items():
+            yield {"case": case, **size, "µs per sample": 1e6 * taken / SAMPLES, "of floor": taken / floor}
+        batches, batches_alone, whole, whole_alone = seconds.values()
+        yield {
+            "case": "Session over pooled",
+            **size,
+            "batches": batches / batches_alone,
+            "one call": whole / whole_alone,
+        }
         together = many_seconds(detector, z)
         each = {"µs per sample": 1e6 * together / SAMPLES / STREAMS, "of floor": together / floor / STREAMS}
         yield {"case": f"pooled, {STREAMS} streams in one call", **size, **each}
         singly(detector, z)  # records the graph
         yield {"case": "pooled, one by one", **size, "µs per sample": singly(detector, z)}
+        yield {"case": "Session, one by one", **size, "µs per sample": session_singly(Session(detector), z)}
         yield {"case": "recorded graphs", **size, **graphs(detector)}
 
 
@@ -84,9 +96,27 @@ def many_seconds(detector: PooledEvidence, z: Tensor) -> float:
     return median_seconds(lambda: detector.observe_many([detector.start()] * STREAMS, z, orders))
 
 
-def observe_batches(session: Session, z: Tensor) -> None:
+def session_in_batches(session: Session, z: Tensor) -> None:
     for part in z.split(BATCH):
         session.observe(part)
+
+
+def in_batches(detector: Detector, z: Tensor) -> None:
+    """Learn a stream in the batches that the session gets."""
+    state = detector.start()
+    for part in z.split(BATCH):
+        _, state = detector.observe(state, part)
+
+
+def session_singly(session: Session, z: Tensor) -> float:
+    """Return the time of one sample at a time in a session, after a few thousand, in microseconds."""
+    session.observe(z[:4096])
+    for row in z[4096:4352].split(1):  # the first update among them records graphs
+        session.observe(row)
+    started = time.perf_counter()
+    for row in z[4352 : 4352 + SINGLES].split(1):
+        session.observe(row)
+    return 1e6 * (time.perf_counter() - started) / SINGLES
 
 
 def singly(detector: Detector, z: Tensor) -> float:

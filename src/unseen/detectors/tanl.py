@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
 from unseen.detectors.gpu.tanl import SampleGraph, Sizes
-from unseen.gpu import triton_import
+from unseen.gpu import recording, triton_import
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
@@ -120,7 +120,7 @@ class TANL(Detector[Queues]):
 
     def _learn_on_gpu(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[Reading, Queues]:
         known, negative, activation = self._activate(z)
-        with self._graph.lock:
+        with self._graph.lock, recording.current_device(z.device):
             self._graph.load(*state)
             score, route = self._graph.observe(energy(known).double(), negative, activation)
             after = Queues(*self._graph.unload())

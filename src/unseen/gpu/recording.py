@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,11 @@ from torch import Tensor
 from unseen.gpu.triton_import import log_compilation
 
 WARMUPS = 2  # runs before a recording: kernels are compiled in the first
+
+
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Return what makes a GPU the current one: Triton launches there, and streams are made there, wherever data lie."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ def acquire(device: torch.device | None, recall: float, room: int) -> Iterator[L
         yield None
         return
     try:
-        yield graph
+        with recording.current_device(device):
+            yield graph
     finally:
         graph.lock.release()
 
@@ -92,7 +93,7 @@ class LearningGraph:
             self._run = recording.record(self._work, ()) if is_on_gpu else self._work
         self._run()
         if is_on_gpu:
-            torch.cuda.current_stream(self.device).synchronize()
+            torch.cuda.current_stream().synchronize()
 
     def _work(self) -> None:
         self._inputs.copy_(self._sent, non_blocking=True)

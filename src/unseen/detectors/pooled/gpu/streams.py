@@ -35,6 +35,7 @@ from unseen.detectors.pooled.state import (
     with_rows_at,
 )
 from unseen.detectors.state import map_state
+from unseen.gpu import recording
 
 LARGEST_ERROR = 1e-5  # of a direction before its last correction, relative; where one is larger, inverses are computed
 
@@ -222,7 +223,8 @@ class StreamsByCount:
             yield None
             return
         try:
-            yield streams
+            with recording.current_device(streams.labels.id_anchors.device):
+                yield streams
         finally:
             streams.lock.release()
 
