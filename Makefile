@@ -16,7 +16,7 @@ test-ray: .venv/ready .s3/ready
 
 # the Triton kernels, interpreted on the CPU; apart, because torch would find Triton
 kernels: .venv/ready .triton/ready
-	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/pytest -q tests/detectors/pooled/test_gpu.py tests/threshold/test_kernels.py \
+	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/pytest -q tests/detectors/pooled/test_gpu.py tests/threshold/test_kernels.py tests/threshold/test_recorded.py \
 		tests/encoders/gpu $(PYTEST)
 
 CLUSTER_SCALE ?= 10

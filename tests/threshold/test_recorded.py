@@ -1,8 +1,9 @@
-"""What a recorded graph computes in fixed places is what the rule computes; here without a GPU, unrecorded."""
+"""What a recorded graph computes in fixed places is what the rule computes; here its kernels are interpreted."""
 
 import pytest
 import torch
 
+from helpers.interpreter import interpreted
 from helpers.margins import gumbel, normal
 from unseen.threshold import Adaptive
 from unseen.threshold.history import Steps, flat_parts
@@ -21,6 +22,7 @@ def stream():
     return margin, torch.rand(SAMPLES, generator=generator) / 4
 
 
+@interpreted
 @pytest.mark.parametrize("pieces", PIECES)
 def test_a_graph_decides_and_learns_as_the_rule_does(pieces):
     margin, clarity = stream()

@@ -43,10 +43,6 @@ class ClearImages(NamedTuple):
         """Return the sums on a device."""
         return ClearImages(*(part.to(device) for part in self))
 
-    def first(self, count: int) -> ClearImages:
-        """Return the sums of the first of several groups."""
-        return ClearImages(*(part[:count] for part in self))
-
     @classmethod
     def of(
         cls, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"],

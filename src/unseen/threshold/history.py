@@ -119,6 +119,14 @@ class Steps(NamedTuple):
             start = stop
 
 
+class GainedSums(NamedTuple):
+    """What the samples between an update and the one before add, for each of U updates."""
+
+    counted: Float[Tensor, "U N"]  # margins at the nodes, each times its place in the stream
+    late: Float[Tensor, "U N"]  # the same, each by how long before the update it came
+    clear: ClearImages
+
+
 class MarginSums(NamedTuple):
     """Margins counted at the nodes, at each of U updates."""
 
@@ -131,25 +139,46 @@ class MarginSums(NamedTuple):
         return self.counts / ends[:, None]
 
 
-def sums_at_updates(
-    history: MarginHistory, columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"],
-    first: Float[Tensor, ""] | int,
-) -> MarginSums:  # fmt: skip
-    """Return the sums at each update, after `first` samples; `columns` are margin and clarity of samples by `place`.
-
-    All that came since an update is counted at the next, so that no sum depends on the division into calls. What comes
-    after the last update is not counted; an update that is named again has the same sums.
-    """
+def gained_sums(columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"]) -> GainedSums:
+    """Return what samples up to the last update add; `columns` are margin and clarity of the samples by `place`."""
     margin, clarity = columns.unbind(1)
-    group, updates = torch.bucketize(place, end), len(end)
-    counted_at = end[group.clamp(max=updates - 1)]
-    weight = torch.stack([place, torch.exp((place - counted_at) / RECENT)])
-    counted, late = counts(margin, weight, group, updates + 1)[:, :updates]
+    group = torch.bucketize(place, end)
+    weight = torch.stack([place, torch.exp((place - end[group]) / RECENT)])
+    counted, late = counts(margin, weight, group, len(end))
+    return GainedSums(counted, late, ClearImages.of(margin, clarity, place, group, len(end)))
+
+
+def sums_at_updates(
+    history: MarginHistory, gained: GainedSums, end: Float[Tensor, " U"], first: Float[Tensor, ""] | int
+) -> MarginSums:
+    """Return the sums at each update, `first` samples having been counted before.
+
+    All that came since an update is counted at the next, so that no sum depends on the division into calls. An update
+    that is named again has the same sums.
+    """
     age = (end - first) / RECENT
     kept = torch.exp(age - age[:, None]).tril()  # what is left, at each update, of what was gained before each other
-    recent = kept @ late + torch.exp(-age)[:, None] * history.recent
-    clear = history.clear.then(ClearImages.of(margin, clarity, place, group, updates + 1).first(updates))
-    return MarginSums(history.counts + counted.cumsum(0), recent, clear)
+    recent = kept @ gained.late + torch.exp(-age)[:, None] * history.recent
+    return MarginSums(history.counts + gained.counted.cumsum(0), recent, history.clear.then(gained.clear))
+
+
+class FittedUpdates(NamedTuple):
+    """What holds from each of U updates on, after what held before the first; and the history after the last."""
+
+    threshold: Float[Tensor, " U+1"]
+    probability: Float[Tensor, "U+1 N"]  # that an image is known, at each node
+    history: MarginHistory
+
+
+def fitted_updates(
+    history: MarginHistory, gained: GainedSums, end: Float[Tensor, " U"], first: Float[Tensor, ""] | int, recall: float
+) -> FittedUpdates:
+    """Return what follows from samples up to the last update, `first` of which the history has counted already."""
+    sums = sums_at_updates(history, gained, end, first)
+    fit = fit_mixture(sums.per_sample(end), sums.recent, recall, sums.clear)
+    threshold = torch.cat([history.threshold[None], fit.threshold])
+    probability = torch.cat([history.probability[None], fit.probability])
+    return FittedUpdates(threshold, probability, history.updated(sums, fit))
 
 
 class LearnedBlock(NamedTuple):
@@ -164,20 +193,9 @@ def learned_block(history: MarginHistory, columns: Float[Tensor, "T 2"], steps: 
     waiting, last = int(history.waiting), steps.ends[-1]
     first, whole = steps.start - waiting, torch.cat([history.pending[:waiting], columns])
     place = torch.arange(first + 1, steps.stop + 1, dtype=torch.float64)
-    end = torch.tensor(steps.ends, dtype=torch.float64)
-    found = fitted_block(history, whole, place, end, first, waiting, recall)
-    return found._replace(history=found.history.with_pending(whole[last - first :], steps.stop))
-
-
-def fitted_block(
-    history: MarginHistory, columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"],
-    first: Float[Tensor, ""] | int, waiting: int, recall: float,
-) -> LearnedBlock:  # fmt: skip
-    """Return what follows from what `sums_at_updates` takes; the first `waiting` samples are judged already."""
-    sums = sums_at_updates(history, columns, place, end, first)
-    fit = fit_mixture(sums.per_sample(end), sums.recent, recall, sums.clear)
+    end, counted = torch.tensor(steps.ends, dtype=torch.float64), last - first
+    found = fitted_updates(history, gained_sums(whole[:counted], place[:counted], end), end, first, recall)
     row = torch.bucketize(place[waiting:], end)  # the updates before each sample say which threshold it meets
-    threshold = torch.cat([history.threshold[None], fit.threshold])
-    probability = torch.cat([history.probability[None], fit.probability])
-    confidence = interpolate_rows(probability, columns[waiting:, 0], row)
-    return LearnedBlock(torch.stack([threshold[row], confidence]), history.updated(sums, fit))
+    confidence = interpolate_rows(found.probability, columns[:, 0], row)
+    decided = torch.stack([found.threshold[row], confidence])
+    return LearnedBlock(decided, found.history.with_pending(whole[counted:], steps.stop))

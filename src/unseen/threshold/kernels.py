@@ -1,7 +1,7 @@
-"""Triton kernel that corrects distributions by margins: `correction` has the formulas, here for a row per program."""
+"""Triton kernels of what margins tell: `history`, `nodes`, `clear` and `correction` have the formulas."""
 
 from unseen.gpu.triton_import import tl, triton
-from unseen.threshold import correction
+from unseen.threshold import clear, correction, history, nodes
 from unseen.threshold.nodes import NODES
 
 OUTLIER = tl.constexpr(correction.OUTLIER / NODES)
@@ -9,6 +9,78 @@ SHARE_ROUNDS, ROUNDS = tl.constexpr(correction.SHARE_ROUNDS), tl.constexpr(corre
 EXPECTED_IMAGES, SHARE_IMAGES = tl.constexpr(correction.EXPECTED_IMAGES), tl.constexpr(correction.SHARE_IMAGES)
 CHANGED = tl.constexpr(correction.CHANGED)
 NEW_IMAGES, NEW_ROUNDS = tl.constexpr(correction.NEW_IMAGES), tl.constexpr(correction.NEW_ROUNDS)
+
+
+STEP, LOWEST, HIGHEST = tl.constexpr(nodes.STEP), tl.constexpr(nodes.LOWEST), tl.constexpr(nodes.HIGHEST)
+LAST_NODE = tl.constexpr(NODES - 1 - 1e-9)
+RECENT = tl.constexpr(history.RECENT)
+CLEAR, MARGIN_PER_CLARITY = tl.constexpr(clear.CLEAR), tl.constexpr(clear.MARGIN_PER_CLARITY)
+
+
+@triton.jit
+def parts_at_nodes(margin, node):
+    """Return the part of each margin that each node gets: what is divided linearly between two neighbours."""
+    position = tl.minimum(tl.maximum(margin / STEP - LOWEST / STEP, 0.0), LAST_NODE)
+    return tl.maximum(1 - tl.abs(position[:, None] - node[None, :]), 0.0)
+
+
+@triton.jit
+def count(
+    counts, ends, columns, counted_out, late_out, clear_number_out, clear_out,
+    NODES: tl.constexpr, WIDTH: tl.constexpr, ROOM: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Store what the samples between an update and the one before add: a program for each update.
+
+    `counts`: samples before those that wait, before the call, and after it. ROOM rows of `columns` are for the former.
+    """
+    update, node = tl.program_id(0), tl.arange(0, WIDTH)
+    first, seen, end = tl.load(counts), tl.load(counts + 1), tl.load(ends + update)
+    start = tl.where(update == 0, first, tl.load(ends + tl.maximum(update, 1) - 1))
+    counted = tl.zeros((WIDTH,), dtype=tl.float64)
+    late, at_nodes, number = counted, counted, 0.0 * end
+    for begin in range(0, ROOM, ROWS):
+        place = start + 1 + begin + tl.arange(0, ROWS)
+        is_row = place <= end
+        row = tl.where(place <= seen, place - first - 1, place - seen - 1 + ROOM).to(tl.int64)
+        margin = tl.load(columns + 2 * row, mask=is_row, other=0.0)
+        clarity = tl.load(columns + 2 * row + 1, mask=is_row, other=-float("inf"))
+        is_clear, parts = clarity > CLEAR, parts_at_nodes(margin, node)
+        counted += tl.sum(tl.where(is_row, place, 0.0)[:, None] * parts, axis=0)
+        late += tl.sum(tl.where(is_row, tl.exp((place - end) / RECENT), 0.0)[:, None] * parts, axis=0)
+        at_zero = tl.where(is_clear, margin - MARGIN_PER_CLARITY * clarity, 0.0)
+        at_nodes += tl.sum(tl.where(is_clear, place, 0.0)[:, None] * parts_at_nodes(at_zero, node), axis=0)
+        number += tl.sum(tl.where(is_clear, 1.0, 0.0), axis=0)
+    at, inside = update * NODES + node, node < NODES
+    tl.store(counted_out + at, counted, mask=inside)
+    tl.store(late_out + at, late, mask=inside)
+    tl.store(clear_out + at, at_nodes, mask=inside)
+    tl.store(clear_number_out + update, number)
+
+
+@triton.jit
+def decide(
+    counts, ends, columns, thresholds, probabilities, decided_out, pending_out, rows,
+    NODES: tl.constexpr, UPDATES: tl.constexpr, ROOM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Store the threshold that samples meet and the probability that each is known; and the samples that wait."""
+    seen, last, last_end = tl.load(counts + 1), tl.load(counts + 2), tl.load(ends + UPDATES - 1)
+    i, update = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, UPDATES)
+    is_row, end = i < rows, tl.load(ends + update)
+    row = tl.sum((end[None, :] < (seen + 1 + i)[:, None]).to(tl.int64), axis=1)
+    margin = tl.load(columns + 2 * (ROOM + i), mask=is_row, other=0.0)
+    margin = tl.minimum(tl.maximum(margin, LOWEST), HIGHEST)
+    left = tl.minimum(((margin - LOWEST) / STEP).to(tl.int64), NODES - 2)
+    low = tl.load(probabilities + row * NODES + left, mask=is_row, other=0.0)
+    high = tl.load(probabilities + row * NODES + left + 1, mask=is_row, other=0.0)
+    tl.store(decided_out + i, tl.load(thresholds + row, mask=is_row, other=0.0), mask=is_row)
+    tl.store(decided_out + rows + i, (high - low) / STEP * (margin - (LOWEST + STEP * left)) + low, mask=is_row)
+    if tl.program_id(0) == 0:
+        j = tl.arange(0, WIDTH)
+        place = last_end + 1 + j
+        at = 2 * (ROOM + (place - seen - 1).to(tl.int64))
+        for column in tl.static_range(2):
+            value = tl.load(columns + at + column, mask=(place <= last) & (j < ROOM), other=0.0)
+            tl.store(pending_out + 2 * j + column, value, mask=j < ROOM)
 
 
 @triton.jit

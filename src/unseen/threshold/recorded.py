@@ -14,10 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.gpu import recording, triton_import
-from unseen.threshold.history import LearnedBlock, MarginHistory, Steps, fitted_block, packed, unpacked
+from unseen.gpu.triton_import import power_of_two
+from unseen.threshold.clear import ClearImages
+from unseen.threshold.history import GainedSums, LearnedBlock, MarginHistory, Steps, fitted_updates, packed, unpacked
+from unseen.threshold.nodes import NODES
 
 UPDATES = 64  # of one graph: a call of 8,192 samples has no more, the first of a stream has 128
 GRAPHS = 4  # that are kept: one for each wanted recall on each GPU
+ROWS, COUNTED = 128, 32  # samples that one program decides, and that it counts at a time
 
 
 @contextmanager
@@ -61,14 +65,15 @@ class Found(NamedTuple):
 
 
 class LearningGraph:
-    """Learn samples of one stream; one caller at a time. Without a GPU, for tests, nothing is recorded."""
+    """Learn samples of one stream; one caller at a time. In host memory, for tests, kernels are not recorded."""
 
     def __init__(self, device: torch.device, recall: float, room: int) -> None:
         self.device, self.recall, self.room, self.lock = device, recall, room, Lock()
         self._like = MarginHistory.start(recall, pending=room)
         self._run: Callable[[], None] | None = None
-        size, rows = len(packed(self._like)), (UPDATES + 1) * room
-        given, found = ((size,), (3,), (UPDATES,), (room + rows, 2)), ((size,), (room, 2), (2, rows))
+        self.rows = (UPDATES + 1) * room
+        size = len(packed(self._like))
+        given, found = ((size,), (3,), (UPDATES,), (room + self.rows, 2)), ((size,), (room, 2), (2, self.rows))
         self._sent, self._received = (host_numbers(shapes, pinned=device.type == "cuda") for shapes in (given, found))
         self._inputs, self._outputs = (torch.zeros_like(one, device=device) for one in (self._sent, self._received))
         self._given, self._places = (Given(*views(one, given)) for one in (self._sent, self._inputs))
@@ -96,20 +101,29 @@ class LearningGraph:
             torch.cuda.current_stream().synchronize()
 
     def _work(self) -> None:
+        from unseen.threshold import kernels  # here, because Triton takes a while to import
+
         self._inputs.copy_(self._sent, non_blocking=True)
-        (before, counts, end, columns), rows = self._places, len(self._places.columns) - self.room
-        first, seen, last = counts
-        number = torch.arange(1, rows + 1, dtype=torch.float64, device=self.device)
-        earlier, later = first + number[: self.room], end[-1] + number[: self.room]
-        # what stands in a place without a sample comes after all updates: it is not counted
-        place = torch.cat([torch.where(earlier <= seen, earlier, last + 1), seen + number])
+        before, counts, end, columns = self._places
         history = unpacked(self._like, before)
-        decided, after = fitted_block(history, columns, place, end, first, self.room, self.recall)
-        row = (later - seen - 1).clamp(0, rows - 1).long()
-        pending = torch.where((later <= last)[:, None], columns[self.room + row], 0.0)
-        for result, value in zip(self._results, (packed(after), pending, decided), strict=True):
-            result.copy_(value)
+        found = fitted_updates(history, self._gained(), end, counts[0], self.recall)
+        kernels.decide[(-(-self.rows // ROWS),)](
+            counts, end, columns, found.threshold, found.probability, self._results.decided, self._results.pending,
+            self.rows, NODES, UPDATES, self.room, power_of_two(self.room), ROWS, num_warps=4,
+        )  # fmt: skip
+        self._results.packed.copy_(packed(found.history))
         self._received.copy_(self._outputs, non_blocking=True)
+
+    def _gained(self) -> GainedSums:
+        from unseen.threshold import kernels
+
+        _, counts, end, columns = self._places
+        counted, late, at_nodes = end.new_empty(3, UPDATES, NODES)
+        clear = ClearImages(end.new_empty(UPDATES), at_nodes)
+        kernels.count[(UPDATES,)](
+            counts, end, columns, counted, late, *clear, NODES, power_of_two(NODES), self.room, COUNTED, num_warps=4
+        )
+        return GainedSums(counted, late, clear)
 
 
 def padded(ends: Sequence[int]) -> Tensor:
