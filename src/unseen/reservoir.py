@@ -200,8 +200,7 @@ class Reservoir:
 def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     """Return the images of several calls with what was decided about them."""
     places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
-    device = parts[-1].z.device  # features of one stream may come from several places
-    rows = ((p.z.to(device), p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts)
+    rows = ((p.z, p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts)
     z, margin, label, known = map(torch.cat, zip(*rows, strict=True))
     keys = tuple(chain.from_iterable(part.keys for part in parts))
     place = torch.from_numpy(places)
