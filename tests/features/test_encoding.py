@@ -3,6 +3,7 @@
 On a CPU the launcher does without streams; Pillow stands in for the decoder of a GPU.
 """
 
+import sys
 import threading
 from typing import Any
 
@@ -16,9 +17,9 @@ from helpers.tiny_models import ColourEncoder, TinyOffline, pictures, save_clip
 from unseen.encoders import load_encoder
 from unseen.encoders.gpu.jpeg import GpuDecoder
 from unseen.errors import EncoderError, SettingError
-from unseen.features import FeatureCache, encode_images, load_features, stream_images
+from unseen.features import FeatureCache, encode_images, encoding, load_features, stream_images
 from unseen.features import cache as caching
-from unseen.features.encoding import ReadPlan, check_decoder, encode_ahead, gpu_encoder
+from unseen.features.encoding import ReadPlan, check_decoder, encode_ahead, gpu_encoder, read_plan
 from unseen.features.launch import BatchLauncher
 from unseen.features.reading import ImageReader, Undecoded
 from unseen.images import Entry, Skipped, find_images
@@ -143,6 +144,18 @@ def test_a_batch_without_pixels_has_no_vectors(encoder, photos):
         (found,) = encode_ahead(entries, some, size=3)
         assert found.z.numel() == 0
         assert [type(row) for row in found.rows] == [Skipped] * 3
+
+
+def test_processes_read_where_there_are_cores_and_a_python_to_start(encoder, monkeypatch):
+    decoding, cores = decoding_launcher(encoder), 16
+    monkeypatch.setattr(encoding, "usable_cores", lambda: cores)
+    assert read_plan(launcher(encoder)) == ReadPlan(16, 4)
+    assert read_plan(decoding) == ReadPlan(8, 16, in_processes=True)
+    cores = 2
+    assert read_plan(decoding) == ReadPlan(4, 16)
+    cores = 16
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert read_plan(decoding) == ReadPlan(4, 16)
 
 
 def test_reading_does_not_run_far_ahead(encoder):

@@ -22,7 +22,7 @@ from unseen.features.launch import BatchLauncher, Encoded
 from unseen.features.reading import ImageReader
 from unseen.images import Entry
 from unseen.images.ahead import ahead, in_lists, usable_cores
-from unseen.images.plain_pool import PlainPool
+from unseen.images.plain_pool import PlainPool, can_start
 
 DECODERS = ("pillow", "gpu")
 CHUNK = 4  # images that a thread decodes at a time
@@ -47,7 +47,7 @@ def read_plan(launcher: BatchLauncher) -> ReadPlan:
     cores = usable_cores()
     if not launcher.decoder:
         return ReadPlan(cores, CHUNK)
-    processes = min(cores // 2, PROCESSES)
+    processes = min(cores // 2, PROCESSES) if can_start() else 0
     return ReadPlan(processes, READ, True) if processes > 1 else ReadPlan(READERS, READ)
 
 

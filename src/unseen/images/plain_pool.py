@@ -25,6 +25,11 @@ PIPE = 1 << 18  # bytes that wait in a pipe: larger than Linux has it, for fewer
 log = logging.getLogger(__name__)
 
 
+def can_start() -> bool:
+    """Return whether this process knows a Python to start: a program that is frozen would start itself."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
 class PlainFiles(NamedTuple):
     """The bytes of some files one after another; of each file how many, width and height: zeros where it is left."""
 
