@@ -1,6 +1,7 @@
 """From JPEG files to unit vectors on a GPU, by the library's own path: `gpu_encode.py --only jpeg` prints it.
 
-Each stage alone first, then whole runs: in step, read ahead, decoded on the GPU, with an eager and a compiled tower.
+Each stage alone first, then whole runs: decoded by Pillow, decoded on the GPU, from files and from memory, read by
+processes and by threads, with an eager and a compiled tower. The last bound is a run that reads nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from unseen.bench.jsonl import Row
-from unseen.encoders.gpu.jpeg import GpuDecoder, PlainJpeg, decode_jpegs
+from unseen.encoders.gpu.jpeg import GpuDecoder, decode_jpegs
 from unseen.encoders.gpu.resize import GpuResize
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.features import FeatureCache, encode_images
-from unseen.features.encoding import CHUNK, encode_ahead, make_launcher
-from unseen.features.reading import ImageReader, Undecoded
+from unseen.features.encoding import ReadPlan, encode_ahead, make_launcher, read_plan
+from unseen.features.reading import ImageReader, ReadRow, Undecoded
 from unseen.images import Entry, find_images, read_entries
 from unseen.images.ahead import ahead, in_lists, usable_cores
+from unseen.images.plain_pool import PlainPool
 
 GRAIN = 2.0  # levels of noise: as many bytes as photos have
 DISTINCT = 256  # files; the rest are links to them, so that all are in memory
 SIZES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
-WIDTHS = ((4, 16), (16, 16), (16, 4), (4, 4))  # images of a chunk, threads that read
+THREADS = ReadPlan(4, 16)
+PROCESSES = (ReadPlan(4, 16, True), ReadPlan(8, 64, True), ReadPlan(16, 16, True))  # beside the one of the library
+ALONE = (THREADS, ReadPlan(1, 16, True), ReadPlan(4, 16, True), ReadPlan(8, 16, True))
 
 
 @dataclass(frozen=True)
@@ -154,20 +158,16 @@ def tower_rows(eager: OfflineEncoder, compiled: OfflineEncoder, batch: int) -> I
 
 def stage_rows(setting: Setting) -> Iterator[Row]:
     steps, device = setting.eager.byte_steps, current_device()
-    for chunk, workers in WIDTHS:
-        yield read_row(setting, "reading alone", ImageReader(steps.cropped, leaves_plain=True), 8192, chunk, workers)
-    yield read_row(setting, "Pillow alone", ImageReader(steps.cropped), 4096, CHUNK, usable_cores())
-    files = plain_files(setting.first(setting.batch))
+    for plan in ALONE:
+        yield read_row(setting, "reading alone", ImageReader(steps.cropped, leaves_plain=True), 16_384, plan)
+    yield read_row(setting, "Pillow alone", ImageReader(steps.cropped), 2048, ReadPlan(usable_cores(), 4))
+    files = [row.file for row in undecoded(setting.first(setting.batch))]
     data = [file.data for file in files]
     took = seconds(lambda: decode_jpegs(data, device))
     yield {"case": f"{setting.name}, nvJPEG alone", "images/s": len(data) / took}
     pictures, resize = decode_jpegs(data, device), GpuResize(steps, device)
-    started = time.perf_counter()
-    resize(pictures)
-    torch.cuda.synchronize()
-    first = time.perf_counter() - started
     took = seconds(lambda: resize(pictures))
-    yield {"case": f"{setting.name}, resizing alone", "images/s": len(data) / took, "first call s": first}
+    yield {"case": f"{setting.name}, resizing alone", "images/s": len(data) / took}
     decoder = GpuDecoder(steps, device)
     took = seconds(lambda: decoder(files))
     yield {"case": f"{setting.name}, nvJPEG and resizing", "images/s": len(data) / took}
@@ -177,82 +177,111 @@ def current_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def read_row(setting: Setting, case: str, reader: ImageReader, count: int, chunk: int, workers: int) -> Row:
-    entries, clock = setting.first(count), Clock()
-    chunks = in_lists(iter(entries), chunk)
-    done = sum(len(some) for some in ahead(reader.read_all, chunks, workers=workers, most=2 * workers, name="read"))
-    return clock.row(f"{setting.name}, {case}, {workers} threads, chunks of {chunk}", done)
+def named(plan: ReadPlan) -> str:
+    return f"{plan.workers} {'processes' if plan.in_processes else 'threads'}, chunks of {plan.chunk}"
 
 
-def plain_files(entries: Iterable[Entry]) -> list[PlainJpeg]:
+def read_row(setting: Setting, case: str, reader: ImageReader, count: int, plan: ReadPlan) -> Row:
+    """Time reading; the processes are started before."""
+    with PlainPool(plan.workers) as pool:
+        read_all = partial(reader.read_all, pool=pool if plan.in_processes else None)
+
+        def read(entries: Sequence[Entry]) -> int:
+            chunks = in_lists(entries, plan.chunk)
+            return sum(map(len, ahead(read_all, chunks, workers=plan.workers, most=2 * plan.workers, name="read")))
+
+        read(setting.first(2 * plan.workers * plan.chunk))
+        clock = Clock()
+        return clock.row(f"{setting.name}, {case}, {named(plan)}", read(setting.first(count)))
+
+
+def undecoded(entries: Iterable[Entry]) -> list[Undecoded]:
     rows = map(ImageReader(lambda images: torch.empty(0), leaves_plain=True).read, entries)
-    return [row.file for row in rows if isinstance(row, Undecoded)]
+    return [row for row in rows if isinstance(row, Undecoded)]
 
 
 def whole_rows(setting: Setting, folder: Path) -> Iterator[Row]:
-    list(in_step(setting.first(64), setting.eager, 64))
-    clock = Clock()
-    done = sum(map(len, in_step(setting.first(1024), setting.eager, 256)))
-    yield clock.row(f"{setting.name}, Pillow, in step", done)
-    yield ahead_row(setting, setting.eager, "pillow", 4096, 256)
-    for encoder, name in ((setting.eager, "eager"), (setting.compiled, "compiled")):
-        for _ in range(2):
-            yield ahead_row(setting, encoder, "gpu", len(setting.entries), setting.batch, name=name)
-    for chunk, workers in WIDTHS[1:]:
-        part = ahead_row(setting, setting.compiled, "gpu", 16_384, setting.batch, chunk, workers, name="compiled")
-        yield part
-    yield ahead_row(setting, setting.eager, "gpu", 16_384, 64, name="eager")
-    clock, encoder = Clock(), setting.compiled
-    cache = FeatureCache(folder / "features", encoder)
-    done = sum(len(one) for one in encode_images(setting.entries, encoder, cache, size=setting.batch, decoder="gpu"))
+    eager, compiled = setting.eager, setting.compiled
+    yield Run(setting, eager, "eager", decoder="pillow", batch=256).row(setting.first(2048))
+    yield Run(setting, eager, "eager").row(setting.first(16_384))
+    for _ in range(2):
+        yield Run(setting, compiled, "compiled").row(setting.entries)
+    for plan in (*PROCESSES, THREADS):
+        yield Run(setting, compiled, "compiled", plan=plan).row(setting.first(12_288))
+    yield Run(setting, eager, "eager", batch=64).row(setting.first(8192))
+    for plan in (None, THREADS):
+        here = in_memory(setting.first(12_288))
+        yield Run(setting, compiled, "compiled", plan=plan).row(here, "bytes in memory, ")
+    yield Run(setting, compiled, "compiled").unread_row()
+    clock, cache = Clock(), FeatureCache(folder / "features", compiled)
+    done = sum(len(one) for one in encode_images(setting.entries, compiled, cache, size=setting.batch, decoder="gpu"))
     yield clock.row(f"{setting.name}, GPU, compiled, to disk", done)
 
 
-def in_step(entries: Iterable[Entry], encoder: OfflineEncoder, size: int) -> Iterator[Tensor]:
-    """Yield vectors as a CPU's path makes them: a batch is decoded ahead, prepared and encoded in step."""
-    for batch in read_entries(entries, size=size):
-        yield encoder.images(batch.images).cpu()
+def in_memory(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return entries whose bytes are here."""
+    data = [entry.data() for entry in entries[:DISTINCT] if entry.data is not None]
+    return [Entry.of_bytes(str(i), "", partial(bytes, data[i % len(data)])) for i in range(len(entries))]
 
 
-def ahead_row(
-    setting: Setting,
-    encoder: Any,
-    decoder: str,
-    count: int,
-    size: int,
-    chunk: int = CHUNK,
-    workers: int | None = None,
-    name: str = "eager",
-) -> Row:
-    """Time a run that reads ahead; the shares are of the thread that launches."""
-    launcher = make_launcher(encoder, ImageReader(encoder.prepare), decoder)
-    decoding, launching = Timed(launcher.decoder or (lambda: None)), Timed(launcher.vectors)
-    whole = Timed(launcher.__call__)
-    launcher.vectors = launching
-    if launcher.decoder is not None:
-        launcher.decoder = decoding  # type: ignore[assignment]
-    runner: Any = Launching(launcher, whole)
-    for _ in encode_ahead(setting.first(2 * size), runner, size=size, chunk=chunk, workers=workers):
-        pass
-    decoding.seconds = launching.seconds = whole.seconds = 0.0
-    clock = Clock()
-    done = sum(
-        len(one.new) for one in encode_ahead(setting.first(count), runner, size=size, chunk=chunk, workers=workers)
-    )
-    wall = time.perf_counter() - clock.wall
-    where = f"{setting.name}, {decoder}, {name}, batch {size}, {workers or usable_cores()} threads, chunks of {chunk}"
-    shares = {"thread that launches": whole.seconds / wall, "decoding": decoding.seconds / wall}
-    return clock.row(where, done) | shares | {"launching": launching.seconds / wall}
+class Run:
+    """Whole runs of one encoder; the shares of their time are of the thread that launches."""
 
+    def __init__(
+        self,
+        setting: Setting,
+        encoder: Any,
+        name: str,
+        *,
+        decoder: str = "gpu",
+        batch: int | None = None,
+        plan: ReadPlan | None = None,
+    ) -> None:
+        launcher = make_launcher(encoder, ImageReader(encoder.prepare), decoder)
+        self.setting, self.size, self.reader = setting, batch or setting.batch, launcher.reader
+        self.decoder, self._launcher = launcher.decoder, launcher
+        self.plan = plan or read_plan(launcher)
+        self.name = f"{decoder}, {name}, batch {self.size}"
+        self._decoding, self._launching = Timed(launcher.decoder or (lambda: None)), Timed(launcher.vectors)
+        self._whole = Timed(launcher.__call__)
+        launcher.vectors = self._launching
+        if launcher.decoder is not None:
+            launcher.decoder = self._decoding  # type: ignore[assignment]
 
-class Launching:
-    """A launcher whose calls are timed."""
+    def __call__(self, rows: Sequence[ReadRow]) -> Any:
+        return self._whole(rows)
 
-    def __init__(self, launcher: Any, timed: Timed) -> None:
-        self.reader, self._timed = launcher.reader, timed
+    def row(self, entries: Sequence[Entry], source: str = "") -> Row:
+        """Time a run over entries, after a short one."""
 
-    def __call__(self, rows: Any) -> Any:
-        return self._timed(rows)
+        launcher: Any = self
+
+        def run(some: Sequence[Entry]) -> Iterator[int]:
+            return (len(one.new) for one in encode_ahead(some, launcher, size=self.size, plan=self.plan))
+
+        sum(run(entries[: 2 * self.size]))
+        return self._timed(f"{source}{self.name}, {named(self.plan)}", run(entries))
+
+    def unread_row(self) -> Row:
+        """Time a run over files whose bytes and sizes are known: no reading can be faster."""
+        rows = undecoded(self.setting.first(self.size))
+        batches = [rows] * (len(self.setting.entries) // self.size)
+
+        launched = ahead(self, batches, workers=1, most=2, name="launch")
+        return self._timed(f"nothing read, {self.name}", (len(one.fetch().new) for one in launched))
+
+    def _timed(self, case: str, run: Iterator[int]) -> Row:
+        parts = {"thread that launches": self._whole, "decoding": self._decoding, "launching": self._launching}
+        for part in parts.values():
+            part.seconds = 0.0
+        clock = Clock()
+        first = next(run)
+        after = time.perf_counter()
+        rest = sum(run)
+        now = time.perf_counter()
+        steady = {"after the first batch": rest / (now - after)}  # without the start of processes
+        shares = {name: part.seconds / (now - clock.wall) for name, part in parts.items()}
+        return clock.row(f"{self.setting.name}, {case}", first + rest) | steady | shares
 
 
 def agreement(setting: Setting) -> Row:
@@ -260,7 +289,7 @@ def agreement(setting: Setting) -> Row:
     encoder, entries = setting.eager, setting.first(DISTINCT)
     (batch,) = read_entries(entries, size=DISTINCT)
     expected = encoder.prepare(batch.images).to("cuda")
-    found = GpuDecoder(encoder.byte_steps, current_device())(plain_files(entries)).pixels
+    found = GpuDecoder(encoder.byte_steps, current_device())([row.file for row in undecoded(entries)]).pixels
     apart = (expected.int() - found.int()).abs().float()
     one, other = encoder.vectors(expected), encoder.vectors(found)
     cosine = (one * other).sum(1)

@@ -91,6 +91,8 @@ def test_a_compiled_tower_needs_the_offline_encoder_and_a_gpu(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+# what torch.compile imports uses what torch itself has deprecated: nothing of ours to change
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_a_compiled_tower_on_a_gpu_has_nearly_the_vectors_of_an_eager_one():
     batch = pictures(5)
     eager, compiled = (TinyOffline(device="cuda", compiled=choice).images(batch) for choice in (False, True))

@@ -3,6 +3,7 @@
 On a CPU the launcher does without streams; Pillow stands in for the decoder of a GPU.
 """
 
+import sys
 import threading
 from typing import Any
 
@@ -16,15 +17,17 @@ from helpers.tiny_models import ColourEncoder, TinyOffline, pictures, save_clip
 from unseen.encoders import load_encoder
 from unseen.encoders.gpu.jpeg import GpuDecoder
 from unseen.errors import EncoderError, SettingError
-from unseen.features import FeatureCache, encode_images, load_features, stream_images
+from unseen.features import FeatureCache, encode_images, encoding, load_features, stream_images
 from unseen.features import cache as caching
-from unseen.features.encoding import check_decoder, encode_ahead, gpu_encoder
+from unseen.features.encoding import ReadPlan, check_decoder, encode_ahead, gpu_encoder, read_plan
 from unseen.features.launch import BatchLauncher
 from unseen.features.reading import ImageReader, Undecoded
 from unseen.images import Entry, Skipped, find_images
 from unseen.images.ahead import ahead
+from unseen.images.plain_pool import _Worker
 
 CPU = torch.device("cpu")
+PLANS = [ReadPlan(3, 4), ReadPlan(2, 3, in_processes=True)]
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def decoding_launcher(encoder, decode=decode_by_pillow):
 def test_vectors_read_ahead_are_those_of_a_cpu_bit_for_bit(encoder, photos):
     expected = list(stream_images(find_images(photos), encoder, size=5))
     entries = find_images(photos)
-    found = list(encode_ahead(entries, launcher(encoder, keeps_pictures=True), size=5, chunk=1, workers=3))
+    found = list(encode_ahead(entries, launcher(encoder, keeps_pictures=True), size=5, plan=ReadPlan(3, 1)))
     assert len(found) == len(expected) == 3
     for one, (batch, z) in zip(found, expected, strict=True):
         assert [row.path for row in one.rows] == [row.path for row in batch.rows]
@@ -77,23 +80,48 @@ def test_vectors_read_ahead_are_those_of_a_cpu_bit_for_bit(encoder, photos):
         assert torch.equal(one.z, z)
 
 
-def test_files_that_a_gpu_decodes_come_in_order_with_those_that_it_does_not(encoder, photos):
+@pytest.mark.parametrize("plan", PLANS)
+def test_files_that_a_gpu_decodes_come_in_order_with_those_that_it_does_not(encoder, photos, plan):
     kinds = [type(row) for row in map(ImageReader(encoder.prepare, leaves_plain=True).read, find_images(photos))]
     assert kinds.count(Undecoded) == 5
     expected = list(stream_images(find_images(photos), encoder, size=5))
-    found = list(encode_ahead(find_images(photos), decoding_launcher(encoder), size=5, workers=3))
+    found = list(encode_ahead(find_images(photos), decoding_launcher(encoder), size=5, plan=plan))
     for one, (batch, z) in zip(found, expected, strict=True):
         assert [row for row in one.rows if isinstance(row, Skipped)] == list(batch.skipped)
         assert [row.path for row in one.rows] == [row.path for row in batch.rows]
         torch.testing.assert_close(one.z, z, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_files_that_processes_read_have_the_vectors_of_those_that_threads_read(encoder, photos, is_killed, monkeypatch):
+    def ask_once(worker, paths):
+        files = ask(worker, paths)
+        if is_killed:
+            worker._process.kill()
+            worker._process.wait()
+        return files
+
+    ask = _Worker._ask
+    monkeypatch.setattr(_Worker, "_ask", ask_once)
+    (by_threads,) = encode_ahead(find_images(photos), decoding_launcher(encoder), size=64, plan=ReadPlan(1, 64))
+    many = [entry for _ in range(5) for entry in find_images(photos)]
+    plan = ReadPlan(2, 4, in_processes=True)
+    for found in encode_ahead(many, decoding_launcher(encoder), size=12, plan=plan):
+        assert [row.path for row in found.rows] == [row.path for row in by_threads.rows]
+        assert [row for row in found.rows if isinstance(row, Skipped)] == [
+            row for row in by_threads.rows if isinstance(row, Skipped)
+        ]
+        assert torch.equal(found.z, by_threads.z)
+
+
 def test_a_file_that_the_decoder_refuses_is_decoded_by_pillow_and_fails_no_other(encoder, photos):
     def refuse_some(files, device):
-        return decode_by_pillow([BROKEN if len(file) % 3 == 0 else file for file in files], device)
+        broken = torch.tensor(list(BROKEN), dtype=torch.uint8)
+        return decode_by_pillow([broken if len(file) % 3 == 0 else file for file in files], device)
 
-    expected = list(encode_ahead(find_images(photos), launcher(encoder), size=12, workers=1))
-    found = list(encode_ahead(find_images(photos), decoding_launcher(encoder, refuse_some), size=12, workers=1))
+    expected = list(encode_ahead(find_images(photos), launcher(encoder), size=12, plan=ReadPlan(1, 4)))
+    refusing = decoding_launcher(encoder, refuse_some)
+    found = list(encode_ahead(find_images(photos), refusing, size=12, plan=ReadPlan(1, 4)))
     assert [row.path for row in found[0].rows] == [row.path for row in expected[0].rows]
     torch.testing.assert_close(found[0].z, expected[0].z, atol=1e-5, rtol=1e-5)
 
@@ -118,10 +146,22 @@ def test_a_batch_without_pixels_has_no_vectors(encoder, photos):
         assert [type(row) for row in found.rows] == [Skipped] * 3
 
 
+def test_processes_read_where_there_are_cores_and_a_python_to_start(encoder, monkeypatch):
+    decoding, cores = decoding_launcher(encoder), 16
+    monkeypatch.setattr(encoding, "usable_cores", lambda: cores)
+    assert read_plan(launcher(encoder)) == ReadPlan(16, 4)
+    assert read_plan(decoding) == ReadPlan(8, 16, in_processes=True)
+    cores = 2
+    assert read_plan(decoding) == ReadPlan(4, 16)
+    cores = 16
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert read_plan(decoding) == ReadPlan(4, 16)
+
+
 def test_reading_does_not_run_far_ahead(encoder):
     begun = []
     entries = (Entry(str(i), "", lambda: begun.append(1) or pictures(1)[0].pixels) for i in range(500))
-    run = encode_ahead(entries, launcher(encoder), size=4, workers=2)
+    run = encode_ahead(entries, launcher(encoder), size=4, plan=ReadPlan(2, 4))
     next(run)
     run.close()  # type: ignore[attr-defined]
     assert len(begun) <= 4 * 4 + 4 * (2 * 2 + 1) + 4  # four batches, and the chunks that threads hold

@@ -12,10 +12,11 @@ from unseen.images import Image
 BROKEN = b"broken"  # begins a file that the decoder refuses, and with it the whole batch
 
 
-def decode_by_pillow(files: list[bytes], device: torch.device) -> list[Tensor]:
-    if any(file.startswith(BROKEN) for file in files):
+def decode_by_pillow(files: list[Tensor], device: torch.device) -> list[Tensor]:
+    data = [file.numpy().tobytes() for file in files]
+    if any(file.startswith(BROKEN) for file in data):
         raise RuntimeError("Failed to decode batch")
-    pictures = [Pillow.open(io.BytesIO(file)).convert("RGB") for file in files]
+    pictures = [Pillow.open(io.BytesIO(file)).convert("RGB") for file in data]
     return [torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1) for picture in pictures]
 
 

@@ -72,7 +72,7 @@ def encode(
     model = load_encoder(encoder, device=device, dtype=named_precision(precision), compiled=compiled)
     check_decoder(model, decode)
     cache = FeatureCache(output, model, form=form)
-    already = sum(map(cache.has, entries)) if isinstance(entries, Sized) else 0
+    already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
     encoded = encode_images(entries, model, cache, size=batch, decoder=decode)
     batches = (EncodedBatch(len(one), one.skipped) for one in encoded)

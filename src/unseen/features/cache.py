@@ -19,7 +19,7 @@ from torch import Tensor
 from unseen.encoders import Encoder
 from unseen.encoders.base import DeviceEncoder
 from unseen.errors import check_choice
-from unseen.features.encoding import DECODERS, check_decoder, encode_ahead, gpu_encoder, make_launcher
+from unseen.features.encoding import DECODERS, check_decoder, encode_ahead, gpu_encoder, make_launcher, read_plan
 from unseen.features.reading import ImageReader, is_never_held
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, Skipped, read_entries
@@ -117,7 +117,8 @@ def _stream_ahead(
 ) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
     is_held = is_never_held if cache is None else cache.loaded().holds
     reader = ImageReader(encoder.prepare, is_held, keeps_pictures=True)
-    for done in encode_ahead(entries, make_launcher(encoder, reader), size=size, chunk=1):
+    launcher = make_launcher(encoder, reader)
+    for done in encode_ahead(entries, launcher, size=size, plan=read_plan(launcher)._replace(chunk=1)):
         batch = Batch(tuple(row for row in done.rows if not isinstance(row, Entry)))
         if not batch:
             yield batch, torch.empty(0, encoder.dim)

@@ -1,13 +1,16 @@
 """Images to vectors on a GPU: while it works on one batch, the next are read, decoded, resized and sent there.
 
-Threads, one for each core, read images and make pixels of them. One more puts batches on the GPU, on a stream of their
-own, and launches the encoder; vectors are fetched when the next batch is on its way. Order is kept, and what is held at
-a time is bounded: a few images for each core, and the batches of which the GPU has not returned the vectors.
+Threads, one for each core, read images and make pixels of them; JPEG files that the GPU decodes are read by processes.
+One more thread puts batches on the GPU, on a stream of their own, and launches the encoder; vectors are fetched when
+the next batch is on its way. Order is kept, and what is held at a time is bounded: a few images for each core, and the
+batches of which the GPU has not returned the vectors.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 
@@ -19,10 +22,33 @@ from unseen.features.launch import BatchLauncher, Encoded
 from unseen.features.reading import ImageReader
 from unseen.images import Entry
 from unseen.images.ahead import ahead, in_lists, usable_cores
+from unseen.images.plain_pool import PlainPool, can_start
 
 DECODERS = ("pillow", "gpu")
-CHUNK = 4  # images that a thread reads at a time: handing over each by itself would take as long as reading it
+CHUNK = 4  # images that a thread decodes at a time
+READ, READERS, PROCESSES = 16, 4, 8  # files read at a time for a GPU to decode; threads, and processes at most
 LAUNCHED = 2  # batches on their way to the GPU beside the one whose vectors are waited for
+
+
+class ReadPlan(NamedTuple):
+    """How images are read: by how many threads, and how many at a time."""
+
+    workers: int
+    chunk: int  # handing over each by itself would take as long as reading it
+    in_processes: bool = False  # each thread has a process that reads plain local files
+
+
+def read_plan(launcher: BatchLauncher) -> ReadPlan:
+    """Return how images are read for a launcher.
+
+    Threads that decode need all cores. Threads that only read take turns with the one that launches, so there are few,
+    and where there are cores for it, processes read local files.
+    """
+    cores = usable_cores()
+    if not launcher.decoder:
+        return ReadPlan(cores, CHUNK)
+    processes = min(cores // 2, PROCESSES) if can_start() else 0
+    return ReadPlan(processes, READ, True) if processes > 1 else ReadPlan(READERS, READ)
 
 
 def gpu_encoder(encoder: Encoder) -> DeviceEncoder | None:
@@ -55,12 +81,15 @@ def make_launcher(encoder: DeviceEncoder, reader: ImageReader, decoder: str = DE
 
 
 def encode_ahead(
-    entries: Iterable[Entry], launcher: BatchLauncher, *, size: int, chunk: int = CHUNK, workers: int | None = None
+    entries: Iterable[Entry], launcher: BatchLauncher, *, size: int, plan: ReadPlan | None = None
 ) -> Iterator[Encoded]:
     """Yield batches of `size` entries in order, with the vectors of their images."""
-    workers = workers or usable_cores()
-    chunks = in_lists(entries, chunk)
-    read = ahead(launcher.reader.read_all, chunks, workers=workers, most=2 * workers, name="read")
-    batches = in_lists((row for rows in read for row in rows), size)
-    for launched in ahead(launcher, batches, workers=1, most=LAUNCHED, name="launch"):
-        yield launched.fetch()
+    plan = plan or read_plan(launcher)
+    with PlainPool(plan.workers) as pool:
+        read_all = partial(launcher.reader.read_all, pool=pool if plan.in_processes else None)
+        chunks = in_lists(entries, plan.chunk)
+        # closed before the processes, which its threads ask
+        with closing(ahead(read_all, chunks, workers=plan.workers, most=2 * plan.workers, name="read")) as read:
+            batches = in_lists((row for rows in read for row in rows), size)
+            for launched in ahead(launcher, batches, workers=1, most=LAUNCHED, name="launch"):
+                yield launched.fetch()

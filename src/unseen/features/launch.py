@@ -56,13 +56,13 @@ class BatchLauncher:
         with self._on_device(), torch.inference_mode():
             with torch.cuda.stream(self.side):
                 found, pixels = self._pixels(list(rows))
-            images = [row.image if isinstance(row, Prepared) else row for row in found]
+            images = tuple(row if isinstance(row, Skipped) else row.image for row in found)
             if pixels is None:
-                return LaunchedBatch(Encoded(tuple(images), (), torch.empty(0)), None)
-            new = tuple(row.image for row in found if isinstance(row, Prepared) and row.pixels is not None)
+                return LaunchedBatch(Encoded(images, (), torch.empty(0)), None)
+            new = tuple(row.image for row in found if not isinstance(row, Skipped) and _is_encoded(row))
             self._wait_for(pixels)
             z, done = self._fetching(self.vectors(pixels))
-            return LaunchedBatch(Encoded(tuple(images), new, z), done)
+            return LaunchedBatch(Encoded(images, new, z), done)
 
     def _on_device(self) -> AbstractContextManager[object]:
         return torch.cuda.device(self.device) if self.side else nullcontext()
@@ -81,37 +81,31 @@ class BatchLauncher:
         done.record()
         return there, done
 
-    def _pixels(self, rows: list[ReadRow]) -> tuple[list[Prepared | Skipped], Tensor | None]:
+    def _pixels(self, rows: list[ReadRow]) -> tuple[list[ReadRow], Tensor | None]:
         """Return a batch and the pixels of its images on the device, None where there is none to encode."""
-        found, order, decoded = self._decoded(rows)
-        on_gpu = set(order)
-        read = {
-            i: row.pixels
-            for i, row in enumerate(found)
-            if isinstance(row, Prepared) and row.pixels is not None and i not in on_gpu
-        }
-        parts = [decoded] if order else []
-        parts += [self._sent(list(read.values()))] if read else []
-        order += read
+        found, order, parts = self._decoded(rows)
+        read = [(i, row.pixels) for i, row in enumerate(found) if isinstance(row, Prepared) and row.pixels is not None]
+        if read:
+            parts.append(self._sent([pixels for _, pixels in read]))
+            order += [i for i, _ in read]
         if not parts:
             return found, None
         pixels = torch.cat(parts) if len(parts) > 1 else parts[0]
         in_order = order == sorted(order)
         return found, pixels if in_order else pixels[torch.tensor(order).argsort().to(self.device)]
 
-    def _decoded(self, rows: Sequence[ReadRow]) -> tuple[list[Prepared | Skipped], list[int], Tensor]:
-        """Return a batch without files, the places of those that the GPU has decoded, and their pixels."""
+    def _decoded(self, rows: list[ReadRow]) -> tuple[list[ReadRow], list[int], list[Tensor]]:
+        """Return a batch, the places of the files that the GPU has decoded, and their pixels; Pillow decodes others."""
         waiting = [(i, row) for i, row in enumerate(rows) if isinstance(row, Undecoded)]
-        found = dict(enumerate(rows))
         if not waiting or self.decoder is None:
-            return [row for row in rows if not isinstance(row, Undecoded)], [], torch.empty(0)
+            return rows, [], []
         decoded = self.decoder([row.file for _, row in waiting])
-        order = [waiting[place][0] for place in decoded.places]
-        pixels = dict(zip(order, decoded.pixels, strict=True))
-        for i, row in waiting:
-            is_decoded = i in pixels
-            found[i] = Prepared(row.entry, pixels[i]) if is_decoded else self.reader.by_pillow(row.entry, row.file.data)
-        return [row for row in found.values() if not isinstance(row, Undecoded)], order, decoded.pixels
+        if len(decoded.places) < len(waiting):
+            rows, is_decoded = list(rows), set(decoded.places)
+            for place, (i, row) in enumerate(waiting):
+                if place not in is_decoded:
+                    rows[i] = self.reader.by_pillow(row.image, row.file.data.numpy().tobytes())
+        return rows, [waiting[place][0] for place in decoded.places], [decoded.pixels] if decoded.places else []
 
     def _sent(self, pixels: list[Tensor]) -> Tensor:
         """Return pixels on the device; from memory that a GPU can read while other work goes on."""
@@ -119,3 +113,8 @@ class BatchLauncher:
             return torch.stack(pixels)
         room = torch.empty((len(pixels), *pixels[0].shape), dtype=pixels[0].dtype, pin_memory=True)
         return torch.stack(pixels, out=room).to(self.device, non_blocking=True)
+
+
+def _is_encoded(row: Prepared | Undecoded) -> bool:
+    """Return whether an image has pixels now: the GPU has decoded what it was left."""
+    return isinstance(row, Undecoded) or row.pixels is not None

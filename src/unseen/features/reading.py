@@ -1,4 +1,4 @@
-"""What threads do with images on their way to a GPU: read, decode, resize, one at a time."""
+"""What threads do with images on their way to a GPU: read, decode, resize, a few at a time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from unseen.encoders.gpu.jpeg import PlainJpeg
 from unseen.errors import ImageError
 from unseen.images import Entry, Image, Skipped
 from unseen.images.decode import decode
+from unseen.images.files import LocalFile
 from unseen.images.jpeg import plain_size
+from unseen.images.plain_pool import PlainPool
 
 
 class Prepared(NamedTuple):
@@ -24,9 +27,9 @@ class Prepared(NamedTuple):
 
 
 class Undecoded(NamedTuple):
-    """A file that is left to the GPU."""
+    """An image whose file is left to the GPU."""
 
-    entry: Entry
+    image: Entry
     file: PlainJpeg
 
 
@@ -47,9 +50,10 @@ class ImageReader:
     keeps_pictures: bool = False
     leaves_plain: bool = False  # plain JPEG files to the GPU
 
-    def read_all(self, entries: Sequence[Entry]) -> list[ReadRow]:
-        """Return some images in order."""
-        return [self.read(entry) for entry in entries]
+    def read_all(self, entries: Sequence[Entry], pool: PlainPool | None = None) -> list[ReadRow]:
+        """Return some images in order; with a pool, plain files among them are read by its processes."""
+        found = _read_elsewhere(entries, pool) if pool and self.leaves_plain else {}
+        return [found[i] if i in found else self.read(entry) for i, entry in enumerate(entries)]
 
     def read(self, entry: Entry) -> ReadRow:
         """Return one image, or the reason why there is none."""
@@ -60,7 +64,7 @@ class ImageReader:
         except ImageError as error:
             return Skipped(entry.path, str(error))
         size = plain_size(data)
-        return Undecoded(entry, PlainJpeg(data, *size)) if size else self.by_pillow(entry, data)
+        return Undecoded(entry, PlainJpeg.of_bytes(data, *size)) if size else self.by_pillow(entry, data)
 
     def by_pillow(self, entry: Entry, data: bytes) -> Prepared | Skipped:
         """Return the image of an entry whose bytes have been read."""
@@ -71,3 +75,17 @@ class ImageReader:
             return image
         pixels = None if self.is_held(image) else self.prepare([image])[0]
         return Prepared(image if self.keeps_pictures else entry, pixels)
+
+
+def _read_elsewhere(entries: Sequence[Entry], pool: PlainPool) -> dict[int, Undecoded]:
+    """Return the plain files among local ones by their places, as views of one piece of memory."""
+    local = [(i, entry.data.path) for i, entry in enumerate(entries) if isinstance(entry.data, LocalFile)]
+    if not local:
+        return {}
+    files = pool.read([path for _, path in local])
+    views = torch.from_numpy(files.data).split([size for size, _, _ in files.found])
+    return {
+        i: Undecoded(entries[i], PlainJpeg(view, width, height))
+        for (i, _), (size, width, height), view in zip(local, files.found, views, strict=True)
+        if size
+    }

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 def ahead(
     work: Callable[[Item], Result], items: Iterable[Item], *, workers: int, most: int, name: str
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield `work` of each item in order; at most `most` items beyond the one that is waited for have been begun."""
     waiting: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix=name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.errors import ImageError, MissingExtra, import_extra
+from unseen.images.files import read_local
 from unseen.images.kinds import HEAD, is_heif
 from unseen.storage.remote import Location
 
@@ -42,8 +43,8 @@ def decode_file(path: Location) -> Picture:
 
 def read_file(path: Location) -> bytes:
     """Return what is in a file; one that cannot be read is an `ImageError`."""
-    if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
-        raise ImageError("not a file: a pipe, socket or device")  # reading it could wait for ever
+    if isinstance(path, Path):
+        return read_local(str(path))
     try:
         return path.read_bytes()
     except OSError as error:

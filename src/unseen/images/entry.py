@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, overload
 
 from unseen.errors import ImageError
@@ -95,13 +97,14 @@ def key_of(path: Location | str) -> str:
     >>> key_of(b"caf\\xe9.jpg".decode(errors="surrogateescape"))
     'caf\\\\udce9.jpg'
     """
-    return str(path).encode(errors="backslashreplace").decode()
+    text = str(path)
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def file_identity(path: Location, *inside: int) -> str:
+def file_identity(path: Location | str, *inside: int) -> str:
     """Return a text that changes when the file does: size, time of change and, in an archive, the place inside."""
     try:
-        stat = path.stat()
+        stat = os.stat(path) if isinstance(path, str | Path) else path.stat()
     except OSError:
         return MISSING
     return ":".join(map(str, (stat.st_size, stat.st_mtime_ns, *inside)))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import lru_cache
-
-import numpy as np
 
 from unseen.images.decode import MAX_ASPECT
 
 MOST_PIXELS = 1 << 24  # of a picture that is not left to Pillow: a batch of larger ones would fill a GPU
 START, END = b"\xff\xd8\xff", b"\xff\xd9"
 BASELINE, CODES, SCAN, QUANTISERS, INTERVAL, APPLICATION, COMMENT = 0xC0, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xFE
-EXIF_OR_XMP, ADOBE, RESTARTS = 0xE1, 0xEE, 0xD0
+EXIF_OR_XMP, ADOBE = 0xE1, 0xEE
 SEGMENT = struct.Struct(">BBH")  # 0xff, marker, length
 FRAME = struct.Struct(">BHHB")  # bits, height, width, components
 COLOURS = (b"\1\2\3", b"\0\1\2")  # numbers of the components of a picture in YCbCr
 SAMPLINGS = frozenset({0x11, 0x21, 0x12, 0x22})  # of brightness, for each sample of colour
+NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7]")  # in compressed data: neither a value of 255 nor a restart
 WHOLE_SCAN = b"\0\x3f\0"  # ends the header of a scan with all coefficients
 EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 ORIENTATION, SHORT, UPRIGHT = 0x0112, 3, 1
@@ -68,10 +68,9 @@ def _is_whole_scan(segment: bytes, frame: bytes) -> bool:
 
 
 def _is_one_scan(data: bytes, at: int) -> bool:
-    """Return whether from `at` on, compressed data has no markers but restarts; numpy looks while threads go on."""
-    values = np.frombuffer(data, np.uint8, offset=at)
-    marker = values[1:-1][values[:-2] == 0xFF]
-    return bool(((marker == 0) | (marker & 0xF8 == RESTARTS)).all())
+    """Return whether from `at` on, compressed data has no markers but restarts and the end."""
+    found = NEXT_MARKER.search(data, at)
+    return found is not None and found.start() == len(data) - len(END)
 
 
 def _is_harmless(marker: int, segment: bytes) -> bool:

@@ -15,6 +15,7 @@ from unseen.errors import DataError, MissingExtra, SettingError
 from unseen.images.ahead import ahead, in_lists
 from unseen.images.decode import read_file
 from unseen.images.entry import Batch, Entry, file_identity, key_of
+from unseen.images.files import LocalFile
 from unseen.images.kinds import IMAGE_SUFFIXES, is_image_file
 from unseen.images.table import table_entries
 from unseen.images.table_files import LANCE, TABLE_SUFFIXES
@@ -201,12 +202,19 @@ def _lean_entries(path: Location, root: str | Path | None, stride: int) -> Itera
 
 
 def _entry(found: str | Entry) -> Entry:
-    return _file_entry(Path(found)) if isinstance(found, str) else found
+    return _local_entry(found) if isinstance(found, str) else found
 
 
 def _file_entry(path: Location, label: str | None = None) -> Entry:
+    if isinstance(path, Path):
+        return _local_entry(str(path), label)
+    return Entry.of_bytes(key_of(path), file_identity(path), partial(read_file, path), label)
+
+
+def _local_entry(path: str, label: str | None = None) -> Entry:
     # absolute, because another process may read it from another working folder
-    return Entry.of_bytes(key_of(path), file_identity(path), partial(read_file, path.absolute()), label)
+    data = LocalFile(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
+    return Entry.of_bytes(key_of(path), file_identity(path), data, label)
 
 
 def _list_entries(path: Location, root: Location) -> Iterator[Entry]:

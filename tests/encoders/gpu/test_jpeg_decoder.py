@@ -25,7 +25,7 @@ def smooth(seed, size=(500, 375)):
 
 def plain(data):
     with Pillow.open(io.BytesIO(data.replace(BROKEN, b""))) as picture:
-        return PlainJpeg(data, *picture.size)
+        return PlainJpeg.of_bytes(data, *picture.size)
 
 
 def by_pillow(files):
@@ -92,6 +92,6 @@ def test_a_gpu_decodes_as_pillow_but_for_rounding():
 def test_a_gpu_leaves_out_what_it_cannot_decode():
     pytest.importorskip("torchvision")
     files = [plain(smooth(seed, (96, 72))) for seed in range(5)]
-    files[3] = files[3]._replace(data=b"\xff\xd8\xff no picture \xff\xd9")
+    files[3] = PlainJpeg.of_bytes(b"\xff\xd8\xff no picture \xff\xd9", 96, 72)
     decoded = GpuDecoder(CLIP, torch.device("cuda", 0))(files)
     assert decoded.places == [0, 1, 2, 4]

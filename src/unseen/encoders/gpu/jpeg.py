@@ -1,5 +1,7 @@
 """Plain JPEG files decoded, resized and cropped on a GPU, a batch at a time."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -19,19 +21,23 @@ EDGE = 64  # pixels of the picture with which the decoder is tried
 class PlainJpeg(NamedTuple):
     """A file of which `images.jpeg.plain_size` has told the size."""
 
-    data: bytes
+    data: UInt8[Tensor, " bytes"]
     width: int
     height: int
 
+    @classmethod
+    def of_bytes(cls, data: bytes, width: int, height: int) -> PlainJpeg:
+        """Return the file with these bytes, copied: torch takes none that cannot be written to."""
+        return cls(torch.frombuffer(bytearray(data), dtype=torch.uint8), width, height)
 
-DecodeJpegs = Callable[[Sequence[bytes], torch.device], Sequence[UInt8[Tensor, "3 h w"]]]
+
+DecodeJpegs = Callable[[Sequence[UInt8[Tensor, " bytes"]], torch.device], Sequence[UInt8[Tensor, "3 h w"]]]
 
 
-def decode_jpegs(files: Sequence[bytes], device: torch.device) -> Sequence[UInt8[Tensor, "3 h w"]]:
+def decode_jpegs(files: Sequence[UInt8[Tensor, " bytes"]], device: torch.device) -> Sequence[UInt8[Tensor, "3 h w"]]:
     """Return JPEG files as pictures on a GPU; one that cannot be decoded fails all of them."""
     torchvision = import_extra("torchvision.io", "open-clip")
-    data = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
-    pictures: list[Tensor] = torchvision.decode_jpeg(data, mode=torchvision.ImageReadMode.RGB, device=device)
+    pictures: list[Tensor] = torchvision.decode_jpeg(files, mode=torchvision.ImageReadMode.RGB, device=device)
     return pictures
 
 
@@ -60,7 +66,7 @@ class GpuDecoder:
         buffer = io.BytesIO()
         pillow.new("RGB", (EDGE, EDGE)).save(buffer, "JPEG")
         try:
-            self._decode([buffer.getvalue()], self.device)
+            self._decode([PlainJpeg.of_bytes(buffer.getvalue(), EDGE, EDGE).data], self.device)
         except (ImportError, RuntimeError) as error:
             raise EncoderError(
                 f"expected torchvision with a JPEG decoder for {self.device}, got {str(error)[:120]}; install the "
@@ -69,13 +75,14 @@ class GpuDecoder:
 
     def __call__(self, files: Sequence[PlainJpeg]) -> DecodedJpegs:
         """Return the pixels of files; those that the decoder does not take are left out."""
-        parts, places = [self._resize([])], []
+        parts: list[Tensor] = []
+        places: list[int] = []
         for some in _groups(files):
             pictures = self._pictures([files[place] for place in some])
             found = {place: picture for place, picture in zip(some, pictures, strict=True) if picture is not None}
             parts.append(self._resize(list(found.values())))
             places += list(found)
-        return DecodedJpegs(torch.cat(parts), places)
+        return DecodedJpegs(parts[0] if len(parts) == 1 else torch.cat([self._resize([]), *parts]), places)
 
     def _pictures(self, files: Sequence[PlainJpeg]) -> list[Tensor | None]:
         """Return a picture or None for each file: halves of a batch that failed are tried again."""

@@ -1,5 +1,7 @@
 """Pictures of any sizes on a GPU, resized and cropped as Pillow does it, by two launches of kernels for all of them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -46,6 +48,14 @@ class PlanRow(NamedTuple):
     offset: int  # where they lie at their new width
 
 
+class SizeTables(NamedTuple):
+    """What pictures of one size have in common."""
+
+    places: tuple[int, int, int, int, int, int]  # of a `PlanRow`, from `columns` to `first`
+    needed: int
+    held: tuple[Tensor, Tensor]  # the weights, as long as their addresses are in use
+
+
 class GpuResize:
     """Resizes and crops pictures as `Preprocess.cropped` does."""
 
@@ -59,6 +69,7 @@ class GpuResize:
             raise EncoderError("expected Triton for decoding on a GPU, got none; pip install triton")
         self.steps, self.device = steps, device
         self._table = lru_cache(TABLES)(self._make_table)
+        self._tables = lru_cache(TABLES)(self._make_tables)
 
     def __call__(self, pictures: Sequence[UInt8[Tensor, "3 h w"]]) -> UInt8[Tensor, "n crop crop 3"]:
         """Return a batch of pictures at the size of the tower."""
@@ -84,12 +95,16 @@ class GpuResize:
         rows, offset = [], 0
         for picture in pictures:
             _, height, width = picture.shape
-            columns, lines = map(self._table, self.steps.axes(width, height))
-            needed = lines.end - lines.first
-            places = columns.values.data_ptr(), columns.taps, lines.values.data_ptr(), lines.taps
-            rows.append(PlanRow(picture.data_ptr(), height, width, *places, needed, lines.first, offset))
-            offset += 3 * self.steps.crop * needed
+            tables = self._tables(width, height)
+            rows.append(PlanRow(picture.data_ptr(), height, width, *tables.places, offset))
+            offset += 3 * self.steps.crop * tables.needed
         return rows
+
+    def _make_tables(self, width: int, height: int) -> SizeTables:
+        columns, lines = map(self._table, self.steps.axes(width, height))
+        needed = lines.end - lines.first
+        weights = columns.values.data_ptr(), columns.taps, lines.values.data_ptr(), lines.taps
+        return SizeTables((*weights, needed, lines.first), needed, (columns.values, lines.values))
 
     def _make_table(self, axis: ResizedAxis) -> AxisWeights:
         weights = axis_weights(axis, self.steps.crop, self.steps.resample)
