@@ -27,8 +27,8 @@ from unseen.encoders.gpu.jpeg import GpuDecoder, decode_jpegs
 from unseen.encoders.gpu.resize import GpuResize
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.features import FeatureCache, encode_images
-from unseen.features.encoding import ReadPlan, encode_ahead, make_launcher, read_plan
-from unseen.features.reading import ImageReader, ReadRow, Undecoded
+from unseen.features.encoding import ReadPlan, encode_ahead, encode_batches, make_launcher, read_plan
+from unseen.features.reading import ImageReader, Undecoded
 from unseen.images import Entry, find_images, read_entries
 from unseen.images.ahead import ahead, in_lists, usable_cores
 from unseen.images.plain_pool import PlainPool
@@ -225,7 +225,7 @@ def in_memory(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 class Run:
-    """Whole runs of one encoder; the shares of their time are of the thread that launches."""
+    """Whole runs of one encoder; shares of their time are of the thread that decodes and of the one that launches."""
 
     def __init__(
         self,
@@ -242,14 +242,7 @@ class Run:
         self.decoder, self._launcher = launcher.decoder, launcher
         self.plan = plan or read_plan(launcher)
         self.name = f"{decoder}, {name}, batch {self.size}"
-        self._decoding, self._launching = Timed(launcher.decoder or (lambda: None)), Timed(launcher.vectors)
-        self._whole = Timed(launcher.__call__)
-        launcher.vectors = self._launching
-        if launcher.decoder is not None:
-            launcher.decoder = self._decoding  # type: ignore[assignment]
-
-    def __call__(self, rows: Sequence[ReadRow]) -> Any:
-        return self._whole(rows)
+        self.send, self.launch = Timed(launcher.send), Timed(launcher.launch)
 
     def row(self, entries: Sequence[Entry], source: str = "") -> Row:
         """Time a run over entries, after a short one."""
@@ -267,11 +260,11 @@ class Run:
         rows = undecoded(self.setting.first(self.size))
         batches = [rows] * (len(self.setting.entries) // self.size)
 
-        launched = ahead(self, batches, workers=1, most=2, name="launch")
-        return self._timed(f"nothing read, {self.name}", (len(one.fetch().new) for one in launched))
+        launcher: Any = self
+        return self._timed(f"nothing read, {self.name}", (len(one.new) for one in encode_batches(batches, launcher)))
 
     def _timed(self, case: str, run: Iterator[int]) -> Row:
-        parts = {"thread that launches": self._whole, "decoding": self._decoding, "launching": self._launching}
+        parts = {"thread that decodes": self.send, "thread that launches": self.launch}
         for part in parts.values():
             part.seconds = 0.0
         clock = Clock()

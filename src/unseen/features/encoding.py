@@ -1,12 +1,13 @@
 """Images to vectors on a GPU: while it works on one batch, the next are read, decoded, resized and sent there.
 
 Threads, one for each core, read images and make pixels of them; JPEG files that the GPU decodes are read by processes.
-One more thread puts batches on the GPU, on a stream of their own, and launches the encoder; vectors are fetched when
-the next batch is on its way. Order is kept, and what is held at a time is bounded: a few images for each core, and the
-batches of which the GPU has not returned the vectors.
+One more thread puts batches on the GPU, on a stream of their own, and another launches the encoder: the former may wait
+for the GPU, and the GPU should not wait for the former. Vectors are fetched when the next batch is on its way. Order is
+kept, and what is held at a time is bounded: a few images for each core, and the batches of which the GPU has not
+returned the vectors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from unseen.encoders.base import ByteEncoder, DeviceEncoder
 from unseen.encoders.gpu.jpeg import GpuDecoder
 from unseen.errors import EncoderError, check_choice
 from unseen.features.launch import BatchLauncher, Encoded
-from unseen.features.reading import ImageReader
+from unseen.features.reading import ImageReader, ReadRow
 from unseen.images import Entry
 from unseen.images.ahead import ahead, in_lists, usable_cores
 from unseen.images.plain_pool import PlainPool, can_start
@@ -27,7 +28,8 @@ from unseen.images.plain_pool import PlainPool, can_start
 DECODERS = ("pillow", "gpu")
 CHUNK = 4  # images that a thread decodes at a time
 READ, READERS, PROCESSES = 16, 4, 8  # files read at a time for a GPU to decode; threads, and processes at most
-LAUNCHED = 2  # batches on their way to the GPU beside the one whose vectors are waited for
+# batches whose pixels are on their way to the GPU, and that the encoder has, beside the one that is waited for
+SENT, LAUNCHED = 1, 2
 
 
 class ReadPlan(NamedTuple):
@@ -91,5 +93,11 @@ def encode_ahead(
         # closed before the processes, which its threads ask
         with closing(ahead(read_all, chunks, workers=plan.workers, most=2 * plan.workers, name="read")) as read:
             batches = in_lists((row for rows in read for row in rows), size)
-            for launched in ahead(launcher, batches, workers=1, most=LAUNCHED, name="launch"):
-                yield launched.fetch()
+            yield from encode_batches(batches, launcher)
+
+
+def encode_batches(batches: Iterable[Sequence[ReadRow]], launcher: BatchLauncher) -> Iterator[Encoded]:
+    """Yield batches that have been read with the vectors of their images."""
+    with closing(ahead(launcher.send, batches, workers=1, most=SENT, name="send")) as sent:
+        for launched in ahead(launcher.launch, sent, workers=1, most=LAUNCHED, name="launch"):
+            yield launched.fetch()

@@ -23,6 +23,14 @@ class Encoded(NamedTuple):
     z: Float[Tensor, "n d"]
 
 
+class SentBatch(NamedTuple):
+    """A batch whose pixels are on the device, or will be once an event has come; None where it has none."""
+
+    rows: Sequence[ReadRow]
+    pixels: Tensor | None
+    there: torch.cuda.Event | None
+
+
 class LaunchedBatch(NamedTuple):
     """A batch whose vectors the GPU may still be computing."""
 
@@ -38,7 +46,7 @@ class LaunchedBatch(NamedTuple):
 
 
 class BatchLauncher:
-    """Puts batches on a device and launches the encoder, without waiting for either."""
+    """Puts batches on a device and launches the encoder on them: two steps, so that a thread can do each."""
 
     def __init__(
         self,
@@ -51,27 +59,27 @@ class BatchLauncher:
         # before other work on the GPU: the next pixels must be there when the encoder is done with these
         self.side = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
-    def __call__(self, rows: Sequence[ReadRow]) -> LaunchedBatch:
-        """Return a batch on its way; a file that the GPU does not decode is decoded as anywhere else."""
+    def send(self, rows: Sequence[ReadRow]) -> SentBatch:
+        """Return a batch with its pixels on the device; a file that the GPU does not decode is decoded elsewhere."""
+        with self._on_device(), torch.inference_mode(), torch.cuda.stream(self.side):
+            found, pixels = self._pixels(list(rows))
+            return SentBatch(found, pixels, self.side.record_event() if self.side else None)
+
+    def launch(self, sent: SentBatch) -> LaunchedBatch:
+        """Return a batch on its way through the encoder."""
+        images = tuple(row if isinstance(row, Skipped) else row.image for row in sent.rows)
+        if sent.pixels is None:
+            return LaunchedBatch(Encoded(images, (), torch.empty(0)), None)
+        new = tuple(row.image for row in sent.rows if not isinstance(row, Skipped) and _is_encoded(row))
         with self._on_device(), torch.inference_mode():
-            with torch.cuda.stream(self.side):
-                found, pixels = self._pixels(list(rows))
-            images = tuple(row if isinstance(row, Skipped) else row.image for row in found)
-            if pixels is None:
-                return LaunchedBatch(Encoded(images, (), torch.empty(0)), None)
-            new = tuple(row.image for row in found if not isinstance(row, Skipped) and _is_encoded(row))
-            self._wait_for(pixels)
-            z, done = self._fetching(self.vectors(pixels))
-            return LaunchedBatch(Encoded(images, new, z), done)
+            if sent.there:  # the encoder waits for its pixels, and their memory for the encoder
+                torch.cuda.current_stream().wait_event(sent.there)
+                sent.pixels.record_stream(torch.cuda.current_stream())
+            z, done = self._fetching(self.vectors(sent.pixels))
+        return LaunchedBatch(Encoded(images, new, z), done)
 
     def _on_device(self) -> AbstractContextManager[object]:
         return torch.cuda.device(self.device) if self.side else nullcontext()
-
-    def _wait_for(self, pixels: Tensor) -> None:
-        """Let the encoder wait for pixels, and their memory for the encoder."""
-        if self.side:
-            torch.cuda.current_stream().wait_stream(self.side)
-            pixels.record_stream(torch.cuda.current_stream())
 
     def _fetching(self, z: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
         if not self.side:
