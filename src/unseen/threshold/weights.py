@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
 from unseen.threshold.nodes import Array, used_nodes
@@ -87,7 +88,7 @@ class HypothesisTable:
     def weights_of_all(self, weighted: Float[Array, "U N"], log_prior: Float[Array, "U B A"]) -> SideWeights:
         """Return the weights of both sides over all hypotheses, up to a factor for each row."""
         used = used_nodes(weighted)
-        fit = weighted[:, used] @ self.log_density.T[used]
+        fit = np.ascontiguousarray(product(self.log_density[:, used], weighted[:, used]).T)
         by_share = fit.reshape(len(fit), -1, *log_prior.shape[1:])
         by_share += log_prior[:, None]
         fit -= fit.max(1, keepdims=True)
@@ -100,7 +101,7 @@ class HypothesisTable:
         """Return the same over some hypotheses alone."""
         count, unknowns, knowns = log_prior.shape
         pair, used = rows % (unknowns * knowns), used_nodes(weighted)
-        fit = (self.log_density[:, used][rows] @ weighted[:, used].T).T + log_prior.reshape(count, -1)[:, pair]
+        fit = product(self.log_density[:, used][rows], weighted[:, used]).T + log_prior.reshape(count, -1)[:, pair]
         weight = np.exp((fit - fit.max(1, keepdims=True)).astype(np.float64)).ravel()
         row = np.arange(count)[:, None]
         known, unknown = (
@@ -108,3 +109,8 @@ class HypothesisTable:
             for side, size in ((pair % knowns, knowns), (pair // knowns, unknowns))
         )
         return SideWeights(known, unknown)
+
+
+def product(table: Float[Array, "m n"], weighted: Float[Array, "U n"]) -> Float[Array, "m U"]:
+    """Return the fit of hypotheses, the same bits with any number of threads: torch's product, not NumPy's."""
+    return (torch.from_numpy(table) @ torch.from_numpy(weighted).T).numpy()
