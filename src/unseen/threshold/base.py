@@ -23,10 +23,6 @@ class Decisions(NamedTuple):
     confidence: Float[Tensor, " T"]  # probability that the sample is known
     warming: Bool[Tensor, " T"]  # True while too few margins have been seen for the threshold to be reliable
 
-    def cpu(self) -> Decisions:
-        """Return the decisions in host memory."""
-        return Decisions(*(column.cpu() for column in self))
-
     @classmethod
     def joined(cls, parts: Iterable[Decisions]) -> Decisions:
         """Return the decisions about consecutive samples as one."""

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unseen.gpu.triton_import import power_of_two
 from unseen.threshold.nodes import NODES, Array
 
 OUTLIER = 1e-4  # mass that no distribution explains, so that one odd margin rules nothing out
@@ -46,7 +47,7 @@ def correct_by_kernel(
 
     rows = [part.contiguous() for part in (known, unknown, at_nodes, recent, typical_unknown)]
     found = [torch.empty_like(rows[0]) for _ in range(3)]
-    kernels.correct[(max(1, at_nodes.numel() // NODES),)](*rows, *found, NODES, 1 << NODES.bit_length(), num_warps=1)
+    kernels.correct[(max(1, at_nodes.numel() // NODES),)](*rows, *found, NODES, power_of_two(NODES), num_warps=1)
     return Corrected(*found[:2]), found[2]
 
 

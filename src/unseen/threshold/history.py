@@ -106,9 +106,6 @@ class Steps(NamedTuple):
     ends: Sequence[int]  # samples at each update
     stop: int  # samples up to the last of them
 
-    def __len__(self) -> int:
-        return self.stop - self.start
-
     def parts(self, most: int) -> Iterator[Steps]:
         """Yield these samples with at most so many updates at a time."""
         start = self.start

@@ -5,13 +5,12 @@ TRITON_INTERPRET=1 python -m pytest tests/detectors/pooled/test_gpu.py
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from threading import Thread
 
 import pytest
 import torch
 
+from helpers.interpreter import interpreted
 from helpers.streams import cone, space, stream, two_clouds
 from unseen import Session
 from unseen.detectors import PooledEvidence, Reading
@@ -21,11 +20,6 @@ from unseen.detectors.pooled.gpu.updates import newton_steps
 from unseen.detectors.state import map_state
 from unseen.errors import FeatureError
 from unseen.gpu import recording
-
-interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None,
-    reason="needs Triton and TRITON_INTERPRET=1",
-)
 
 
 class Interpreted(PooledEvidence):
