@@ -17,16 +17,16 @@ from torch import Tensor
 
 from stored_suites import ORDERS, Load, streams, suites_parser
 from unseen import LabelSpace
-from unseen.bench import Case, Row, command, grouped, markdown_table, mean
-from unseen.bench.command import Arguments
 from unseen.detectors import PooledEvidence, Reading
 from unseen.detectors.pooled import TERMS, PooledState
 from unseen.detectors.pooled.evidence import LabelStatistics
 from unseen.detectors.pooled.likelihood import Likelihood
 from unseen.detectors.pooled.names import NameLogits, NearestNames
 from unseen.detectors.pooled.state import SampleBlock, SampleRows
-from unseen.evaluate import evaluate
-from unseen.metrics import auroc
+from unseen_bench.evaluate import evaluate
+from unseen_bench.metrics import auroc
+from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
+from unseen_bench.run.command import Arguments
 
 METRICS = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id", "accuracy")
 

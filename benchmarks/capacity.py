@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from queueing import Failure, Outcome, Simulation, Stage
-from unseen.bench import command, markdown_table
-from unseen.bench.command import Arguments
 from unseen.scale.pool import AHEAD
+from unseen_bench.run import command, markdown_table
+from unseen_bench.run.command import Arguments
 
 PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
 GPU_ROWS = ("our tower, eager", "GPU, 8 processes read, compiled, to disk")

@@ -27,12 +27,12 @@ from sklearn.metrics import adjusted_mutual_info_score
 from torch import Tensor
 
 from unseen import LabelSpace, Session, load_encoder
-from unseen.bench import Case, Row, command, grouped, markdown_table
 from unseen.cli.vocabulary import load_vocabulary
 from unseen.discover import Group, Vocabulary, explain, group, group_features, promote
 from unseen.discover.clustering import average_linkage, describe_images
 from unseen.features import load_features
 from unseen.labels import wordnet
+from unseen_bench.run import Case, Row, command, grouped, markdown_table
 
 HIDDEN = (5, 20, 50)
 SETS = ("imagenet200", "tiny-imagenet", "cifar100")

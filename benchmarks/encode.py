@@ -21,16 +21,16 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-from unseen.bench import command
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
-from unseen.bench.timing import alternating_seconds, median_seconds
 from unseen.encoders import preprocess
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.offline import int8
 from unseen.encoders.offline.tower import VisionTower
 from unseen.images import Image
 from unseen.images.decode import decode
+from unseen_bench.run import command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.timing import alternating_seconds, median_seconds
 
 CLOSE = 0.999
 CLOSE_CHANGED = 0.9  # int8 and merged tokens change the function; encode_accuracy.py says what that costs

@@ -24,13 +24,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
 from unseen.encoders import Encoder
-from unseen.evaluate import evaluate
 from unseen.features import load_features
 from unseen.images import Entry, find_images, read_entries
-from unseen.trial import Trial
+from unseen_bench.evaluate import evaluate
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
+from unseen_bench.trial import Trial
 
 CALIBRATION = 40  # every n-th photo set the ranges
 BATCH = 64

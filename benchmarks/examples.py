@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import torch
 
 from stored_suites import NEAR, OFFLINE, SETS, load_suite
-from unseen import LabelSpace, detectors, fewshot
-from unseen.bench import Case, Row, command, grouped, markdown_table, mean
-from unseen.bench.command import Arguments
+from unseen import LabelSpace, detectors
 from unseen.detectors import Detector
-from unseen.evaluate import evaluate
 from unseen.labels import Examples, with_examples
-from unseen.trial import Trial
+from unseen_bench.evaluate import evaluate
+from unseen_bench.methods import fewshot
+from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
+from unseen_bench.run.command import Arguments
+from unseen_bench.trial import Trial
 
 SUITES = {**SETS, **NEAR, **OFFLINE}
 SHOTS = (1, 2, 4, 8, 16)

@@ -27,16 +27,17 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from unseen import LabelSpace, demo, detectors, suites
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
-from unseen.bench.timing import alternating_seconds
+from unseen import LabelSpace, demo, detectors
 from unseen.encoders import load_encoder
 from unseen.encoders.offline import text
 from unseen.encoders.offline.encoder import TOWER
-from unseen.evaluate import evaluate
 from unseen.labels import wordnet
-from unseen.trial import Trial
+from unseen_bench import suites
+from unseen_bench.evaluate import evaluate
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.timing import alternating_seconds
+from unseen_bench.trial import Trial
 from vocabulary import tasks
 
 COMMANDS = (["--version"], ["--help"], ["keys", "list"], ["demo"])

@@ -29,12 +29,12 @@ from websockets.sync.client import connect
 
 from service_load import SPAWN, percentiles
 from soak import _free_port, _resident, _until_ready, samples
-from unseen.bench import command
-from unseen.bench.synthetic import label_space
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.run import run
 from unseen.serve.settings import Settings
+from unseen_bench.run import command
+from unseen_bench.run.synthetic import label_space
 
 STALL = 0.25  # seconds that the neighbour may wait
 BUDGET = 1 << 30  # bytes of the service's memory

@@ -27,16 +27,16 @@ import gpu_pooled
 from resident import Resident
 from speed import naive_loop
 from unseen import scan
-from unseen.bench import command
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
-from unseen.bench.synthetic import label_space, near
-from unseen.bench.timing import median_seconds
 from unseen.detectors import Online
 from unseen.features import load_features
-from unseen.metrics import auroc
 from unseen.odds import logit
 from unseen.scan.cuda import blas
+from unseen_bench.metrics import auroc
+from unseen_bench.run import command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.synthetic import label_space, near
+from unseen_bench.run.timing import median_seconds
 
 REPOSITORY = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512

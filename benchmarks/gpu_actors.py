@@ -21,13 +21,13 @@ import torch
 
 from scale import kill_actor
 from stages import SIZE
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
 from unseen.encoders import load_encoder
 from unseen.features import FeatureCache, Features, encode_images, load_features
 from unseen.features.shards import read_shards
 from unseen.images import find_images
 from unseen.scale import cluster, encode
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
 
 DISTINCT = 256  # photos that are enlarged; the rest are the same files under other names
 MEMORY = 2 << 30  # bytes of the GPU that the model with too large a batch gets

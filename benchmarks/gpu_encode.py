@@ -16,9 +16,9 @@ from torch import Tensor
 
 import gpu_images
 from gpu import Parts, device_seconds, gpu_parser, measured_ceilings, run_parts
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
 from unseen.encoders.offline.tower import VisionTower
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
 
 
 def main() -> None:

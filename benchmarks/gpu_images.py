@@ -22,7 +22,6 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from unseen.bench.jsonl import Row
 from unseen.encoders.gpu.jpeg import GpuDecoder, decode_jpegs
 from unseen.encoders.gpu.resize import GpuResize
 from unseen.encoders.offline.encoder import OfflineEncoder
@@ -32,6 +31,7 @@ from unseen.features.reading import ImageReader, Undecoded
 from unseen.images import Entry, find_images, read_entries
 from unseen.images.ahead import ahead, in_lists, usable_cores
 from unseen.images.plain_pool import PlainPool
+from unseen_bench.run.jsonl import Row
 
 GRAIN = 2.0  # levels of noise: as many bytes as photos have
 DISTINCT = 256  # files; the rest are links to them, so that all are in memory

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch.nn.functional import normalize
 
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
-from unseen.learn import REGISTRY, LabelledBatch, LearnOptions, PromptTower, Training
+from unseen_bench.methods.prompts import REGISTRY, LabelledBatch, LearnOptions, PromptTower, Training
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
 
 GOAL = 180.0  # seconds of an epoch
 PATCHES, WIDTH = 196, 512

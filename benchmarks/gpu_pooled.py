@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, Session
-from unseen.bench.jsonl import Row
-from unseen.bench.synthetic import label_space, near
-from unseen.bench.timing import median_seconds
-from unseen.detectors import TANL, AdaNeg, Detector, PooledEvidence
+from unseen.detectors import Detector, PooledEvidence
+from unseen_bench.methods.zeroshot.adaneg import AdaNeg
+from unseen_bench.methods.zeroshot.tanl import TANL
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.synthetic import label_space, near
+from unseen_bench.run.timing import median_seconds
 
 SIZES = ((10, 2_000), (1_000, 10_000))
 DIM, SAMPLES, BATCH, SINGLES = 512, 60_000, 8192, 300

@@ -15,13 +15,13 @@ import torch
 
 from gpu import MODES, Parts, gpu_parser, observed, run_parts, setting
 from unseen import scan
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
-from unseen.bench.timing import median_seconds
 from unseen.gate import decaying_steps, routes
 from unseen.odds import logit
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import make_plan
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.timing import median_seconds
 
 
 def main() -> None:

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from unseen.bench import command
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
-from unseen.bench.timing import alternating_seconds
 from unseen.scan import blocked
+from unseen_bench.run import command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.timing import alternating_seconds
 
 TEACHERS, DIM, KAPPA = 64, 512, 0.05
 MoveRow = Callable[..., None]

@@ -23,12 +23,12 @@ from torch import Tensor
 
 import verdict_goals
 from unseen import LabelSpace, Session, detectors
-from unseen.bench import Case, Row, command, grouped
-from unseen.bench.command import Arguments
-from unseen.evaluate import evaluate
 from unseen.features import Features, load_features
 from unseen.threshold import Adaptive
-from unseen.trial import Trial
+from unseen_bench.evaluate import evaluate
+from unseen_bench.run import Case, Row, command, grouped
+from unseen_bench.run.command import Arguments
+from unseen_bench.trial import Trial
 from verdicts import frozen_figures, frozen_scores, stream_table, verdict_figures
 
 ORDERS = ("shuffled", "id_first", "ood_first")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unseen import suites
-from unseen.bench import code_version, command, leaderboard, markdown_table
+from unseen_bench import suites
+from unseen_bench.run import code_version, command, leaderboard, markdown_table
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ import resource
 from collections.abc import Iterator
 from functools import partial
 
-from unseen.bench import command, markdown_table
-from unseen.bench.jsonl import Row
-from unseen.bench.synthetic import label_space, stream
 from unseen.detectors import Online
+from unseen_bench.run import command, markdown_table
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.synthetic import label_space, stream
 
 STEP = 1_000  # samples made at a time: the stream itself must not be what is measured
 

@@ -27,14 +27,16 @@ from typing import Any
 
 import PIL.Image
 
-from unseen import Session, arrival, detectors, suites
-from unseen.bench import Case, Row, command, grouped, markdown_table, mean
-from unseen.bench.command import Arguments
-from unseen.bench.timing import median_seconds
+from unseen import Session, detectors
 from unseen.detectors.state import flatten
-from unseen.evaluate import Evaluation, evaluate
-from unseen.report.plots import pyplot
 from unseen.scale.merge import ShardedDetector
+from unseen_bench import orders as arrival
+from unseen_bench import suites
+from unseen_bench.evaluate import Evaluation, evaluate
+from unseen_bench.exhibits.plots import pyplot
+from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.timing import median_seconds
 
 NEVER = 1 << 30
 CELLS = {  # suite, unknown set -> samples between two merges

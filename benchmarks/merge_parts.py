@@ -18,12 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from merge import CELLS, ORDERS, loaded
-from unseen.bench import Case, Row, command, grouped, markdown_table
-from unseen.bench.command import Arguments
 from unseen.detectors import PooledEvidence, Reading
 from unseen.detectors.pooled.state import PooledState
-from unseen.metrics import auroc
-from unseen.trial import Trial
+from unseen_bench.metrics import auroc
+from unseen_bench.run import Case, Row, command, grouped, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.trial import Trial
 
 FIRST = 256  # samples that one observer learns alone
 NAMES, MEANS, FITTED = "sums of names", "means of sides", ("direction", "likelihood", "popularity")

@@ -20,8 +20,12 @@ import torch
 
 import verdict_goals
 import verdicts
-from unseen import suites
-from unseen.bench import (
+from unseen.errors import EncoderError, MissingExtra
+from unseen_bench import suites
+from unseen_bench.exhibits import page, tables
+from unseen_bench.exhibits import verdicts as verdict_page
+from unseen_bench.exhibits.verdict_tables import verdict_tables
+from unseen_bench.run import (
     ORACLES,
     ResultFolder,
     Row,
@@ -37,11 +41,7 @@ from unseen.bench import (
     run_experiment,
     with_sweeps,
 )
-from unseen.bench.paper import FITTED
-from unseen.errors import EncoderError, MissingExtra
-from unseen.report import page, tables
-from unseen.report import verdicts as verdict_page
-from unseen.report.verdict_tables import verdict_tables
+from unseen_bench.run.paper import FITTED
 
 LEARNING = tuple(name for name in default_detectors() if name in ("pooled", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name not in ORACLES)

@@ -13,9 +13,9 @@ import sys
 import torch
 from torch.nn.functional import normalize
 
-from unseen.bench import command
 from unseen.scan import naive
 from unseen.scan.cuda import scan as cuda
+from unseen_bench.run import command
 
 
 def main() -> None:

@@ -22,13 +22,14 @@ import psutil
 import torch
 from torch import Tensor
 
-from unseen import keyed, suites
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
-from unseen.bench.timing import alternating_seconds
+from unseen import keyed
 from unseen.scale import cluster
 from unseen.scale.score import on_ray
 from unseen.session import SessionSpec
+from unseen_bench import suites
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.timing import alternating_seconds
 
 
 def main() -> None:

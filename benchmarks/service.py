@@ -35,9 +35,9 @@ import service_restart
 from service_fairness import NEIGHBOURS
 from service_load import SPAWN, Flow, Load, cpu_seconds, observes, percentiles, service
 from unseen import LabelSpace, Session, detectors
-from unseen.bench import Row, command, markdown_table
-from unseen.bench.command import Arguments
-from unseen.bench.synthetic import label_space, stream
+from unseen_bench.run import Row, command, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.synthetic import label_space, stream
 
 LOADS = ("batched", "single", "one", "flow")  # of requests; of one caller; over one connection
 WINDOW = 256  # samples that are on their way over one connection

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unseen.bench import Row, command, markdown_table
-from unseen.bench.synthetic import label_space
 from unseen.serve.settings import Durability, Limits
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.disk import expected_bytes
 from unseen.serve.stream.memory import state_bytes
+from unseen_bench.run import Row, command, markdown_table
+from unseen_bench.run.synthetic import label_space
 
 SPACES = ((10, 1_000), (100, 10_000), (1_000, 10_000))
 PARTS = ("space", "state", "disk")  # in bytes

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import torch
 
 from service_load import SPAWN, Caller, Load, get, observes, percentiles, post
-from unseen.bench import Row, markdown_table
-from unseen.bench.command import Arguments
-from unseen.bench.synthetic import label_space, stream
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.run import run
 from unseen.serve.settings import Settings
+from unseen_bench.run import Row, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.synthetic import label_space, stream
 
 STREAMS = 4  # of the neighbour
 CALLER = multiprocessing.get_context("fork")  # starts at once, and has no need of torch

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from unseen.bench import Row
+from unseen_bench.run import Row
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -16,9 +16,9 @@ import httpx
 
 from service_load import SPAWN, Load, observes, service
 from soak import _resident
-from unseen.bench import Row, markdown_table
-from unseen.bench.command import Arguments
-from unseen.bench.synthetic import label_space, stream
+from unseen_bench.run import Row, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.synthetic import label_space, stream
 
 PARTS = 8
 READS = ("", "/history", "/labels", "/snapshots", "/review")

@@ -22,9 +22,6 @@ from torch import Tensor
 
 from service_load import journal_blocks
 from unseen import LabelSpace, Session
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
-from unseen.bench.synthetic import label_space, stream
 from unseen.detectors.state import flatten
 from unseen.scale import cluster
 from unseen.scale.serve import deploy
@@ -32,6 +29,9 @@ from unseen.scale.serve.placement import Placement
 from unseen.serve.client import Client, Remote
 from unseen.serve.settings import Settings
 from unseen.serve.stream.config import read_config
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.synthetic import label_space, stream
 
 DATA = "data"  # the resource of nodes that reach the data folder
 STORE = 80 << 20  # bytes of object store of a node

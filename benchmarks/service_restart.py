@@ -19,13 +19,13 @@ import torch
 
 from service_load import SPAWN
 from unseen import LabelSpace
-from unseen.bench import Row, markdown_table
-from unseen.bench.command import Arguments
-from unseen.bench.synthetic import label_space, stream
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig
+from unseen_bench.run import Row, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.synthetic import label_space, stream
 
 CASES = {"many samples": 1, "many streams": 500}  # streams
 TOLD = 1000  # samples after which it is told how far it is

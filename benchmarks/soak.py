@@ -29,12 +29,12 @@ import torch
 from torch.nn.functional import normalize
 
 from service_load import SPAWN, journal_blocks, percentiles
-from unseen.bench import Row, command
-from unseen.bench.synthetic import label_space
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.run import listening_socket, run
 from unseen.serve.settings import Durability, Settings
+from unseen_bench.run import Row, command
+from unseen_bench.run.synthetic import label_space
 
 ROOM = 12 << 20  # bytes a file may have while the disk counts as full
 BUDGET = 1 << 30  # bytes of memory that the service may take at most

@@ -19,17 +19,18 @@ import torch
 from torch import Tensor
 
 from speed_users import million_rows, user_rows, user_table
-from unseen.bench import command, markdown_table
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
-from unseen.bench.synthetic import label_space, stream
-from unseen.bench.timing import median_seconds
-from unseen.detectors import AdaNeg, Detector, Online
+from unseen.detectors import Detector, Online
 from unseen.detectors.base import BLOCK
 from unseen.gate import decaying_steps
 from unseen.odds import logit
 from unseen.scan import blocked, naive
 from unseen.text import TextLogits, neglabel, text_logits
+from unseen_bench.methods.zeroshot.adaneg import AdaNeg
+from unseen_bench.run import command, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.synthetic import label_space, stream
+from unseen_bench.run.timing import median_seconds
 
 REPOSITORY = Path(__file__).parents[1]
 PART = 8192  # samples where a whole stream would take too long

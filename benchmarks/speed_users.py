@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, Session
-from unseen.bench import markdown_table
-from unseen.bench.jsonl import Row
-from unseen.bench.synthetic import label_space, stream
-from unseen.bench.timing import alternating_seconds
 from unseen.detectors import PooledEvidence
 from unseen.odds import logits
+from unseen_bench.run import markdown_table
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.synthetic import label_space, stream
+from unseen_bench.run.timing import alternating_seconds
 
 SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))
 BATCH, SMALL, SINGLES, ROUNDS = 512, 8, 256, 3

@@ -26,9 +26,6 @@ import psutil
 
 from scale import kill_actor, processor_seconds
 from unseen import keyed
-from unseen.bench import Row, command
-from unseen.bench.command import Arguments
-from unseen.bench.synthetic import label_space, stream
 from unseen.encoders import load_encoder
 from unseen.features import FeatureCache, encode_images
 from unseen.features.shards import write_shard
@@ -37,6 +34,9 @@ from unseen.scale import cluster, encode
 from unseen.serve.stream.journal import OBSERVE, JournalEntry, Position, SqliteJournal
 from unseen.session import SessionSpec
 from unseen.storage.remote import location
+from unseen_bench.run import Row, command
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.synthetic import label_space, stream
 
 SIZE = 500, 375  # of a photo, as in docs/performance.md
 NAMES, NEGATIVES, BLOCK = 1_000, 10_000, 256  # what scoring and the journal are timed with

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from unseen import suites
-from unseen.bench import command
-from unseen.bench.command import Arguments
+from unseen_bench import suites
+from unseen_bench.run import command
+from unseen_bench.run.command import Arguments
 
 SETS = {
     "imagenet200": ("near", "textures10", "intel_scenes", "flowers102", "mnist"),

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from unseen.bench import Row, grouped, mean
+from unseen_bench.run import Row, grouped, mean
 
 TODAY = {"textures10": 94.5, "intel_scenes": 99.5, "flowers102": 99.8, "mnist": 99.9}  # imagenet200, shuffled
 ADANEG = {("imagenet200", "near"): 88.7, ("imagenet200-lowres", "textures10"): 88.0}

@@ -25,15 +25,16 @@ from torch import Tensor
 
 import verdict_goals
 from stored_suites import NEAR, OFFLINE, SETS, load_suite
-from unseen import LabelSpace, Session, arrival, detectors
-from unseen.bench import Case, Row, command, grouped, markdown_table, mean
-from unseen.bench.command import Arguments
+from unseen import LabelSpace, Session, detectors
 from unseen.errors import EncoderError, MissingExtra
-from unseen.evaluate import EARLY, Evaluation, evaluate, sides
-from unseen.metrics import auroc, balanced_at_recall
-from unseen.report import verdicts as report
 from unseen.threshold import Adaptive, calibrated
-from unseen.trial import Trial
+from unseen_bench import orders as arrival
+from unseen_bench.evaluate import EARLY, Evaluation, evaluate, sides
+from unseen_bench.exhibits import verdicts as report
+from unseen_bench.metrics import auroc, balanced_at_recall
+from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
+from unseen_bench.run.command import Arguments
+from unseen_bench.trial import Trial
 
 SUITES = {**SETS, **NEAR, **OFFLINE}
 FROZEN: dict[str, dict[str, Any]] = {"mcm": {}, "neglabel": {"groups": 100}, "csp": {}, "dnm": {}, "eoe": {}}
@@ -67,7 +68,7 @@ def arguments_parser() -> ArgumentParser:
     parser.add_argument("--sets", nargs="+", help="unknown sets (default: all of a suite)")
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(DEFAULT_ORDERS))
     parser.add_argument("--most", type=int, default=3000, help="images of each set, drawn at random (3000)")
-    parser.add_argument("--detector", default=detectors.DEFAULT, choices=sorted(detectors.REGISTRY))
+    parser.add_argument("--detector", default=detectors.DEFAULT, choices=sorted(detectors.names()))
     parser.add_argument("--recall", type=float, default=0.95, help="wanted share of known images (0.95)")
     parser.add_argument("--page", type=Path, help="HTML file to write; needs matplotlib")
     return parser

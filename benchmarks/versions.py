@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from unseen.bench import command, markdown_table
-from unseen.bench.command import Arguments
-from unseen.bench.jsonl import Row
+from unseen_bench.run import command, markdown_table
+from unseen_bench.run.command import Arguments
+from unseen_bench.run.jsonl import Row
 
 REPOSITORY = Path(__file__).parents[1]
 SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
-from unseen.bench import Case, Row, command, grouped, markdown_table
 from unseen.encoders.base import Encoder
-from unseen.evaluate import evaluate
 from unseen.features import Features, load_features
 from unseen.labels import wordnet
-from unseen.trial import Trial
+from unseen_bench.evaluate import evaluate
+from unseen_bench.run import Case, Row, command, grouped, markdown_table
+from unseen_bench.trial import Trial
 
 SETTINGS = (
     (5_000, 750),

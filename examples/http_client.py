@@ -14,7 +14,7 @@ from unseen.serve.client import Client
 def main(url: str, key: str | None = None) -> None:
     """Send the features of the images inside the package, and print what the service says of them."""
     pack = demo.load()
-    z = pack.trial.ordered("shuffled", seed=0).z
+    z = pack.shuffled(0).z
     with Client(url, key) as service, tempfile.TemporaryDirectory() as folder:
         pack.space.save(space := Path(folder) / "space.safetensors")
         stream = service.create(space, name="example")  # or service.create(names=["cat", "dog"])

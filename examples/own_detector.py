@@ -10,8 +10,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from unseen import Session, demo
-from unseen.checks import check_detector
 from unseen.detectors import Detector, Reading
+from unseen_bench.checks import check_detector
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Contrast(Detector[None]):
 def main() -> None:
     """Check it, and judge the images inside the package with it."""
     check_detector(detector := Contrast(demo.load().space))
-    print(Session(detector).observe(demo.load().trial.ordered("shuffled", seed=0).z))
+    print(Session(detector).observe(demo.load().shuffled(0).z))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from unseen.scale.score import on_ray
 def main(address: str = "local") -> None:
     """Judge the images inside the package as streams of six cameras; the verdicts are those of a serial run."""
     pack = demo.load()
-    z = pack.trial.ordered("shuffled", seed=0).z[:600]
+    z = pack.shuffled(0).z[:600]
     streams = keyed.split([f"camera {i % 6}" for i in range(len(z))])
     job = keyed.StreamJob(SessionSpec(pack.space))
     with cluster.connect(address, workers=2) as ray:

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unseen import arrival as stream
 from unseen.errors import DataError, SettingError
+from unseen_bench import orders as stream
 
 WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "drift", "bursts")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.streams import space
-from unseen import checks
 from unseen.detectors import NegLabel, Online, Reading
 from unseen.detectors.base import Detector
+from unseen_bench import checks
 
 
 class Count(NamedTuple):

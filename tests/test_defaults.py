@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from helpers.pictures import flat
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session
-from unseen.cli import app, calibrate, encode, label_space, learn, serve
+from unseen.cli import app, calibrate, encode, label_space, serve
 from unseen.cli import detect as detect_command
 from unseen.cli import mine as mine_command
 from unseen.cli.session import SessionOptions
@@ -28,6 +28,7 @@ from unseen.serve.stream.config import StreamConfig
 from unseen.serve.work import encoding
 from unseen.session import SessionSpec
 from unseen.threshold import Adaptive, Calibrated, calibration
+from unseen_bench.cli import learn
 
 NAMES = ["red", "green"]
 LABELS = [word for name in NAMES for word in ("--label", name)]

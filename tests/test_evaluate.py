@@ -4,13 +4,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.methods import ALL
 from helpers.streams import space, stream
 from unseen import Session, detectors
 from unseen.detectors import MCM, NegLabel, Online, PooledEvidence, Reading
-from unseen.evaluate import evaluate, gate_metrics, judge, oracle, over_time
-from unseen.metrics import auroc, summary
 from unseen.threshold import Adaptive, Fixed
-from unseen.trial import Trial
+from unseen_bench.evaluate import evaluate, gate_metrics, judge, oracle, over_time
+from unseen_bench.metrics import auroc, summary
+from unseen_bench.trial import Trial
 
 SOURCES = ("known", "near", "far")
 
@@ -39,7 +40,7 @@ def other_truths(trial):
     )
 
 
-ON_VECTORS = sorted(name for name, kind in detectors.REGISTRY.items() if not kind.parts)
+ON_VECTORS = sorted(name for name, kind in ALL.items() if not kind.parts)
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)

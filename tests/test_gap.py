@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from helpers.streams import space, stream, unit
 from helpers.tiny_models import ColourEncoder, pictures
-from unseen import gap
-from unseen.cli.gap import gap as command
 from unseen.errors import DataError, FeatureError, MissingExtra, SettingError
 from unseen.features import FeatureCache, load_features
 from unseen.scan import naive
+from unseen_bench import theory as gap
+from unseen_bench.cli.gap import gap as command
 
 KAPPA = 0.2
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from unseen import metrics
 from unseen.errors import DataError, SettingError
+from unseen_bench import metrics
 
 METRICS = (metrics.auroc, metrics.fpr95_id, metrics.fpr95_ood, metrics.aupr_in, metrics.aupr_out)
 OF_THRESHOLDS = (metrics.best_balanced, metrics.balanced_at_recall)

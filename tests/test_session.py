@@ -10,17 +10,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
+from helpers.methods import ALL
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
 from unseen.detectors import MCM, Framework, Online, PooledEvidence
 from unseen.discover.relabel import move_to_space
 from unseen.errors import FeatureError, SettingError, StateError
-from unseen.evaluate import evaluate
 from unseen.labels import Examples, with_examples
 from unseen.labels.edits import without_name
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.threshold import Adaptive, Fixed
-from unseen.trial import Trial
+from unseen_bench.evaluate import evaluate
+from unseen_bench.trial import Trial
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_observing_learns_and_scoring_does_not(session, labels):
     assert int(before.tally.seen) == 0  # an old snapshot is never written to
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in detectors.REGISTRY.items() if not kind.parts))
+@pytest.mark.parametrize("name", sorted(name for name, kind in ALL.items() if not kind.parts))
 def test_a_saved_session_goes_on_where_it_stopped(name, labels, tmp_path):
     z = stream(labels)
     session, whole = (Session(detectors.make(name, labels)) for _ in range(2))

@@ -3,7 +3,7 @@ import torch
 
 from helpers.streams import unit
 from unseen.errors import SettingError
-from unseen.trial import Trial
+from unseen_bench.trial import Trial
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from unseen import demo, load_encoder, suites
+from unseen import demo, load_encoder
 from unseen.labels.corpus import canonical_spelling
 from unseen.labels.prompts import PromptTemplates
 from unseen.storage.files import save_tensors
+from unseen_bench import suites
 
 IMAGENET = Path(suites.__file__).with_name("imagenet_classes.txt")
 EVERYDAY = """

@@ -25,8 +25,8 @@ WIDTH, COLOURS = 1160, 128
 def demo_lines() -> dict[str, str]:
     """Return what the demo prints of each image, by key."""
     pack = demo.load()
-    pack = pack[pack.trial.arrival("shuffled", 0)]
-    records = Session(pack.space).observe(pack.trial.z).records(pack.keys)
+    pack = pack.shuffled(0)
+    records = Session(pack.space).observe(pack.z).records(pack.keys)
     return {record["key"]: verdict_line(record) for record in records}
 
 

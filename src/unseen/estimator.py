@@ -27,8 +27,8 @@ class UnknownDetector(BaseEstimator):  # type: ignore[misc]
 
     >>> from unseen import demo
     >>> pack = demo.load()
-    >>> estimator = UnknownDetector(encoder=None).fit(pack.space).partial_fit(pack.trial.z.numpy())
-    >>> len(estimator.predict(pack.trial.z[:5].numpy()))
+    >>> estimator = UnknownDetector(encoder=None).fit(pack.space).partial_fit(pack.z.numpy())
+    >>> len(estimator.predict(pack.z[:5].numpy()))
     5
     """
 

@@ -59,7 +59,7 @@ class Session:
     >>> from unseen import Session, demo
     >>> pack = demo.load()
     >>> session = Session(pack.space)                # the recommended detector, an adaptive threshold
-    >>> verdicts = session.observe(pack.trial.z[:20])  # features here; with `encoder=` images in any form
+    >>> verdicts = session.observe(pack.z[:20])  # features here; with `encoder=` images in any form
     >>> verdicts[0].name
     'bird'
     >>> session
@@ -148,7 +148,7 @@ class Session:
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
-        >>> verdicts = session.observe(demo.load().trial.z[:3], keys=["a.jpg", "b.jpg", "c.jpg"])
+        >>> verdicts = session.observe(demo.load().z[:3], keys=["a.jpg", "b.jpg", "c.jpg"])
         >>> [verdict.nearest for verdict in verdicts], int(session.snapshot.tally.seen)
         (['bird', 'bird', 'bird'], 3)
         """
@@ -185,7 +185,7 @@ class Session:
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
-        >>> len(session.score(demo.load().trial.z[:3])), int(session.snapshot.tally.seen)
+        >>> len(session.score(demo.load().z[:3])), int(session.snapshot.tally.seen)
         (3, 0)
         """
         z, _ = self._features(z)
@@ -203,7 +203,7 @@ class Session:
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
-        >>> early = session.observe(demo.load().trial.z[:10])
+        >>> early = session.observe(demo.load().z[:10])
         >>> late = session.rejudge(early)
         >>> bool((late.margin == early.margin).all()), bool((late.threshold == session.threshold).all())
         (True, True)
@@ -219,7 +219,7 @@ class Session:
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
-        >>> known = demo.load().trial.z[:40]             # images of which you know that they show your names
+        >>> known = demo.load().z[:40]             # images of which you know that they show your names
         >>> found = session.calibrate(known, recall=0.9)
         >>> found.images, bool(session.threshold <= found.threshold), session.rule.name
         (40, True, 'calibrated')
@@ -275,7 +275,7 @@ class Session:
         >>> import tempfile
         >>> from unseen import demo
         >>> session, file = Session(demo.load().space), Path(tempfile.mkdtemp()) / "state.safetensors"
-        >>> _ = session.observe(demo.load().trial.z[:5])
+        >>> _ = session.observe(demo.load().z[:5])
         >>> session.save(file)
         >>> int(Session.load(file, demo.load().space).snapshot.tally.seen)
         5

@@ -80,7 +80,7 @@ class Verdicts(Sequence[Verdict]):
     """Verdicts of consecutive samples, kept as columns; indexing gives one.
 
     >>> from unseen import Session, demo
-    >>> verdicts = Session(demo.load().space).observe(demo.load().trial.z[:4])
+    >>> verdicts = Session(demo.load().space).observe(demo.load().z[:4])
     >>> verdicts[0].name, len(verdicts), verdicts.margin.shape
     ('bird', 4, torch.Size([4]))
     """
@@ -181,7 +181,7 @@ class Verdicts(Sequence[Verdict]):
         """Yield one dict of FIELDS per sample; NaN and infinity become None.
 
         >>> from unseen import Session, demo
-        >>> record, = Session(demo.load().space).score(demo.load().trial.z[:1]).records(["a.jpg"])
+        >>> record, = Session(demo.load().space).score(demo.load().z[:1]).records(["a.jpg"])
         >>> record["key"], record["verdict"], record["nearest"]
         ('a.jpg', 'known', 'bird')
         """
@@ -191,7 +191,7 @@ class Verdicts(Sequence[Verdict]):
         """Yield one line of JSON per sample.
 
         >>> from unseen import Session, demo
-        >>> line, = Session(demo.load().space).score(demo.load().trial.z[:1]).json_lines(["a.jpg"])
+        >>> line, = Session(demo.load().space).score(demo.load().z[:1]).json_lines(["a.jpg"])
         >>> line[:36]
         '{"key": "a.jpg", "verdict": "known",'
         """
@@ -202,7 +202,7 @@ class Verdicts(Sequence[Verdict]):
 
         >>> import io
         >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().trial.z[:2]).csv(file := io.StringIO(), ["a.jpg", "b.jpg"])
+        >>> Session(demo.load().space).score(demo.load().z[:2]).csv(file := io.StringIO(), ["a.jpg", "b.jpg"])
         >>> file.getvalue().splitlines()[0]
         'key,verdict,name,nearest,margin,threshold,confidence,warming'
         """
@@ -214,7 +214,7 @@ class Verdicts(Sequence[Verdict]):
         """Return a `pyarrow.Table`.
 
         >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().trial.z[:2]).arrow(["a.jpg", "b.jpg"]).num_rows
+        >>> Session(demo.load().space).score(demo.load().z[:2]).arrow(["a.jpg", "b.jpg"]).num_rows
         2
         """
         pyarrow = import_extra("pyarrow", "tables")
@@ -226,7 +226,7 @@ class Verdicts(Sequence[Verdict]):
         """Return a `pandas.DataFrame`.
 
         >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().trial.z[:2]).pandas(["a.jpg", "b.jpg"])["nearest"].tolist()
+        >>> Session(demo.load().space).score(demo.load().z[:2]).pandas(["a.jpg", "b.jpg"])["nearest"].tolist()
         ['bird', 'bird']
         """
         return import_extra("pandas", "tables").DataFrame(self.columns(keys))

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from unseen.bench import Case, command, synthetic, timing
+from unseen_bench.run import Case, command, synthetic, timing
 
 
 @pytest.fixture

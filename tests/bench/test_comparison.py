@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.bench.comparison import Interval, _weighted_metrics, bootstrap
 from unseen.errors import DataError
-from unseen.metrics import auroc, fpr95_id
+from unseen_bench.metrics import auroc, fpr95_id
+from unseen_bench.run.comparison import Interval, _weighted_metrics, bootstrap
 
 
 def scores(seeds=4, known=200, unknown=150, shift=1.0, seed=0):

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from helpers import jobs
-from unseen.bench import Case, experiment, grouped, mean, read_rows, run_experiment
+from unseen_bench.run import Case, experiment, grouped, mean, read_rows, run_experiment
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers import suite_files
-from unseen import bench, suites
-from unseen.bench import leaderboard, paper
 from unseen.cli import app
 from unseen.errors import SettingError
-from unseen.report import paper as report
-from unseen.report.tables import tex
-from unseen.suites import tables
+from unseen_bench import run as bench
+from unseen_bench import suites
+from unseen_bench.exhibits import paper as report
+from unseen_bench.exhibits.tables import tex
+from unseen_bench.run import leaderboard, paper
+from unseen_bench.suites import tables
 
 REPO = Path(__file__).parents[2]
 

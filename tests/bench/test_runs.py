@@ -9,13 +9,14 @@ import torch
 from torch.nn.functional import normalize
 
 from helpers import suite_files
-from unseen import bench, suites
-from unseen.bench import Method, ResultFolder, Run, executors, list_runs, run_all, with_sweeps
-from unseen.bench.execute import random_sizes
 from unseen.detectors import Detector, Online, Reading
 from unseen.detectors.frozen import Frozen
 from unseen.errors import DataError, SettingError
-from unseen.metrics import auroc
+from unseen_bench import run as bench
+from unseen_bench import suites
+from unseen_bench.metrics import auroc
+from unseen_bench.run import Method, ResultFolder, Run, executors, list_runs, run_all, with_sweeps
+from unseen_bench.run.execute import random_sizes
 
 CHOSEN = ("mcm", "neglabel", "online", bench.ORACLE)
 WITHOUT_CLOCK = ("seconds",)

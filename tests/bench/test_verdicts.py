@@ -11,8 +11,8 @@ from helpers import suite_files
 from stored_suites import OFFLINE, load_suite
 from unseen import Session, detectors
 from unseen.errors import EncoderError
-from unseen.metrics import ReliabilityBin, auroc, balanced_at_recall, calibration_error, reliability
-from unseen.report import verdicts as report
+from unseen_bench.exhibits import verdicts as report
+from unseen_bench.metrics import ReliabilityBin, auroc, balanced_at_recall, calibration_error, reliability
 
 FIELDS = {
     *("suite", "set", "order", "seed", "margin_auroc", "margin_fpr95", "kept", "rejected", "balanced"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import unseen
-from unseen.bench import version
+from unseen_bench.run import version
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from typer.testing import CliRunner
 
 from helpers import suite_files
-from unseen import bench
 from unseen.cli import app
 from unseen.errors import DataError, SettingError
+from unseen_bench import run as bench
 
 CHOSEN = ("mcm", "neglabel", "online", bench.ORACLE)
 

@@ -152,7 +152,7 @@ def test_the_demo_prints_its_first_line_before_it_computes(tmp_path, monkeypatch
     def no_session(*_: object, **__: object) -> None:
         raise UnseenError("stop here")
 
-    demo = importlib.import_module("unseen.cli.demo")
+    demo = importlib.import_module("unseen_bench.cli.demo")
     monkeypatch.setattr(demo.SessionOptions, "session", no_session)
     result = runner.invoke(app, ["demo", "--report", str(tmp_path / "demo.html")])
     assert "real images" in result.stdout

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from unseen import demo, detectors
 from unseen.cli import app
-from unseen.cli.demo import sparkline
 from unseen.errors import SettingError
-from unseen.evaluate import evaluate
+from unseen_bench.cli.demo import sparkline
+from unseen_bench.demo import trial
+from unseen_bench.evaluate import evaluate
 
 
 def run(tmp_path: Path, *options: str) -> tuple[str, str]:
@@ -30,10 +31,10 @@ def run(tmp_path: Path, *options: str) -> tuple[str, str]:
 def test_the_pack_is_whole_and_small() -> None:
     pack = demo.load()
     assert demo.PACK.stat().st_size < 10_000_000
-    assert len(pack.keys) == len(pack.trial.z) == len(pack.thumbnails) == 1540
-    assert torch.linalg.vector_norm(pack.trial.z, dim=1).allclose(torch.ones(1540), atol=1e-5)
-    assert pack.trial.sources == ("animals", "vehicles", "digits", "clothes")
-    assert (pack.trial.is_id == (pack.trial.source == 0)).all()
+    assert len(pack.keys) == len(pack.z) == len(pack.thumbnails) == 1540
+    assert torch.linalg.vector_norm(pack.z, dim=1).allclose(torch.ones(1540), atol=1e-5)
+    assert trial().sources == ("animals", "vehicles", "digits", "clothes")
+    assert (trial().is_id == (trial().source == 0)).all()
     assert set(pack.space.names) == {"bird", "cat", "deer", "dog", "frog", "horse"}
     assert pack.space.encoder == "offline-b16"
     assert {"images", "features", "texts"} <= pack.about.keys()
@@ -43,19 +44,19 @@ def test_the_pack_is_whole_and_small() -> None:
 
 def test_an_order_moves_everything_together() -> None:
     pack = demo.load()
-    mixed = pack[pack.trial.arrival("shuffled", 1)]
+    mixed = pack.shuffled(1)
     assert mixed.keys != pack.keys
     for i in (0, 700, 1539):
         place = pack.keys.index(mixed.keys[i])
         assert mixed.thumbnails[i] == pack.thumbnails[place]
-        assert torch.equal(mixed.trial.z[i], pack.trial.z[place])
+        assert torch.equal(mixed.z[i], pack.z[place])
         name = mixed.keys[i].partition("/")[0]
-        assert mixed.trial.label[i] == (pack.space.names.index(name) if name in pack.space.names else -1)
+        assert trial().label[place] == (pack.space.names.index(name) if name in pack.space.names else -1)
 
 
 def test_the_features_are_real_clip(tmp_path: Path) -> None:
     pack = demo.load()
-    report = evaluate(detectors.make("neglabel", pack.space), pack.trial)
+    report = evaluate(detectors.make("neglabel", pack.space), trial())
     assert report.metrics["accuracy"] > 0.8
     assert report.metrics["auroc"] > 0.85
 

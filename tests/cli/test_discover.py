@@ -22,10 +22,10 @@ WORDS = demo.vocabulary()
 def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("discover") / "state.safetensors"
     pack = demo.load()
-    pack = pack[pack.trial.arrival("shuffled", 0)[:300]]
+    pack = pack.shuffled(0)[:300]
     labels = pack.space.with_negatives(500)
     session = Session(labels)
-    session.observe(pack.trial.z, pack.keys)
+    session.observe(pack.z, pack.keys)
     session.save(path)
     labels.save(edits.space_path(path))
     return path
@@ -78,7 +78,7 @@ def test_group_promote_and_undo(state):
 
 def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_path, monkeypatch):
     """Two people at once: one promotes while the other one's command has loaded the state and reads its images."""
-    save_file({"features": demo.load().trial.z[:40].half()}, tmp_path / "more.safetensors")
+    save_file({"features": demo.load().z[:40].half()}, tmp_path / "more.safetensors")
     (*groups, _) = run("group", "--state", state, "--words", "negatives")
 
     def slowly(path):

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from helpers.methods import ALL
 from helpers.streams import space, stream, unit
 from unseen import LabelSpace
-from unseen.checks import ALL_CHECKS, Check, example_stream
-from unseen.detectors import REGISTRY, AdaNeg, Detector, Reading, base, make
+from unseen.detectors import Detector, Reading, base, make
 from unseen.detectors.neglabel import random_groups
 from unseen.errors import FeatureError, LabelError, SettingError
+from unseen_bench.checks import ALL_CHECKS, Check, example_stream
+from unseen_bench.methods.zeroshot.adaneg import AdaNeg
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {} for name in REGISTRY},
+    **{name: {} for name in ALL},
     "neglabel, 7 groups": {"groups": 7},
     "adaneg, task": {"adaptive": "task"},
     "adaneg, 2 slots": {"slots": 2},
@@ -186,7 +188,7 @@ def test_gl_mcm_adds_the_best_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = make("gl-mcm", labels)
     expected = p[:, 0].amax(-1) + 0.5 * p[:, 1:].amax((1, 2))
     torch.testing.assert_close(detector.score(None, z).score, expected)
-    monkeypatch.setattr("unseen.detectors.glmcm.LOGITS", 100)
+    monkeypatch.setattr("unseen_bench.methods.zeroshot.glmcm.LOGITS", 100)
     torch.testing.assert_close(detector.score(None, z).score, expected)
 
 
@@ -205,7 +207,7 @@ def test_infoood_is_the_reconstructed_formula(monkeypatch: pytest.MonkeyPatch) -
             s2 = g[:known] / ((texts @ view / 2.0).softmax(0) * g).sum()
             expected[i] += (s1.log() + s2.log()) / 3
     for logits in (2**22, 1):
-        monkeypatch.setattr("unseen.detectors.infoood.LOGITS", logits)
+        monkeypatch.setattr("unseen_bench.methods.zeroshot.infoood.LOGITS", logits)
         got = detector.score(None, z)
         torch.testing.assert_close(got.score, 0.7 * (expected / 0.7).exp().sum(1).log())
         torch.testing.assert_close(got.label, expected.argmax(1))
@@ -290,7 +292,7 @@ def test_adaneg_rewritten_together_as_on_a_gpu_equals_write_by_write(adaptive, s
     detector, z = AdaNeg(labels, adaptive=adaptive, slots=slots, tau=0.05), stream(labels, 150, noise=0.3)
     pieces = [60, 1, 89]
     expected, memory = in_pieces(detector, z, pieces)
-    monkeypatch.setattr("unseen.detectors.adaneg.PAIRS", 64)
+    monkeypatch.setattr("unseen_bench.methods.zeroshot.adaneg.PAIRS", 64)
     monkeypatch.setattr(AdaNeg, "_rewrite", AdaNeg._rewrite_together)
     found, same = in_pieces(detector, z, pieces)
     torch.testing.assert_close(found, expected)
@@ -565,7 +567,7 @@ def test_a_setting_out_of_range_is_refused(name: str, options: dict[str, Any], w
         make(name, labels, **options)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.needs_negatives])
+@pytest.mark.parametrize("name", [name for name, kind in ALL.items() if kind.needs_negatives])
 def test_a_label_space_without_negatives_is_refused(name: str) -> None:
     with pytest.raises(LabelError, match=f"expected a label space with negatives for '{name}', got none"):
         make(name, space(3, 0, 8))

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from helpers.streams import space, stream
-from unseen.detectors import TANL, AdaNeg, Reading
+from unseen.detectors import Reading
+from unseen_bench.methods.zeroshot.adaneg import AdaNeg
+from unseen_bench.methods.zeroshot.tanl import TANL
 
 
 @pytest.mark.gpu

@@ -3,11 +3,11 @@ import torch
 from torch.nn.functional import normalize
 
 from helpers.streams import space, unit
-from unseen.checks import check_detector
-from unseen.detectors import posthoc
-from unseen.detectors.posthoc.adapter import PytorchOOD
 from unseen.errors import DataError, SettingError, StateError
-from unseen.metrics import auroc
+from unseen_bench.checks import check_detector
+from unseen_bench.methods import posthoc
+from unseen_bench.methods.posthoc.adapter import PytorchOOD
+from unseen_bench.metrics import auroc
 
 LABELS = space(known=4, negative=5, dim=24)
 

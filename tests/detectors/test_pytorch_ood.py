@@ -14,11 +14,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.streams import space, unit
-from unseen.detectors import Energy, Entropy, MaxLogit, posthoc
 from unseen.detectors.mcm import MCM
-from unseen.detectors.posthoc import distance
-from unseen.detectors.posthoc.adapter import PytorchOOD
-from unseen.detectors.posthoc.base import LabelledImages, PostHoc
+from unseen_bench.methods import posthoc
+from unseen_bench.methods.posthoc import distance
+from unseen_bench.methods.posthoc.adapter import PytorchOOD
+from unseen_bench.methods.posthoc.base import LabelledImages, PostHoc
+from unseen_bench.methods.zeroshot.energy import Energy
+from unseen_bench.methods.zeroshot.entropy import Entropy
+from unseen_bench.methods.zeroshot.maxlogit import MaxLogit
 
 pytest.importorskip("torchvision", exc_type=ImportError)
 theirs = pytest.importorskip("pytorch_ood.detector", exc_type=ImportError)

@@ -12,14 +12,14 @@ from unseen.discover import Grouping, group
 @pytest.fixture(scope="session")
 def pack() -> Pack:
     pack = demo.load()
-    pack = pack[pack.trial.arrival("shuffled", 0)[:600]]
+    pack = pack.shuffled(0)[:600]
     return replace(pack, space=pack.space.with_negatives(500))
 
 
 @pytest.fixture(scope="session")
 def session(pack: Pack) -> Session:
     session = Session(pack.space)
-    session.observe(pack.trial.z[:500], pack.keys[:500])
+    session.observe(pack.z[:500], pack.keys[:500])
     return session
 
 

@@ -44,12 +44,12 @@ def test_a_refused_edit_changes_nothing(state):
 
 
 def test_undo_brings_back_the_state_exactly_if_nothing_came_since(state, pack):
-    before = load(state).score(pack.trial.z[500:])
+    before = load(state).score(pack.z[500:])
     edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
     done = edits.undo(state)
     after = load(state)
     assert done.record["exact"]
-    assert torch.equal(after.score(pack.trial.z[500:]).margin, before.margin)
+    assert torch.equal(after.score(pack.z[500:]).margin, before.margin)
     assert [one["verb"] for one in after.reservoir.journal] == ["promote", "undo"]
     with pytest.raises(StateError, match="expected an edit to undo, got none"):
         edits.undo(state)
@@ -58,7 +58,7 @@ def test_undo_brings_back_the_state_exactly_if_nothing_came_since(state, pack):
 def test_undo_keeps_what_was_learned_since(state, pack):
     edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
     run = load(state)
-    run.observe(pack.trial.z[500:], pack.keys[500:])
+    run.observe(pack.z[500:], pack.keys[500:])
     run.save(state)
     done = edits.undo(state)
     after = load(state)
@@ -66,14 +66,14 @@ def test_undo_keeps_what_was_learned_since(state, pack):
     assert after.detector.labels.names == pack.space.names
     assert after.detector.labels.negatives == pack.space.negatives
     assert int(after.snapshot.tally.seen) == 600
-    assert "ship" not in [verdict.name for verdict in after.score(pack.trial.z[500:])]
+    assert "ship" not in [verdict.name for verdict in after.score(pack.z[500:])]
 
 
 def test_edits_are_undone_one_after_the_other_and_a_rename_too(state, pack):
     edits.apply(state, None, lambda session: rename(session, "cat", "kitty"))
     edits.apply(state, None, lambda session: retire(session, "dog"))
     run = load(state)
-    run.observe(pack.trial.z[500:510])
+    run.observe(pack.z[500:510])
     run.save(state)
     assert edits.undo(state).record["of"] == "retire"
     assert "kitty" in load(state).detector.labels.names

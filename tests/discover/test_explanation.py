@@ -18,7 +18,7 @@ from unseen.errors import FeatureError
 
 
 def test_shares_are_the_softmax_of_the_frozen_text(session, pack):
-    z = pack.trial.z[550]
+    z = pack.z[550]
     found = explain(session, z, count=5)
     anchors = torch.cat([pack.space.id_anchors, pack.space.ood_anchors])
     shares = (anchors @ z / 0.01).softmax(0)
@@ -29,13 +29,13 @@ def test_shares_are_the_softmax_of_the_frozen_text(session, pack):
 
 
 def test_images_and_arrays_are_explained_as_their_features_are(session, pack, tmp_path):
-    z = pack.trial.z[550]
+    z = pack.z[550]
     found = explain(session, z)
     assert explain(session, z.numpy()) == explain(session, z[None]) == found
     with pytest.raises(FeatureError, match=r"got str; for images pass encoder.images\(...\), or make the session with"):
         explain(session, "a.jpg")
     with pytest.raises(FeatureError, match="expected one image to explain, got 2; call explain for each"):
-        explain(session, pack.trial.z[:2])
+        explain(session, pack.z[:2])
     path = tmp_path / "photo.jpg"
     Pillow.new("RGB", (8, 8)).save(path)
     session.encoder = SimpleNamespace(images=lambda images: z[None])
@@ -47,7 +47,7 @@ def test_images_and_arrays_are_explained_as_their_features_are(session, pack, tm
 
 
 def test_the_margin_is_what_the_text_gives_and_what_the_stream_added(session, pack):
-    z = pack.trial.z[550]
+    z = pack.z[550]
     found = explain(session, z)
     fresh = Session(pack.space).score(z[None])
     assert found.verdict == session.score(z[None])[0]
@@ -76,13 +76,13 @@ def test_centred_cosines_are_those_of_the_differences_from_the_mean():
 
 def test_an_explanation_learns_nothing(session, pack):
     before, kept = session.snapshot, session.reservoir
-    explain(session, pack.trial.z[0])
+    explain(session, pack.z[0])
     assert session.snapshot is before
     assert session.reservoir is kept
 
 
 def test_it_reads_as_text_and_as_json(session, pack):
-    found = explain(session, pack.trial.z[550], key="a.jpg")
+    found = explain(session, pack.z[550], key="a.jpg")
     lines = found.lines()
     assert lines[0].startswith("a.jpg  ")
     assert ("unknown:" in lines[0]) != found.verdict.known
@@ -94,14 +94,14 @@ def test_it_reads_as_text_and_as_json(session, pack):
 
 
 def test_an_image_of_a_session_that_kept_nothing_is_explained_by_the_text_alone(pack):
-    found = explain(Session(pack.space, keep=0), pack.trial.z[0])
+    found = explain(Session(pack.space, keep=0), pack.z[0])
     assert found.similar == ()
     assert found.learned_margin == 0
     assert "no earlier image is kept" in found.lines()[-1]
 
 
 def test_the_sentence_says_whether_similar_images_agree(session, pack):
-    found = explain(session, pack.trial.z[550])
+    found = explain(session, pack.z[550])
     images = [SimilarImage(f"{i}.jpg", known, "cat", 0.5) for i, known in enumerate((True, True, False))]
     for known, similar, said in (
         (False, images, "; though 2 of the 3 most similar earlier images were known"),

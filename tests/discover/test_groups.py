@@ -51,9 +51,9 @@ def test_grouping_again_gives_the_same_numbers(grouping):
 
 def test_numbers_stay_while_the_stream_goes_on(session, pack):
     run = Session(pack.space)
-    run.observe(pack.trial.z[:300], pack.keys[:300])
+    run.observe(pack.z[:300], pack.keys[:300])
     early = group(run)
-    early.session.observe(pack.trial.z[300:500], pack.keys[300:500])
+    early.session.observe(pack.z[300:500], pack.keys[300:500])
     late = {one.number: set(one.keys) for one in group(early.session).groups}
     largest = early.groups[:3]
     for one in largest:

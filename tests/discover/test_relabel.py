@@ -42,7 +42,7 @@ def test_the_images_of_a_promoted_group_are_known_by_its_name(promoted, ships):
 
 
 def test_later_images_of_the_group_are_known_by_its_name_and_others_stay_as_they_were(promoted, grouping, pack):
-    z, keys = pack.trial.z[500:], pack.keys[500:]
+    z, keys = pack.z[500:], pack.keys[500:]
     before, after = grouping.session.score(z), promoted.session.score(z)
     is_ship = torch.tensor([key.startswith("ship/") for key in keys])
     called = torch.tensor([verdict.name == "ship" for verdict in after])
@@ -77,8 +77,8 @@ def test_the_session_goes_on_after_a_promotion_and_survives_a_checkpoint(promote
     promoted.session.save(tmp_path / "state.safetensors")
     labels = promoted.session.detector.labels
     again = Session.load(tmp_path / "state.safetensors", labels)
-    one = promoted.session.at(promoted.session.snapshot).observe(pack.trial.z[500:])
-    two = again.observe(pack.trial.z[500:])
+    one = promoted.session.at(promoted.session.snapshot).observe(pack.z[500:])
+    two = again.observe(pack.z[500:])
     assert torch.equal(one.margin, two.margin)
     assert again.reservoir.journal[-1]["verb"] == "promote"
 
@@ -187,7 +187,7 @@ def test_a_renamed_name_keeps_its_vector_and_all_that_was_learned(session, pack)
     assert labels.names[place] == "kitty"
     assert torch.equal(labels.id_anchors, pack.space.id_anchors)
     taken_in = session.snapshot._replace(detector=session.snapshot.detector.updated(pack.space))
-    one, two = session.at(taken_in).score(pack.trial.z[500:]), done.session.score(pack.trial.z[500:])
+    one, two = session.at(taken_in).score(pack.z[500:]), done.session.score(pack.z[500:])
     torch.testing.assert_close(one.margin, two.margin, atol=1e-4, rtol=1e-4)
     assert torch.equal(one.label, two.label)
     with pytest.raises(LabelError, match="got 'dog', which is known as 'dog'"):
@@ -204,13 +204,13 @@ def test_a_rename_to_a_negative_takes_it_out_of_the_negatives(session):
 @pytest.mark.parametrize("name", ["mcm", "neglabel", "online", "adaneg"])
 def test_every_detector_goes_on_some_by_their_state_others_from_the_kept_images(name, pack):
     run = Session(detectors.make(name, pack.space))
-    run.observe(pack.trial.z[:150], pack.keys[:150])
+    run.observe(pack.z[:150], pack.keys[:150])
     kept = run.reservoir.images
     key = kept.select(~kept.known).keys[0]
     done = promote(run, key, "something else", SHIP)
     assert done.record["carried"] == (name != "adaneg")
     assert len(done.session.detector.labels.names) == len(pack.space.names) + 1
-    assert len(done.session.observe(pack.trial.z[150:170])) == 20
+    assert len(done.session.observe(pack.z[150:170])) == 20
 
 
 def test_grouping_after_a_promotion_leaves_out_what_is_known_now(promoted, ships):

@@ -10,12 +10,12 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from helpers.streams import cone, space, unit
-from unseen import fewshot
-from unseen.checks import ALL_CHECKS, Check, example_stream
 from unseen.detectors.mcm import MCM
 from unseen.errors import LabelError, SettingError
-from unseen.fewshot.base import Schedule, train
 from unseen.labels import Examples, LabelSpace
+from unseen_bench.checks import ALL_CHECKS, Check, example_stream
+from unseen_bench.methods import fewshot
+from unseen_bench.methods.fewshot.base import Schedule, train
 
 LABELS = space(5, 20, 12)
 EXAMPLES = Examples(unit(15, 12, seed=4), torch.arange(15) % 5)

@@ -22,7 +22,7 @@ EVERY = 7  # only each seventh row is stored; the detector observes all of them
 def readings(name: str) -> dict[str, Tensor]:
     """Return what a detector says of the demo pack: observed in a shuffled order, and the first samples unlearned."""
     pack = demo.load()
-    detector, z = detectors.make(name, pack.space), pack.trial.ordered("shuffled", seed=0).z
+    detector, z = detectors.make(name, pack.space), pack.shuffled(0).z
     if detector.parts:
         z = z[:320].view(64, 5, -1)
     with one_thread():

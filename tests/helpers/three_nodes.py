@@ -30,15 +30,13 @@ from helpers import suite_files, tiny_text
 from helpers.service import downloaded, flat, reference, same
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
-from unseen import LabelSpace, SessionSpec, keyed, suites, version
-from unseen.bench import ResultFolder, list_runs, run_all
+from unseen import LabelSpace, SessionSpec, keyed, version
 from unseen.encoders import load_encoder
 from unseen.errors import SettingError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import read_shards
 from unseen.images import find_images
 from unseen.labels import Corpus, MiningSpec, vectors
-from unseen.scale import bench as scaled_bench
 from unseen.scale import cluster
 from unseen.scale import encode as scaled_encode
 from unseen.scale import mine as scaled_mine
@@ -48,6 +46,9 @@ from unseen.scale.serve.placement import Placement
 from unseen.serve.client import Client, Remote
 from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.config import StreamConfig
+from unseen_bench import suites
+from unseen_bench.run import ResultFolder, list_runs, run_all
+from unseen_bench.run import ray as scaled_bench
 
 GIVE_UP = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # Ray itself waits 60 s for a head
 STORE = 80 << 20  # bytes of object store of a node

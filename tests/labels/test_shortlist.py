@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from helpers.tiny_text import HashEncoder
-from unseen import LabelSpace, detectors, load_encoder, suites
+from unseen import LabelSpace, detectors, load_encoder
 from unseen.encoders.offline import encoder as offline
-from unseen.evaluate import evaluate
 from unseen.labels import Corpus, vectors, wordnet
 from unseen.labels.prompts import NICE
 from unseen.labels.shortlist import coarse_corpus
 from unseen.labels.vectors import CorpusPrompts, chunk_corpus
 from unseen.storage.files import save_tensors
+from unseen_bench import suites
+from unseen_bench.evaluate import evaluate
 
 WORDS = Corpus(
     "small",

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from helpers.streams import space, unit
 from helpers.tiny_models import save_clip
-from unseen.checks import check_detector
 from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import EncoderError, LabelError
-from unseen.learn import CLIPN, CLIPNTowers, clipn_space
+from unseen_bench.checks import check_detector
+from unseen_bench.methods.prompts import CLIPN, CLIPNTowers, clipn_space
 
 NAMES = ("cat", "dog", "nice")
 

@@ -16,15 +16,30 @@ from typer.testing import CliRunner
 from helpers.streams import unit
 from helpers.tiny_models import ColourEncoder, pictures, save_clip
 from unseen import LabelSpace
-from unseen.checks import check_detector
 from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
-from unseen.learn import REGISTRY, LabelledBatch, LearnOptions, LSNScore, PromptTower, Training, encode_batch, learn
-from unseen.learn.losses import mean_pairwise_cosine, name_loss, negative_loss, outlier_loss, patch_entropy
-from unseen.learn.methods import CoOp
-from unseen.learn.space import chosen_crops, random_crops
+from unseen_bench.checks import check_detector
+from unseen_bench.methods.prompts import (
+    REGISTRY,
+    LabelledBatch,
+    LearnOptions,
+    LSNScore,
+    PromptTower,
+    Training,
+    encode_batch,
+    learn,
+)
+from unseen_bench.methods.prompts.losses import (
+    mean_pairwise_cosine,
+    name_loss,
+    negative_loss,
+    outlier_loss,
+    patch_entropy,
+)
+from unseen_bench.methods.prompts.methods import CoOp
+from unseen_bench.methods.prompts.space import chosen_crops, random_crops
 
 NAMES = ("cat", "dog", "photo", "nice")
 CONTEXT = 4
@@ -80,7 +95,7 @@ def test_many_prompts_in_parts_give_the_same_features_and_gradients(
     prompts = tower.tokens(NAMES, CONTEXT)
     found = []
     for chunk in (1024, 3):
-        monkeypatch.setattr("unseen.learn.tower.CHUNK", chunk)
+        monkeypatch.setattr("unseen_bench.methods.prompts.tower.CHUNK", chunk)
         context = tower.random_contexts(4, CONTEXT, generator=torch.Generator().manual_seed(0)).requires_grad_()
         rows = tower.features(prompts, context)
         (gradient,) = torch.autograd.grad(rows.square().cumsum(1).sum(), context)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from helpers.streams import unit
-from unseen.learn import REGISTRY, LabelledBatch, Training
-from unseen.learn.methods import LearnedRows
+from unseen_bench.methods.prompts import REGISTRY, LabelledBatch, Training
+from unseen_bench.methods.prompts.methods import LearnedRows
 
 K, B, WIDTH = 6, 5, 8
 Z, KNOWN, LABEL = unit(B, WIDTH, seed=1), unit(K, WIDTH, seed=2), torch.tensor([0, 3, 5, 3, 1])

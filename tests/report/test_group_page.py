@@ -19,9 +19,9 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 @pytest.fixture(scope="module")
 def found():
     pack = demo.load()
-    pack = pack[pack.trial.arrival("shuffled", 0)[:200]]
+    pack = pack.shuffled(0)[:200]
     session = Session(pack.space.with_negatives(200))
-    session.observe(pack.trial.z, ["</script>.jpg", *pack.keys[1:]])
+    session.observe(pack.z, ["</script>.jpg", *pack.keys[1:]])
     return group(session)
 
 
@@ -43,7 +43,7 @@ def test_every_kept_image_is_in_the_table_known_ones_too(found, report):
 
 def test_features_that_nobody_judged_have_no_table(found, tmp_path):
     pack = demo.load()
-    grouping = group_features(pack.trial.z[:60], pack.keys[:60], found.session.detector.labels)
+    grouping = group_features(pack.z[:60], pack.keys[:60], found.session.detector.labels)
     group_page.write(tmp_path / "groups.html", grouping, title="groups", state=None)
     assert 'id="review"' not in (tmp_path / "groups.html").read_text(encoding="utf-8")
 

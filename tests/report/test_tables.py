@@ -4,12 +4,12 @@ from xml.etree import ElementTree
 import pytest
 
 from helpers import suite_files
-from unseen import suites
-from unseen.bench import ResultFolder, list_runs, run_all, with_sweeps
 from unseen.errors import MissingExtra
-from unseen.report import page, plots, tables
-from unseen.report.tables import MetricCell, size
-from unseen.report.verdict_tables import verdict_tables
+from unseen_bench import suites
+from unseen_bench.exhibits import page, plots, tables
+from unseen_bench.exhibits.tables import MetricCell, size
+from unseen_bench.exhibits.verdict_tables import verdict_tables
+from unseen_bench.run import ResultFolder, list_runs, run_all, with_sweeps
 
 CHOSEN = ("mcm", "online", "oracle-online", "fit-knn")
 PAPER = """

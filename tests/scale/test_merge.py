@@ -13,16 +13,17 @@ from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
 from helpers.inline_ray import InlineRay
+from helpers.methods import ALL
 from helpers.streams import space, stream, unit
 from unseen import Session
 from unseen.cli import app
-from unseen.detectors import REGISTRY, Detector, Online, OnlineID, PooledEvidence, Reading, make
+from unseen.detectors import Detector, Online, OnlineID, PooledEvidence, Reading, make
 from unseen.detectors.merging import merged_bank
 from unseen.detectors.state import flatten
 from unseen.errors import SettingError
 from unseen.scale.merge import LocalObservers, RayObservers, ShardedDetector, ray_observers
 
-MERGING = sorted(name for name, kind in REGISTRY.items() if kind.merges and not kind.parts)
+MERGING = sorted(name for name, kind in ALL.items() if kind.merges and not kind.parts)
 LEARNING = ["pooled", "online", "online-id", "framework"]
 
 

@@ -21,18 +21,19 @@ from typer.testing import CliRunner
 from helpers import suite_files
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
-from unseen import SessionSpec, keyed, suites
-from unseen.bench import ResultFolder, list_runs, run_all
+from unseen import SessionSpec, keyed
 from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.errors import DataError, LabelError, SettingError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import read_shards
 from unseen.images import find_images
-from unseen.scale import bench as scaled_bench
 from unseen.scale import encode as scaled_encode
 from unseen.scale import pool
 from unseen.scale import score as scaled_score
+from unseen_bench import suites
+from unseen_bench.run import ResultFolder, list_runs, run_all
+from unseen_bench.run import ray as scaled_bench
 
 # Ray warns of its own use of what it deprecates, and leaves sockets to the collector
 pytestmark = [

@@ -11,15 +11,17 @@ from typer.testing import CliRunner
 
 from helpers import suite_files
 from helpers.tiny_models import save_clip
-from unseen import bench, detectors, suites
-from unseen.bench import methods
-from unseen.cli.bench import bench as command
+from unseen import detectors
 from unseen.errors import DataError, SettingError
 from unseen.images import Image
-from unseen.report.verdict_tables import cross_table
-from unseen.suites import loading
-from unseen.suites.images import read_classes
-from unseen.suites.views import VIEWS, random_crop
+from unseen_bench import run as bench
+from unseen_bench import suites
+from unseen_bench.cli.bench import bench as command
+from unseen_bench.exhibits.verdict_tables import cross_table
+from unseen_bench.methods import parse as methods
+from unseen_bench.suites import loading
+from unseen_bench.suites.images import read_classes
+from unseen_bench.suites.views import VIEWS, random_crop
 
 COLOURS = {
     "red": (220, 40, 40),

@@ -6,9 +6,10 @@ import torch
 
 from helpers import suite_files
 from helpers.streams import unit
-from unseen import detectors, suites
+from unseen import detectors
 from unseen.errors import DataError
-from unseen.evaluate import evaluate
+from unseen_bench import suites
+from unseen_bench.evaluate import evaluate
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ import torch
 from torch import Tensor
 
 from helpers.margins import gumbel, normal, two_modes
-from unseen import Session, suites
+from unseen import Session
 from unseen.detectors import NegLabel, PooledEvidence
 from unseen.errors import SettingError
 from unseen.threshold import Adaptive, Decisions, Fixed
 from unseen.threshold.mixture import fit_mixture
 from unseen.threshold.nodes import NODES
+from unseen_bench import suites
 
 
 @pytest.mark.parametrize("recall", [0.0, 1.0, 1.5])

@@ -30,6 +30,7 @@ COMMAND_PANELS = {
 COMMANDS = tuple(name for names in COMMAND_PANELS.values() for name in names)
 EXTENDED = {"score": ("streams",), "bench": ("compare", "paper")}  # also `unseen bench compare`: bench_compare.py
 GROUPS = ("models", "keys")
+LABORATORY = ("demo", "bench", "gap", "learn")  # what knows the truth of a stream stands in unseen_bench
 MARKUP: Any = "markdown"
 
 
@@ -64,7 +65,7 @@ class LazyGroup(TyperGroup):
 
 def first_line(name: str) -> str:
     """Return the first line of a command's help, or of the file of a group, without importing it."""
-    file = ast.parse(pkgutil.get_data("unseen.cli", f"{name}.py") or b"")
+    file = ast.parse(pkgutil.get_data(_home(name), f"{name}.py") or b"")
     functions = [node for node in file.body if isinstance(node, ast.FunctionDef) and node.name == name]
     return (ast.get_docstring(functions[0] if functions else file) or "").partition("\n")[0]
 
@@ -89,12 +90,17 @@ def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:
     group = options.default_group()
     group.command(name)(_find(name, name))
     for other in others:
-        group.command(other)(_find(f"{name}_{other}", other))
+        module = other if name in LABORATORY else f"{name}_{other}"
+        group.command(other)(_find(module, other, package=_home(name)))
     return group
 
 
-def _find(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"unseen.cli.{module}"), name)
+def _home(name: str) -> str:
+    return "unseen_bench.cli" if name in LABORATORY else "unseen.cli"
+
+
+def _find(module: str, name: str, package: str | None = None) -> Any:
+    return getattr(importlib.import_module(f"{package or _home(name)}.{module}"), name)
 
 
 def _catch_interrupts() -> None:

@@ -82,7 +82,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from unseen import detectors
 
-    listed = ", ".join(sorted(detectors.REGISTRY))
+    listed = ", ".join(sorted(detectors.names()))
     words = f"One of: {listed}; or a class of your own, module:Class (default: {detectors.DEFAULT})."
     return Annotated[str | None, typer.Option(help=words)]
 

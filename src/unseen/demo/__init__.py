@@ -1,7 +1,7 @@
-"""A small real stream inside the package: images, their features, names and the truth, so that nothing is downloaded.
+"""A small real stream inside the package: images, their features and names, so that nothing is downloaded.
 
 `tools/build_demo.py` makes it. Known are the six animals of CIFAR-10; its vehicles, handwritten digits and clothes are
-not. Features and text vectors come from the offline encoder; nothing about the truth goes into a detector.
+not. Features and text vectors come from the offline encoder. The truth is read by the laboratory: `unseen_bench.demo`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.discover import Vocabulary
 from unseen.labels import LabelSpace
 from unseen.storage.files import load_tensors
-from unseen.trial import Trial
 
 KIND = "demo-pack"
 PACK = Path(__file__).with_name("pack.safetensors")
@@ -27,18 +27,26 @@ WORDS = Path(__file__).with_name("words.safetensors")
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """A label space, a trial over it, and a name and a JPEG for each sample."""
+    """A label space, and for each sample its features, a key and a JPEG.
+
+    >>> load().shuffled(seed=0)[:2].z.shape
+    torch.Size([2, 512])
+    """
 
     space: LabelSpace
-    trial: Trial
+    z: Float[Tensor, "T d"]
     keys: tuple[str, ...]
     thumbnails: tuple[bytes, ...]
     about: dict[str, str]
 
-    def __getitem__(self, order: Int[Tensor, " S"]) -> Pack:
-        places = order.tolist()
+    def __getitem__(self, order: Int[Tensor, " S"] | slice) -> Pack:
+        places = torch.arange(len(self.keys))[order].tolist()
         keys, thumbnails = (tuple(column[i] for i in places) for column in (self.keys, self.thumbnails))
-        return Pack(self.space, self.trial[order], keys, thumbnails, self.about)
+        return Pack(self.space, self.z[places], keys, thumbnails, self.about)
+
+    def shuffled(self, seed: int = 0) -> Pack:
+        """The pack in a random order."""
+        return self[torch.randperm(len(self.keys), generator=torch.Generator().manual_seed(seed))]
 
 
 @cache
@@ -62,8 +70,7 @@ def load() -> Pack:
     )
     # stored in float16 they are unit to three digits only
     z = normalize(tensors["z"].float(), dim=-1)
-    trial = Trial(z, tensors["label"], tensors["source"], tuple(header["sources"]))
-    return Pack(space, trial, tuple(header["keys"]), _thumbnails(tensors), header["about"])
+    return Pack(space, z, tuple(header["keys"]), _thumbnails(tensors), header["about"])
 
 
 def _thumbnails(tensors: dict[str, Tensor]) -> tuple[bytes, ...]:

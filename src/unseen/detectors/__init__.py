@@ -1,92 +1,97 @@
-"""One file per published method, one protocol (base.Detector), one dict that names them all."""
+"""One file per method, one protocol (base.Detector), and a table of names whose classes are imported when asked for.
 
-from typing import Any
+A package of your own adds a detector by an entry point, as `unseen_bench` adds the methods that the paper compares:
 
-from unseen.detectors.adaneg import AdaNeg
-from unseen.detectors.base import Detector, Reading
-from unseen.detectors.clipscope import CLIPScope
-from unseen.detectors.csp import CSP
-from unseen.detectors.dnm import DNM
-from unseen.detectors.energy import Energy
-from unseen.detectors.entropy import Entropy
-from unseen.detectors.eoe import EOE
-from unseen.detectors.framework import Framework
-from unseen.detectors.glmcm import GLMCM
-from unseen.detectors.infoood import InfoOOD
-from unseen.detectors.maxlogit import MaxLogit
-from unseen.detectors.mcm import MCM
-from unseen.detectors.neglabel import NegLabel
-from unseen.detectors.online import Online
-from unseen.detectors.online_id import OnlineID
-from unseen.detectors.pooled import PooledEvidence
-from unseen.detectors.tanl import TANL
-from unseen.detectors.variance import Variance
+    [project.entry-points."unseen.detectors"]
+    mine = "my_package.my_module:Mine"
+"""
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
 from unseen.errors import SettingError
-from unseen.labels import LabelSpace
 
-REGISTRY: dict[str, type[Detector[Any]]] = {
-    kind.name: kind
-    for kind in (
-        PooledEvidence,
-        Online,
-        OnlineID,
-        Framework,
-        MCM,
-        MaxLogit,
-        Energy,
-        Entropy,
-        Variance,
-        NegLabel,
-        CSP,
-        AdaNeg,
-        DNM,
-        EOE,
-        TANL,
-        CLIPScope,
-        GLMCM,
-        InfoOOD,
-    )
+if TYPE_CHECKING:
+    from unseen.detectors.base import Detector, Reading
+    from unseen.detectors.framework import Framework
+    from unseen.detectors.mcm import MCM
+    from unseen.detectors.neglabel import NegLabel
+    from unseen.detectors.online import Online
+    from unseen.detectors.online_id import OnlineID
+    from unseen.detectors.pooled import PooledEvidence
+    from unseen.labels import LabelSpace
+
+DETECTORS = {
+    "pooled": "unseen.detectors.pooled:PooledEvidence",
+    "online": "unseen.detectors.online:Online",
+    "online-id": "unseen.detectors.online_id:OnlineID",
+    "framework": "unseen.detectors.framework:Framework",
+    "mcm": "unseen.detectors.mcm:MCM",
+    "neglabel": "unseen.detectors.neglabel:NegLabel",
 }
+DEFAULT = "pooled"  # the detector we recommend
+
+_own: dict[str, type["Detector[Any]"]] = {}
 
 
-DEFAULT = PooledEvidence.name  # the detector we recommend
+@cache
+def _installed() -> dict[str, str]:
+    return {one.name: one.value for one in entry_points(group="unseen.detectors")}
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `find` knows: ours, those of installed packages, those registered in this process."""
+    return (*dict.fromkeys((*DETECTORS, *_installed(), *_own)),)
 
 
 def canonical_name(name: str) -> str:
-    """Return the registered name that `name` stands for: the alias "default" is the recommended detector."""
+    """The registered name that `name` stands for: the alias "default" is the recommended detector."""
     return DEFAULT if name == "default" else name
 
 
-def find(name: str) -> type[Detector[Any]]:
-    """Return the class registered as `name`; "default" is the recommended one."""
+def find(name: str) -> type["Detector[Any]"]:
+    """The class registered as `name`, imported; "default" is the recommended one.
+
+    >>> find("default").name
+    'pooled'
+    """
     name = canonical_name(name)
-    if name not in REGISTRY:
+    if name in _own:
+        return _own[name]
+    where = DETECTORS.get(name) or _installed().get(name)
+    if where is None:
         raise SettingError(
-            f"expected a detector out of {', '.join(sorted(REGISTRY))}, got {name!r}; check the spelling, or "
+            f"expected a detector out of {', '.join(sorted(names()))}, got {name!r}; check the spelling, or "
             "register a class of your own (detectors.register; on the command line --detector module:Class)"
         )
-    return REGISTRY[name]
+    module, _, attribute = where.partition(":")
+    found: type[Detector[Any]] = getattr(importlib.import_module(module), attribute)
+    return found
 
 
-def register(kind: type[Detector[Any]]) -> str:
-    """Add a detector class of your own under its `name`, for this process, and return that name.
+def register(kind: type["Detector[Any]"]) -> str:
+    """The name of a detector class of your own, which `find` and `make` know from now on in this process.
 
-    >>> class Mine(MCM):
-    ...     name = "mine"
-    >>> register(Mine), find("mine") is Mine, REGISTRY.pop("mine") is Mine
-    ('mine', True, True)
+    >>> class Mine(find("mcm")):
+    ...     name = "mine-in-the-docs"
+    >>> register(Mine), find("mine-in-the-docs") is Mine
+    ('mine-in-the-docs', True)
     """
+    from unseen.detectors.base import Detector
+
     if not (isinstance(kind, type) and issubclass(kind, Detector) and isinstance(getattr(kind, "name", None), str)):
         raise SettingError(
             f"expected a subclass of unseen.detectors.Detector with a `name`, got {kind!r}; see CONTRIBUTING.md"
         )
-    if REGISTRY.setdefault(kind.name, kind) is not kind:
+    if kind.name in DETECTORS or kind.name in _installed() or _own.setdefault(kind.name, kind) is not kind:
         raise SettingError(f"expected a name that no detector has, got {kind.name!r}; give your class another `name`")
     return kind.name
 
 
-def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
-    """Return the detector registered as `name` over `labels`.
+def make(name: str, labels: "LabelSpace", **settings: Any) -> "Detector[Any]":
+    """The detector registered as `name` over `labels`.
 
     >>> from unseen import demo
     >>> make("neglabel", demo.load().space, groups=10).groups
@@ -97,3 +102,14 @@ def make(name: str, labels: LabelSpace, **settings: Any) -> Detector[Any]:
         return kind(labels, **settings)
     except TypeError as error:
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
+
+
+_OFFERED = {"Detector": "base", "Reading": "base"}
+_OFFERED |= {where.partition(":")[2]: where.partition(":")[0].rpartition(".")[2] for where in DETECTORS.values()}
+
+
+def __getattr__(name: str) -> Any:
+    """A class of this package, imported when it is asked for."""
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_OFFERED[name]}"), name)

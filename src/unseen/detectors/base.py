@@ -79,7 +79,7 @@ class Detector(ABC, Generic[S]):
 
     >>> from unseen import demo, detectors
     >>> detector = detectors.make("mcm", demo.load().space)
-    >>> reading, state = detector.observe(detector.start(), demo.load().trial.z[:5])
+    >>> reading, state = detector.observe(detector.start(), demo.load().z[:5])
     >>> reading.margin.shape, state
     (torch.Size([5]), None)
     """

@@ -71,7 +71,7 @@ def group(
 
     >>> from unseen import demo
     >>> session = Session(demo.load().space)
-    >>> _ = session.observe(demo.load().trial.z[-60:])
+    >>> _ = session.observe(demo.load().z[-60:])
     >>> len(group(session).groups) > 1
     True
     """

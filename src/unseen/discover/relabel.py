@@ -44,7 +44,7 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
 
     >>> from unseen import Session, demo, discover
     >>> session, names = Session(demo.load().space), demo.load().space
-    >>> _ = session.observe(demo.load().trial.z[-60:])
+    >>> _ = session.observe(demo.load().z[-60:])
     >>> found = discover.group(session)
     >>> text = torch.nn.functional.normalize(names.ood_anchors[:2].sum(0), dim=0)  # or encoder.texts([...])[0]
     >>> promote(found.session, found.groups[0].number, "new", text).session.detector.labels.names[-1]
@@ -101,7 +101,7 @@ def dismiss(session: Session, number: int) -> Edited:
 
     >>> from unseen import Session, demo, discover
     >>> session = Session(demo.load().space)
-    >>> _ = session.observe(demo.load().trial.z[-60:])
+    >>> _ = session.observe(demo.load().z[-60:])
     >>> found = discover.group(session)
     >>> dismiss(found.session, found.groups[0].number).session.reservoir.dismissed == (found.groups[0].number,)
     True

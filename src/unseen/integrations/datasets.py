@@ -18,7 +18,7 @@ def judge_rows(
 
     >>> from unseen import Session, demo
     >>> judge = judge_rows(Session(demo.load().space), column="z")
-    >>> judge({"z": demo.load().trial.z[:2].tolist()})["nearest"]
+    >>> judge({"z": demo.load().z[:2].tolist()})["nearest"]
     ['bird', 'bird']
     """
 

@@ -61,14 +61,13 @@ def next_batch(stream: Stream) -> tuple[Tensor, tuple[bytes, ...]]:
     turn, place = divmod(stream.at.seq, count)
     pack = shuffled(turn)
     places = slice(place, min(place + BATCH, count))
-    return pack.trial.z[places], pack.thumbnails[places]
+    return pack.z[places], pack.thumbnails[places]
 
 
 @lru_cache(1)
 def shuffled(turn: int) -> demo.Pack:
     """Return the pack in the random order of one turn; what is known of the truth stays in it."""
-    pack = demo.load()
-    return pack[pack.trial.arrival("shuffled", turn)]
+    return demo.load().shuffled(turn)
 
 
 async def _demo_entry(service: Service) -> StreamEntry:

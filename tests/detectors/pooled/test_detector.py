@@ -10,8 +10,8 @@ from unseen.detectors import PooledEvidence, Reading
 from unseen.detectors.pooled.state import popularity
 from unseen.detectors.state import flatten, map_state
 from unseen.errors import LabelError, SettingError
-from unseen.metrics import auroc
 from unseen.text import text_logits
+from unseen_bench.metrics import auroc
 
 
 @pytest.mark.parametrize(("count", "noise"), [(300, 0.3), (700, 0.3), (300, 0.8)])

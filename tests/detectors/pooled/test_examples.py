@@ -10,7 +10,6 @@ import torch
 from torch.nn.functional import normalize
 
 from helpers.streams import cone, space, unit
-from unseen.checks import ALL_CHECKS, Check, example_stream
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled import distinction
 from unseen.detectors.pooled.evidence import Contrast, LabelStatistics
@@ -18,6 +17,7 @@ from unseen.detectors.pooled.example_statistics import measured_unit, some_examp
 from unseen.detectors.pooled.state import EXAMPLE_WEIGHT
 from unseen.labels import Examples, with_examples
 from unseen.text import text_logits
+from unseen_bench.checks import ALL_CHECKS, Check, example_stream
 
 LABELS = space(8, 60, 24)
 EXAMPLES = Examples(unit(16, 24, seed=4), torch.arange(16) % 8)

@@ -9,12 +9,12 @@ from torch.testing import assert_close
 
 from helpers.streams import cone, two_clouds, unit
 from unseen import Session, checkpoint
-from unseen.bench.synthetic import label_space, stream
 from unseen.detectors import PooledEvidence, Reading
 from unseen.detectors.pooled.names import NameLogits
 from unseen.detectors.pooled.state import BASELINE_SAMPLES, LATEST
 from unseen.detectors.state import flatten
 from unseen.labels import Examples
+from unseen_bench.run.synthetic import label_space, stream
 
 
 @pytest.mark.parametrize(("known", "negatives", "examples"), [(1, 5, 0), (3, 40, 0), (30, 200, 0), (3, 40, 12)])

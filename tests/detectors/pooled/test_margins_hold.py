@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from unseen import Session, suites
+from unseen import Session
+from unseen_bench import suites
 
 MEDIAN_MOVED, MOST_MOVED = 3.0, 5.0  # nats, median and 95th percentile over images, after 1,000 images of one kind
 

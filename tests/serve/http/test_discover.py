@@ -10,7 +10,7 @@ from unseen.discover import edits, explain, group, promote
 from unseen.serve.http.bodies import RAW
 
 PACK = demo.load()
-PACK = PACK[PACK.trial.arrival("shuffled", 0)[:400]]
+PACK = PACK.shuffled(0)[:400]
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +24,16 @@ def remote(server, tmp_path_factory):
     path = tmp_path_factory.mktemp("space") / "space.safetensors"
     PACK.space.save(path)
     made = server.client.create(path)
-    made.observe(PACK.trial.z[:10])
+    made.observe(PACK.z[:10])
     made.reset()  # sequence numbers go on
-    made.observe(PACK.trial.z[:300])
+    made.observe(PACK.z[:300])
     return made
 
 
 @pytest.fixture(scope="module")
 def session():
     session = Session(PACK.space)
-    session.observe(PACK.trial.z[:300])
+    session.observe(PACK.z[:300])
     return session
 
 
@@ -48,7 +48,7 @@ def test_groups_are_those_of_a_session_by_sequence_number_and_keep_their_numbers
     assert {one["number"]: sorted(one["keys"]) for one in found} == places
     assert all(one["first"] == min(one["keys"]) and one["last"] == max(one["keys"]) for one in found)
     before = {one["number"]: set(one["keys"]) for one in found[:2]}
-    remote.observe(PACK.trial.z[300:])
+    remote.observe(PACK.z[300:])
     later = {one["number"]: set(one["keys"]) for one in get(server, remote, "groups").json()["groups"]}
     assert all(len(keys & later[number]) > 0.5 * len(keys) for number, keys in before.items())
 
@@ -87,4 +87,4 @@ def test_a_promoted_state_goes_on_in_a_stream_of_its_new_label_space(server, rem
     )
     assert answer.status_code == 200, answer.text
     assert other.info()["counts"]["seen"] == seen
-    assert len(other.observe(PACK.trial.z[:5])) == 5
+    assert len(other.observe(PACK.z[:5])) == 5

@@ -12,7 +12,7 @@ from unseen.discover import group, promote
 from unseen.errors import ServiceError
 
 PACK = demo.load()
-PACK = PACK[PACK.trial.arrival("shuffled", 0)[:400]]
+PACK = PACK.shuffled(0)[:400]
 SHIP = "ship"
 
 
@@ -25,7 +25,7 @@ def server(tmp_path_factory):
 def created(server, path, count: int = 300):
     PACK.space.save(path / "space.safetensors")
     made = server.client.create(path / "space.safetensors")
-    made.observe(PACK.trial.z[:count])
+    made.observe(PACK.z[:count])
     return made
 
 
@@ -48,7 +48,7 @@ def vector():
 
 def test_promotion_in_a_running_stream_equals_promotion_of_a_session(remote, tmp_path):
     session = Session(PACK.space, keep=2048)
-    session.observe(PACK.trial.z[:300])
+    session.observe(PACK.z[:300])
     found = group(session, demo.vocabulary())
     expected = promote(found.session, found.groups[0].number, SHIP, demo.vocabulary().vectors[0])
     assert remote.groups()["groups"][0]["number"] == found.groups[0].number
@@ -57,8 +57,8 @@ def test_promotion_in_a_running_stream_equals_promotion_of_a_session(remote, tmp
     judged = {row["seq"]: row["name"] for row in remote.review()}
     assert sum(name == SHIP for name in judged.values()) == record["now_named"] > 0
     assert remote.info()["labels"]["names"] == len(PACK.space.names) + 1
-    said = remote.observe(PACK.trial.z[300:])
-    assert [row["name"] for row in said] == [one.name for one in expected.session.observe(PACK.trial.z[300:])]
+    said = remote.observe(PACK.z[300:])
+    assert [row["name"] for row in said] == [one.name for one in expected.session.observe(PACK.z[300:])]
 
 
 def test_edits_survive_a_kill_bit_by_bit_and_the_stream_goes_on(tmp_path):
@@ -66,7 +66,7 @@ def test_edits_survive_a_kill_bit_by_bit_and_the_stream_goes_on(tmp_path):
     remote = created(server, tmp_path)
     number = remote.groups()["groups"][0]["number"]
     remote.promote(SHIP, group=number, vector=vector())
-    remote.observe(PACK.trial.z[300:350])
+    remote.observe(PACK.z[300:350])
     remote.rename(SHIP, "vessel")
     remote.groups()
     before, id = everything(remote, tmp_path / "before"), remote.id
@@ -78,7 +78,7 @@ def test_edits_survive_a_kill_bit_by_bit_and_the_stream_goes_on(tmp_path):
         remote.undo()
         remote.undo()
         assert remote.info()["labels"]["fingerprint"] == PACK.space.fingerprint
-        assert len(remote.observe(PACK.trial.z[350:])) == 50
+        assert len(remote.observe(PACK.z[350:])) == 50
 
 
 def test_undo_without_later_samples_gives_the_state_of_before_exactly(remote, tmp_path):
@@ -160,13 +160,13 @@ def test_a_group_that_was_promoted_before_says_to_which_name(remote):
 
 
 def test_an_answer_repeated_after_an_edit_has_the_names_of_its_time(remote):
-    first = remote.observe(PACK.trial.z[300:340], key="same")
+    first = remote.observe(PACK.z[300:340], key="same")
     known = next(row["name"] for row in first if row["name"])
     remote.retire(known)
-    assert remote.observe(PACK.trial.z[300:340], key="same") == first
+    assert remote.observe(PACK.z[300:340], key="same") == first
     latest = remote.client.call("GET", f"/v1/streams/{remote.id}/history")["latest"]
     assert [row["nearest"] for row in latest[-40:]] == [row["nearest"] for row in first]
-    assert all(row["name"] != known for row in remote.observe(PACK.trial.z[340:]))
+    assert all(row["name"] != known for row in remote.observe(PACK.z[340:]))
 
 
 def test_retired_dismissed_corrected_and_undone(server, remote):
@@ -204,8 +204,8 @@ def test_a_downloaded_state_goes_on_with_the_downloaded_label_space(remote, tmp_
     remote.space(tmp_path / "space")
     session = Session.load(tmp_path / "state", LabelSpace.load(tmp_path / "space"))
     assert session.detector.labels.names == (*PACK.space.names, SHIP)
-    said = remote.score(PACK.trial.z[300:310])
-    assert [row["name"] for row in said] == [one.name for one in session.score(PACK.trial.z[300:310])]
+    said = remote.score(PACK.z[300:310])
+    assert [row["name"] for row in said] == [one.name for one in session.score(PACK.z[300:310])]
 
 
 def test_a_reset_keeps_the_names_and_forgets_the_edits(remote):
@@ -214,7 +214,7 @@ def test_a_reset_keeps_the_names_and_forgets_the_edits(remote):
     remote.reset()
     assert remote.info()["labels"]["names"] == len(PACK.space.names) + 1
     assert remote.edits() == []
-    assert len(remote.observe(PACK.trial.z[:5])) == 5
+    assert len(remote.observe(PACK.z[:5])) == 5
 
 
 def test_a_suggested_name_and_a_negative_need_no_vector(remote):

@@ -12,14 +12,15 @@ from unseen.serve.http.service import Service
 from unseen.serve.settings import EVERYONE, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig
+from unseen_bench.demo import trial
 
 PACK = demo.load()
 
 
 def arrivals() -> torch.Tensor:
     """Return animals first, then clothes among them."""
-    by_class = PACK.trial.z.split(len(PACK.trial.z) // 20)
-    known = PACK.trial.z[PACK.trial.is_id]
+    by_class = PACK.z.split(len(PACK.z) // 20)
+    known = PACK.z[trial().is_id]
     return torch.cat([known[:280].repeat(2, 1), by_class[-1], by_class[-2]])
 
 

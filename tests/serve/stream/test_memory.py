@@ -7,6 +7,7 @@ import resource
 import pytest
 import torch
 
+from helpers.methods import ALL
 from helpers.service import Server
 from helpers.streams import space, stream
 from unseen import detectors
@@ -20,7 +21,7 @@ from unseen.serve.stream.memory import session_bytes, state_bytes
 from unseen.serve.stream.snapshots import RESTORED
 from unseen.serve.stream.store import LocalStreams
 
-WHOLE = [name for name in detectors.REGISTRY if not detectors.find(name).parts]
+WHOLE = [name for name in ALL if not detectors.find(name).parts]
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 20)
 

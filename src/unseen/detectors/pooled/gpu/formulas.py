@@ -91,9 +91,7 @@ class KernelFormulas(Formulas):
         return parts[0] if len(parts) == 1 else map_state(lambda *some: torch.cat(some), *parts)
 
     def _frozen_block(self, z: Float[Tensor, "n d"]) -> FrozenSamples:
-        from unseen.detectors.pooled.gpu.kernels import (
-            frozen as kernels,  # here, because Triton takes a while to import
-        )
+        from unseen.detectors.pooled.gpu.kernels import frozen as kernels
 
         text, samples = text_logits(self.labels, z, tau=self.tau), self.room(len(z))._replace(z=z)
         groups = [min(GROUPS, power_of_two(size)) for size in self.sizes]

@@ -105,7 +105,7 @@ class Updates:
         self, inputs: InputRows, readings: Reading, taught: TaughtRows, start: Tensor, capacity: int
     ) -> None:
         """Judge rows of the inputs, from `start` on; write readings, and what the samples will teach."""
-        from unseen.detectors.pooled.gpu.kernels import judge as kernels  # here, because Triton takes a while to import
+        from unseen.detectors.pooled.gpu.kernels import judge as kernels
 
         sums, fitted, samples = self.resident.sums, self.resident.fitted, inputs.samples
         dim, size, tops = self.labels.dim, len(taught.z) // self.count, self.formulas.tops
@@ -121,7 +121,7 @@ class Updates:
 
     def _learn(self, size: int, *, fits: bool) -> None:
         """Judge and learn the next samples of each stream; where it `fits`, make the system of the direction."""
-        from unseen.detectors.pooled.gpu.kernels import learn as kernels  # here, because Triton takes a while to import
+        from unseen.detectors.pooled.gpu.kernels import learn as kernels
 
         seen, sums, fitted, *_ = self.resident
         sides, direction = sums.sides, fitted.direction
@@ -148,7 +148,7 @@ class Updates:
 
     def _solve(self, newton: int) -> None:
         """Follow the inverse by steps of Newton's method, products only, and refine the direction that it gives."""
-        from unseen.detectors.pooled.gpu.kernels import solve as kernels  # here, because Triton takes a while to import
+        from unseen.detectors.pooled.gpu.kernels import solve as kernels
 
         inverse, error, slope = self.resident.inverse, self.resident.error, self.resident.fitted.direction.slope
         (scatter, rough), pull, dim = self._scatter, self._pull, self.labels.dim

@@ -1,0 +1,248 @@
+"""unseen bench: run a suite, print its tables, write its report."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import torch
+import typer
+from rich.progress import TaskID
+from rich.table import Table as Grid
+
+from unseen.cli import options, terminal
+from unseen.errors import SettingError
+from unseen.scale import cluster
+from unseen.storage.files import replacing
+from unseen_bench import run as harness
+from unseen_bench import suites
+from unseen_bench.exhibits import page, tables
+from unseen_bench.exhibits.verdict_tables import cross_table, verdict_tables
+from unseen_bench.run import leaderboard
+from unseen_bench.run import ray as scaled
+
+# the tables of the larger suites have nine columns, and a terminal has eighty
+NARROW: Any = {"title_justify": "left", "box": None, "padding": (0, 1, 0, 0)}
+
+
+def bench(
+    suite: Annotated[
+        str | None, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of images in OpenOOD's layout; encoded once.", exists=True, file_okay=False),
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Reads --data; the suite's own if not given.")] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            help="Only list what of the suite, or of every suite, lies in this folder.", exists=True, file_okay=False
+        ),
+    ] = None,
+    submit: Annotated[
+        str | None, typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard.")
+    ] = None,
+    detectors: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart. "
+            "cross: every score over the negatives that each method mines."
+        ),
+    ] = ",".join(harness.DETECTORS),
+    seeds: Annotated[int, typer.Option(help="How many random orders.", min=1)] = 3,
+    orders: Annotated[
+        str | None, typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1)] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: one process, all seeds of a set in one go where the detector can.")
+    ] = "cpu",
+    ray: options.Ray = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
+
+    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
+
+    Detectors see features only, in order, and a run whose early scores follow later samples is refused. What is
+    fitted on ID images or routed by the truth stands in tables of its own. `unseen bench compare online neglabel
+    -o results/` says which differences are larger than seeds and samples explain.
+    """
+    if check:
+        raise typer.Exit(terminal.DONE if print_found(suite, check) else terminal.SKIPPED)
+    if submit:
+        print_standing(submit, features, out, workers)
+        raise typer.Exit(terminal.DONE)
+    if suite is None:
+        raise SettingError("expected a suite, got none; see --help for their names")
+    if (features is None) == (data is None):
+        wanted = "--data, a folder of images" if suites.needs_images(suite) else "--features, a folder of feature files"
+        raise SettingError(
+            f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
+        )
+    _check_report(report, out)
+    complete = print_inventory(suite, data) if data else True
+    loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
+    arrivals = (orders or loaded.table.get("orders", "shuffled")).split(",")
+    runs = harness.list_runs(loaded, names=detectors.split(","), orders=arrivals, seeds=seeds)
+    runs = harness.with_sweeps(runs, sweep or [])
+    results = harness.ResultFolder(out, loaded.name) if out else None
+    with _executor(ray, device) as executor:
+        rows = run_with_progress(
+            loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json
+        )
+    if results:
+        write_tables(loaded, rows, results)
+    if results and report:
+        page.write(report, loaded, rows, results)
+        terminal.err.print(f"report written to {report}")
+    if not as_json:
+        print_tables(loaded, rows)
+    if not complete:
+        raise typer.Exit(terminal.SKIPPED)
+
+
+def _check_report(report: Path | None, out: Path | None) -> None:
+    """Refuse a report that could not be drawn, before anything runs."""
+    if report and not out:
+        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
+    if report:
+        page.check_plotting()
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that is not here before anything is loaded onto it."""
+    if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
+        raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
+
+
+@contextmanager
+def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]:
+    _check_device(device)
+    if ray is None:
+        yield None
+        return
+    if device != "cpu":
+        raise SettingError("expected --ray or --device, got both; a cluster computes on its own processors")
+    with cluster.connect(ray) as joined:
+        yield scaled.on_ray(joined)
+
+
+def print_found(suite: str | None, folder: Path) -> bool:
+    """Print what a folder holds of a suite, or of every suite; return whether nothing is missing."""
+    complete = True
+    for name in [suite] if suite else suites.names():
+        terminal.err.print(f"[bold]{Path(name).stem}[/]")
+        if suites.needs_images(name):
+            complete &= print_inventory(name, folder)
+        else:
+            for file in suites.feature_files_of(name):
+                here = (folder / file).is_file()
+                terminal.err.print(f"{file:<38} {'here' if here else '  ← missing'}", markup=False)
+                complete &= here
+    return complete
+
+
+def print_standing(name: str, features: Path | None, out: Path | None, workers: int | None) -> None:
+    """Print a method's line of the leaderboard, after every check of it passed."""
+    if features is None:
+        raise SettingError("expected --features with --submit, got none; the leaderboard runs on stored features")
+    line = leaderboard.submit(name, features, out=out, workers=workers)
+    terminal.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])))
+
+
+def print_inventory(suite: str, root: Path) -> bool:
+    """Print what was found of every set and what should be there; return whether nothing is missing."""
+    found = suites.inventory(suite, root)
+    for one in found:
+        expected = f" of {one.expected:,}" if one.expected else ""
+        absent = f", {one.absent:,} listed but absent" if one.absent else ""
+        mark = "" if one.is_complete else "  ← incomplete" if one.images else "  ← missing, left out"
+        note = "  (known to contain known classes)" if one.unclean else ""
+        terminal.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
+    return all(one.is_complete for one in found)
+
+
+def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
+    """Return a suite over images, with a bar while they are encoded."""
+    with terminal.progress("images") as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(which: str, done: int, total: int) -> None:
+            if which not in tasks:
+                tasks[which] = bar.add_task(which, total=total, rate="")
+            bar.update(tasks[which], completed=done)
+
+        return suites.load_images(suite, root, encoder=encoder, progress=report)
+
+
+def run_with_progress(
+    suite: suites.Suite,
+    runs: list[harness.Run],
+    results: harness.ResultFolder | None,
+    executor: harness.Executor | None,
+    *,
+    workers: int | None,
+    device: str,
+    as_json: bool,
+) -> list[harness.Row]:
+    """Return the row of every run, with a bar that counts samples, because runs differ in length."""
+    if results:
+        results.folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict(zip(suite.pool.sources, suite.pool.source.bincount().tolist(), strict=True))
+    lengths = {run: sizes[suites.KNOWN] + sum(sizes[name] for name in run.sets) for run in runs}
+    rows = []
+    with terminal.progress("samples") as bar:
+        task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
+        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device, executor=executor):
+            rows.append(row)
+            bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
+            if as_json:
+                terminal.emit(row)
+    return rows
+
+
+def write_tables(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
+    """Write the tables as Markdown and as LaTeX beside the rows."""
+    found = tables.tables(rows, suite)
+    for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
+        note = "% " if suffix == ".tex" else "\n### "
+        text = "\n".join(f"{note}{suite.name}: {table.title}\n\n{render(table)}" for table in found)
+        with replacing(results.folder / f"{suite.name}{suffix}") as temporary:
+            temporary.write_text(text.lstrip("\n"))
+
+
+def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
+    """Print one table per kind and order: what sees more than features never shares a column with what does not."""
+    terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
+    terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
+    for judged in verdict_tables(rows)[:1]:
+        grid = Grid(*judged.heads, title=judged.title, **NARROW)
+        grid.columns[0].no_wrap = True  # the name of a method tells lines apart
+        for texts in judged.lines:
+            grid.add_row(*texts)
+        terminal.out.print(grid)
+    if crossed := cross_table(rows):
+        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", **NARROW)
+        for texts in crossed[1]:
+            grid.add_row(*texts)
+        terminal.out.print(grid)
+    for table in tables.tables(rows, suite):
+        grid = Grid(title=table.title, **NARROW)
+        grid.add_column("method", no_wrap=True)
+        for name in (*table.columns, "µs", "state"):
+            grid.add_column(name, overflow="fold", justify="right")
+        for line in table.lines:
+            cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
+            name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
+            grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
+        terminal.out.print(grid)

@@ -1,0 +1,203 @@
+"""unseen demo: the main job on a small real stream inside the package."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from unseen import Session
+from unseen import demo as embedded
+from unseen.cli import options, output, terminal
+from unseen.cli.session import SessionOptions
+from unseen.cli.stream_run import threshold_in_words
+from unseen.report import charts, stream_page
+from unseen.verdicts import Verdicts
+from unseen_bench.cli import demo_discover
+from unseen_bench.demo import trial as embedded_truth
+from unseen_bench.evaluate import Evaluation, judge, over_time
+from unseen_bench.orders import ORDERS
+from unseen_bench.trial import Trial
+
+SHOWN = 6  # verdicts printed from either end of the stream
+SLICES = 12
+PHOTOS = {"animals": 8, "vehicles": 4}  # of each kind that `--photos` writes
+OTHER_PHOTOS = 2  # of each digit and piece of clothing
+BARS = "▁▂▃▄▅▆▇█"
+METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
+
+
+def demo(
+    detector: options.Detector = None,
+    order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
+    seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
+    ] = False,
+    photos: Annotated[
+        Path | None,
+        typer.Option(help="Only write a hundred of the images into this folder, to try `unseen detect`."),
+    ] = None,
+    report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
+    as_json: options.AsJson = False,
+) -> None:
+    """Run the main job on real images in the package: no download, no GPU, a few seconds.
+
+    Example: `unseen demo --order ood_first --report demo.html`
+
+    Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
+    """
+    chosen = SessionOptions(detector, recall=None, threshold=None)
+    pack, truth = embedded.load(), embedded_truth()
+    order_of_arrival = truth.arrival(order, seed)
+    pack, truth = pack[order_of_arrival], truth[order_of_arrival]
+    if photos:
+        _write_photos(pack, truth, photos, as_json=as_json)
+        return
+    if not as_json:
+        _print_images(pack, truth)  # before the work: someone is waiting for a first line
+    session = chosen.session(pack.space, state=None)
+    if discover:
+        demo_discover.run(pack, session, report, as_json=as_json)
+        return
+    verdicts = session.observe(pack.z, pack.keys)
+    learning = judge(session.detector, verdicts.reading, truth)
+    # the same detector as it was before the first sample: what learning adds is the difference
+    before = session.detector.score(session.detector.start(), pack.z)
+    frozen = judge(session.detector, before, truth)
+    log = stream_page.StreamLog.beside(report)
+    log.add(pack.keys, verdicts, pack.thumbnails)
+    stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
+    if as_json:
+        run = {"detector": session.detector.name, "order": order, "seed": seed, "report": str(report)}
+        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum())}
+        threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
+        metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}
+        terminal.emit({**run, **counts, **threshold, **metrics})
+        return
+    _print_verdicts(pack, session, verdicts)
+    _print_truth(verdicts, frozen, learning)
+    terminal.out.print(f"\nreport with the pictures: {report}")
+
+
+def _write_photos(pack: embedded.Pack, truth: Trial, folder: Path, *, as_json: bool) -> None:
+    """Write typical images of every kind as JPEG files; their numbers, and so their names, follow the stream."""
+    folder.mkdir(parents=True, exist_ok=True)
+    places = typical_places(pack, truth)
+    for number, place in enumerate(places):
+        kind = pack.keys[place].partition("/")[0].replace(" ", "-")
+        (folder / f"{number:03}-{kind}.jpg").write_bytes(pack.thumbnails[place])
+    if as_json:
+        terminal.emit({"photos": len(places), "folder": str(folder)})
+    else:
+        terminal.out.print(
+            f"{len(places)} photos in {folder}; next: unseen detect {quote(str(folder))} --label dog --label cat"
+        )
+
+
+def typical_places(pack: embedded.Pack, truth: Trial) -> list[int]:
+    """Return the places in the stream of the images nearest to the mean of their kind: clear ones, of every kind."""
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(pack.keys):
+        places.setdefault(key.partition("/")[0], []).append(place)
+    chosen: list[int] = []
+    for own in places.values():
+        z = pack.z[own]
+        count = PHOTOS.get(truth.sources[int(truth.source[own[0]])], OTHER_PHOTOS)
+        chosen += [own[i] for i in (z @ z.mean(0)).argsort(descending=True)[:count].tolist()]
+    return sorted(chosen)
+
+
+def _print_images(pack: embedded.Pack, truth: Trial) -> None:
+    counts = Counter(truth.sources[i] for i in truth.source.tolist())
+    kinds = ", ".join(f"{count:,} {source}" for source, count in sorted(counts.items()))
+    text = f"{len(pack.keys):,} real images ({kinds}), encoded beforehand; nothing is downloaded"
+    terminal.out.print(text)
+
+
+def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
+    terminal.out.print(f"{stream_page.about(session)}\n")
+    columns = output.EIGHTY if terminal.out.width >= output.COLUMNS else output.widths(terminal.out.width, 0, 0)
+    lines = [output.verdict_line(record, columns) for record in verdicts.records(pack.keys)]
+    print("\n".join([*lines[:SHOWN], "…", *lines[-SHOWN:]]))
+    known, tally = int(verdicts.known.sum()), session.snapshot.tally
+    terminal.out.print(
+        f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
+        f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
+        f"{threshold_in_words(session)}"
+    )
+    called = Counter(verdict.name for verdict in verdicts if verdict.known)
+    terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
+
+
+def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None:
+    terminal.out.print("\nagainst the truth, which the detector never saw, in percent:")
+    table = Table("", "frozen", "learning", box=None, padding=(0, 2))
+    for what, before, after in _metric_rows(frozen, learning):
+        table.add_row(what, before, after)
+    terminal.out.print(table)
+    kept = _right_shares(verdicts, learning)
+    terminal.out.print(
+        f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
+        f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
+    )
+    terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
+    shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
+    thresholds = [float(part[-1]) for part in verdicts.threshold.chunk(SLICES)]
+    for what, values in {
+        "called known": [100 * share for share in shares],
+        "threshold": thresholds,
+        "AUROC, frozen": _aurocs(frozen),
+        "AUROC, learning": _aurocs(learning),
+    }.items():
+        terminal.out.print(f"{what:<16} {sparkline(values)}  {values[0]:.1f} → {values[-1]:.1f}")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return values as bars of text from the lowest to the highest; one that is undefined is a blank.
+
+    >>> sparkline([1, 2, float("nan"), 8])
+    '▁▂ █'
+    """
+    real = [value for value in values if not math.isnan(value)]
+    low, high = min(real, default=0.0), max(real, default=1.0)
+    room = (high - low) or 1.0
+    return "".join(" " if math.isnan(v) else BARS[round((v - low) / room * (len(BARS) - 1))] for v in values)
+
+
+def _metric_rows(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, str]]:
+    rows = [(title, frozen.metrics[name], learning.metrics[name]) for name, title in METRICS.items()]
+    for source in learning.by_source:
+        rows.append((f"AUROC, {source}", frozen.by_source[source]["auroc"], learning.by_source[source]["auroc"]))
+    return [(what, f"{100 * before:.1f}", f"{100 * after:.1f}") for what, before, after in rows]
+
+
+def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
+    """Return the shares of right verdicts among known and among unknown images, after warming up."""
+    is_id, ready = report.trial.is_id, ~verdicts.warming
+    accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
+    return {"known_accepted": float(accepted.double().mean()), "unknown_rejected": float(rejected.double().mean())}
+
+
+def _aurocs(report: Evaluation) -> list[float]:
+    return [100 * row["auroc"] for row in over_time(report, points=SLICES)]
+
+
+def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.TableSection:
+    series = {
+        kind: [(row["samples"], 100 * row["auroc"]) for row in over_time(report, points=SLICES)]
+        for kind, report in (("frozen", frozen), ("online", learning))
+    }
+    drawable = any(not math.isnan(value) for points in series.values() for _, value in points)
+    note = (
+        "The truth was used only here, after every verdict. Frozen: the same detector before its first image. "
+        "In percent: AUROC and right names, more is better; FPR95, less. The curves are AUROC by slice of the stream."
+    )
+    chart = stream_page.legend("frozen", "online") + charts.curves(series) if drawable else ""
+    return stream_page.TableSection(
+        "Against the truth", note, ("", "frozen", "learning"), _metric_rows(frozen, learning), chart
+    )

@@ -1,0 +1,173 @@
+"""unseen gap: how far your class names lie from your images, and what learning online could gain."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from jaxtyping import Int
+from rich.table import Table
+from torch import Tensor
+
+from unseen import LabelSpace
+from unseen.cli import options, terminal
+from unseen.errors import DataError
+from unseen.features import Features, load_features
+from unseen.storage.files import replacing
+from unseen_bench import theory
+from unseen_bench.exhibits import plots
+
+POINTS = 8  # of the regret curve in the table
+
+
+def gap(
+    features: options.Features,
+    space: options.Space,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Fit prototypes to the file's labels instead of the text's own guesses.")
+    ] = False,
+    kappa: Annotated[float, typer.Option(help="Temperature of the prototypes.")] = 0.05,
+    tau: Annotated[float, typer.Option(help="Temperature of the frozen text.")] = 0.01,
+    rho: Annotated[float, typer.Option(help="First step of the online bank.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Order of the stream on which regret is measured.")] = 0,
+    steps: Annotated[int, typer.Option(help="Most iterations of the search for the best fixed bank.", min=0)] = 100,
+    top: Annotated[int, typer.Option(help="How many classes to list, the farthest first.", min=0)] = 10,
+    plot: Annotated[Path | None, typer.Option(help="Draw distances and regret into this file (.png, .svg).")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
+
+    Example: `unseen gap features.safetensors --space space.safetensors --plot gap.png`
+
+    A distance runs from 0 (the name is already the best prototype) over 2 (orthogonal) to 4. The lower bound is near 0
+    as soon as there are more images than dimensions; the bounds beside it say what the leading directions, or a class's
+    own images, could reach at best. Regret that flattens means that the online bank has caught up.
+    """
+    pyplot = plots.pyplot() if plot else None
+    labels, images = LabelSpace.load(space), load_features(features)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    known = _truth(images, labels, features)[order] if truth else None
+    with terminal.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
+        found = theory.measure(labels, images.z[order], truth=known, tau=tau, kappa=kappa, rho=rho, steps=steps)
+    if as_json:
+        terminal.emit(gap_record(found))
+    else:
+        print_gap(found, top)
+    if plot:
+        plot_gap(found, plot, pyplot)
+
+
+def gap_record(found: theory.Gap) -> dict[str, object]:
+    """Return every number as one JSON-ready object."""
+    best, regret = found.best, found.regret
+    return {
+        "modality": found.modality._asdict(),
+        "labels": "truth" if found.by_truth else "pseudo",
+        "distance": float(found.distance.sum()),
+        "bound": float(found.bound.bound.sum()),
+        "rank": found.bound.rank,
+        "leading_bound": float(found.leading_bound.bound.sum()),
+        "leading_rank": found.leading_bound.rank,
+        "own_bound": float(found.own_bound.sum()),
+        "residual": float(best.residual.nan_to_num().max()),
+        "iterations": best.iterations,
+        "reversed": int((best.sign < 0).sum()),
+        "undefined": int(best.undefined.sum()),
+        "regret": [{"samples": n, "regret": value, "paper_bound": limit} for n, value, limit in _points(regret)],
+        "largest_gradient": float(regret.gradient.max()),
+        "classes": [
+            {"name": name, "distance": distance, "bound": bound, "own_bound": own}
+            for name, distance, bound, own in zip(
+                found.names, found.distance.tolist(), found.bound.bound.tolist(), found.own_bound.tolist(), strict=True
+            )
+        ],
+    }
+
+
+def print_gap(found: theory.Gap, top: int) -> None:
+    """Print the totals, the classes farthest from their names, and the regret along the stream."""
+    modality, best = found.modality, found.best
+    middle = float(best.residual.nanmedian())
+    median = "" if math.isnan(middle) else f" (median {middle:.2g})"
+    terminal.out.print(
+        f"mean cosine image-image {modality.image_image:.3f} · image-text {modality.image_text:.3f} · "
+        f"text-text {modality.text_text:.3f} · centroids {modality.centroids:.3f} apart"
+    )
+    terminal.out.print(
+        f"best bank for {'true' if found.by_truth else 'pseudo-'}labels: largest residual "
+        f"{float(best.residual.nan_to_num().max()):.2g}{median} after "
+        f"{best.iterations} iterations; {int((best.sign < 0).sum())} classes point against the closed form, "
+        f"{int(best.undefined.sum())} have none\n"
+    )
+    terminal.out.print(_distances(found, top))
+    terminal.out.print(_regret(found.regret))
+    terminal.out.print("The paper's bound assumes a convex set, and the sphere is none: a measurement, no guarantee.")
+
+
+def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
+    """Draw the sorted distances with their bounds, and the regret curve."""
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    order = found.distance.argsort(descending=True)
+    for label, values in (
+        ("|r - w*|²", found.distance),
+        ("bound, span of all images", found.bound.bound),
+        ("bound, leading directions", found.leading_bound.bound),
+    ):
+        left.plot(values[order].cpu(), label=label)
+    left.set(xlabel="class, farthest first", ylabel="squared distance")
+    left.legend()
+    right.plot(found.regret.curve.cpu())
+    right.set(xlabel="samples", ylabel="cumulative regret")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png", dpi=150)
+    pyplot.close(figure)
+    terminal.err.print(f"plot written to {path}")
+
+
+def _distances(found: theory.Gap, top: int) -> Table:
+    table = Table(title="squared distance of each name from its best prototype")
+    table.add_column("class")
+    columns = {
+        "distance": found.distance,
+        f"bound (rank {found.bound.rank})": found.bound.bound,
+        f"leading (rank {found.leading_bound.rank})": found.leading_bound.bound,
+        "own images": found.own_bound,
+    }
+    for column in columns:
+        table.add_column(column, justify="right")
+    for index in found.distance.argsort(descending=True)[:top].tolist():
+        table.add_row(found.names[index], *(f"{float(values[index]):.3f}" for values in columns.values()))
+    table.add_section()
+    table.add_row(f"all {len(found.names)}", *(f"{float(values.sum()):,.1f}" for values in columns.values()))
+    return table
+
+
+def _regret(regret: theory.Regret) -> Table:
+    table = Table(title="regret of learning online against the best fixed bank")
+    for column in ("samples", "regret", "per sample", "paper's bound"):
+        table.add_column(column, justify="right")
+    for samples, value, limit in _points(regret):
+        table.add_row(f"{samples:,}", f"{value:,.1f}", f"{value / samples:.3f}", f"{limit:,.0f}")
+    return table
+
+
+def _points(regret: theory.Regret) -> list[tuple[int, float, float]]:
+    total = len(regret.loss)
+    chosen = sorted({max(1, total * part // POINTS) for part in range(1, POINTS + 1)})
+    return [(n, float(regret.curve[n - 1]), float(regret.bound[n - 1])) for n in chosen]
+
+
+def _truth(images: Features, labels: LabelSpace, where: str) -> Int[Tensor, " n"]:
+    """Return the file's labels as positions among the known names: by name where all match, else by equal count."""
+    if images.labels is None:
+        raise DataError(f"expected labels in {where} for --truth, got none; leave --truth out")
+    position = {name: index for index, name in enumerate(labels.names)}
+    if images.classes and all(name in position for name in images.classes):
+        return torch.tensor([position[name] for name in images.classes])[images.labels]
+    if len(images.classes) not in (0, len(labels.names)):
+        raise DataError(
+            f"expected the classes of {where} to be names of the label space, "
+            f"got {len(images.classes)} others for {len(labels.names)} names; leave --truth out"
+        )
+    return images.labels

@@ -1,0 +1,245 @@
+"""Verdicts, margins and scores compared with the truth: the only module that sees both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unseen import checkpoint
+from unseen.detectors import Detector, Online, OnlineID, Reading
+from unseen.detectors.base import BLOCK, unit
+from unseen.session import Session
+from unseen.text import text_logits
+from unseen.threshold import RecallInterval
+from unseen.verdicts import Verdicts
+from unseen_bench.metrics import (
+    ReliabilityBin,
+    balanced_at_recall,
+    best_balanced,
+    calibration_error,
+    reliability,
+    summary,
+)
+from unseen_bench.trial import Trial
+
+
+class Cost(NamedTuple):
+    """What a stream took."""
+
+    seconds: float
+    state_bytes: int  # after the last sample; the label space, which every method has, is not counted
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one detector and its threshold rule did on one trial."""
+
+    detector: str
+    metrics: dict[str, float]
+    by_source: dict[str, dict[str, float]]  # each OOD set against the ID samples of its stage
+    verdicts: Verdicts
+    trial: Trial
+    cost: Cost
+    recall_interval: RecallInterval | None  # what the rule says at the end that it keeps of the known images
+
+    @property
+    def reading(self) -> Reading:
+        """Return what the detector returned."""
+        return self.verdicts.reading
+
+    @property
+    def reliability(self) -> list[ReliabilityBin]:
+        """Return how confidence and truth agree, by confidence."""
+        return reliability(self.verdicts.confidence, self.trial.is_id)
+
+
+SessionOrDetector = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
+Observe = Callable[[Sequence[Any], slice], Sequence[tuple[Reading, Any]]]  # readings and states after rows of streams
+
+
+def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
+    """Stream a trial through a session, features only, then judge its verdicts by the truth.
+
+    The session goes on from its snapshot and is not changed. The detector runs where its label space is; the truth
+    stays on the host. The cost is that of the detector.
+    """
+    session = _session(judged)
+    detector, z = session.detector, _to_device_of(session.detector, trial.z)
+    return _evaluate_streams([session], [trial], lambda states, rows: [detector.observe(states[0], z[rows])])[0]
+
+
+def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
+    """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
+    z = _to_device_of(detector, pool.z)
+    places = [order.to(z.device) for order in orders]
+    return _evaluate_streams(
+        [_session(detector) for _ in orders],
+        [pool[order] for order in orders],
+        lambda states, rows: detector.observe_many(states, z, [order[rows] for order in places]),
+    )
+
+
+def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
+    """Stream each trial through its session, in parts that end where examples calibrate, and judge it by the truth."""
+    verdicts: list[list[Verdicts]] = [[] for _ in sessions]
+    seconds, start, length = 0.0, 0, max((len(trial.z) for trial in trials), default=0)
+    while start < length or not all(verdicts):
+        rows = slice(start, start + min(session.until_calibration for session in sessions))
+        started = perf_counter()
+        observed = observe([session.snapshot.detector for session in sessions], rows)
+        readings = [reading.cpu() for reading, _ in observed]
+        seconds += (perf_counter() - started) / len(sessions)
+        for parts, session, reading, (_, state) in zip(verdicts, sessions, readings, observed, strict=True):
+            parts.append(session.learn(reading, state))
+        start = rows.stop
+    return [
+        judge_verdicts(session, Verdicts.joined(parts), trial, cost=_cost(seconds, session.snapshot.detector))
+        for session, parts, trial in zip(sessions, verdicts, trials, strict=True)
+    ]
+
+
+def oracle(detector: Online | OnlineID, trial: Trial) -> Evaluation:
+    """Run Algorithm 1 or 2 with routes taken from the truth: an upper bound for study, never a result of a detector."""
+    started, state, readings = perf_counter(), detector.start(), []
+    z = unit(_to_device_of(detector, trial.z), like=detector.labels.id_anchors)
+    for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
+        trust = torch.where(is_id, torch.inf, -torch.inf)
+        text = text_logits(detector.labels, block, tau=detector.tau)
+        reading, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
+        readings.append(reading)
+    name, cost = f"oracle-{detector.name}", _cost(perf_counter() - started, state)
+    return judge(detector, Reading.joined(readings).cpu(), trial, name=name, cost=cost)
+
+
+OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
+EARLY = 200  # images whose verdicts are judged apart: the start of a stream
+NO_COST = Cost(0.0, 0)
+
+
+def judge(
+    judged: SessionOrDetector, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+) -> Evaluation:
+    """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
+    session = _session(judged)
+    verdicts = session.learn(reading, session.snapshot.detector)
+    return judge_verdicts(session, verdicts, trial, name=name, cost=cost)
+
+
+def judge_verdicts(
+    session: Session, verdicts: Verdicts, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+) -> Evaluation:
+    """Return every metric of verdicts that were made without the truth, by a session that has made them."""
+    reading, is_id = verdicts.reading, trial.is_id
+    metrics = {
+        **ranking(reading, is_id),
+        **verdict_metrics(verdicts, is_id, ~is_id),
+        **early_metrics(verdicts, is_id),
+        "accuracy": _fraction(reading.label[is_id] == trial.label[is_id]),
+        "accuracy_frozen": _fraction(_frozen_labels(session.detector, trial.z[is_id]) == trial.label[is_id]),
+        **gate_metrics(reading, is_id),
+    }
+    by_source = {}
+    for source in trial.source[~is_id].unique().tolist():
+        known, unknown = sides(trial, source)
+        found = ranking(reading, known, unknown) | verdict_metrics(verdicts, known, unknown)
+        by_source[trial.sources[source]] = found
+    detector, interval = name or session.detector.name, session.recall_interval
+    return Evaluation(detector, metrics, by_source, verdicts, trial, cost, interval)
+
+
+def sides(trial: Trial, source: int) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
+    """Return the unknown samples of one set and the known ones they are compared with: those of the same stage."""
+    unknown = ~trial.is_id & (trial.source == source)
+    return trial.is_id & torch.isin(trial.stage, trial.stage[unknown]), unknown
+
+
+def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"] | None = None) -> dict[str, float]:
+    """Return how well the margin (`margin_auroc`, ...) and the raw score (`auroc`, ...) rank known above unknown.
+
+    The margin is score less baseline: what a verdict carries. `unknown` is every sample that is not known if not given.
+    """
+    unknown = ~known if unknown is None else unknown
+    margin = reading.margin
+    by_margin = summary(margin[known], margin[unknown])
+    return {f"margin_{name}": value for name, value in by_margin.items()} | summary(
+        reading.score[known], reading.score[unknown]
+    )
+
+
+def verdict_metrics(verdicts: Verdicts, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"]) -> dict[str, float]:
+    """Return how the verdicts on known and unknown samples agree with the truth.
+
+    `kept` and `rejected` are the shares judged rightly, `balanced` is their mean. `best_threshold` is the balanced
+    accuracy of the best single threshold on these margins, `balanced_at_95` that of the threshold that truly keeps
+    95 % of the known; `ece` is the expected calibration error of the confidence.
+    """
+    margin, judged = verdicts.margin, known | unknown
+    kept, rejected = _fraction(verdicts.known[known]), _fraction(~verdicts.known[unknown])
+    return {
+        "kept": kept,
+        "rejected": rejected,
+        "balanced": (kept + rejected) / 2,
+        "best_threshold": best_balanced(margin[known], margin[unknown]),
+        "balanced_at_95": balanced_at_recall(margin[known], margin[unknown]),
+        "ece": calibration_error(reliability(verdicts.confidence[judged], known[judged])),
+    }
+
+
+def early_metrics(verdicts: Verdicts, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
+    """Return what was kept and rejected among the first EARLY samples."""
+    known, is_id = verdicts.known[:EARLY], is_id[:EARLY]
+    kept, rejected = _fraction(known[is_id]), _fraction(~known[~is_id])
+    return {f"kept_first_{EARLY}": kept, f"rejected_first_{EARLY}": rejected}
+
+
+def gate_metrics(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
+    """Return what share of the stream taught each side, and what share of that was routed rightly."""
+    known, unknown = reading.route > 0, reading.route < 0
+    return {
+        "coverage_known": _fraction(known),
+        "coverage_unknown": _fraction(unknown),
+        "purity_known": _fraction(is_id[known]),
+        "purity_unknown": _fraction(~is_id[unknown]),
+    }
+
+
+def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, float]]:
+    """Return the metrics of consecutive slices of the stream."""
+    slices = torch.arange(len(evaluation.trial.z)).chunk(points)
+    return [{"samples": float(part[-1] + 1), **_slice(evaluation, part)} for part in slices]
+
+
+def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
+    is_id, verdicts = evaluation.trial.is_id[part], evaluation.verdicts.select(part)
+    ranked = ranking(verdicts.reading, is_id)
+    judged = verdict_metrics(verdicts, is_id, ~is_id)
+    return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.reading, is_id)
+
+
+def _session(judged: SessionOrDetector) -> Session:
+    """Return a session that may learn: a new one, or one that goes on from a snapshot."""
+    return judged.at(judged.snapshot) if isinstance(judged, Session) else Session(judged)
+
+
+def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
+    anchors, whole = detector.labels.id_anchors, z[:, 0] if detector.parts else z
+    return (unit(_to_device_of(detector, whole), like=anchors) @ anchors.T).argmax(1).cpu()
+
+
+def _cost(seconds: float, state: Any) -> Cost:
+    parts = checkpoint.flat(state).values()
+    return Cost(seconds, sum(part.element_size() * part.nelement() for part in parts))
+
+
+def _to_device_of(detector: Detector[Any], z: Tensor) -> Tensor:
+    return z.to(detector.labels.id_anchors.device)
+
+
+def _fraction(is_so: Bool[Tensor, " n"]) -> float:
+    return float(is_so.double().mean())  # nan of no samples

@@ -1,0 +1,191 @@
+"""The paper's tables and figures, ours and printed: a section for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unseen_bench.exhibits import plots, tables
+from unseen_bench.exhibits.tables import MetricCell, Table
+from unseen_bench.run import Row, mean_and_deviation
+from unseen_bench.run.paper import STAND_IN_NOTE, AvailableSuites, Exhibit, printed_results
+from unseen_bench.suites import Suite
+
+METRICS = ("AUROC", "FPR95")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A small table of text."""
+
+    title: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    sets: Sequence[str] = ()  # after the first column each has two: AUROC and FPR95
+
+    @classmethod
+    def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
+        """Return a table with AUROC and FPR95 of each set after its first column."""
+        return cls(title, [first, *(f"{name} {metric}" for name in sets for metric in METRICS)], lines, tuple(sets))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot as SVG text, and the name of the file it is also written to."""
+
+    title: str
+    name: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class ExhibitSection:
+    """One exhibit: what was run, what is printed, and why they differ."""
+
+    found: AvailableSuites
+    parts: list[Table | Grid | Figure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Return its heading."""
+        return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
+
+
+def section(found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> ExhibitSection:
+    """Return the section of an exhibit from the rows of its suites."""
+    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _our_parts(found, suite, rows)]
+    if exhibit.name in PRINTED:
+        parts.append(PRINTED[exhibit.name])
+    elif not exhibit.sweeps:
+        parts += _printed_only(exhibit, ran)
+    notes = [exhibit.differs, *([STAND_IN_NOTE] if found.features else []), *found.missing]
+    return ExhibitSection(found, parts, notes)
+
+
+def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
+    """Yield the printed lines that do not stand beside one of ours."""
+    beside = {suite.name: {row["detector"] for row in rows} for suite, rows in ran}
+    for name, lines in printed_results(exhibit).items():
+        rest = {method: row for method, row in lines.items() if method.split()[0] not in beside.get(name, ())}
+        if rest:
+            yield _printed_grid(name, rest)
+
+
+def _our_parts(found: AvailableSuites, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
+    name = found.exhibit.name
+    if name == "Table 12":
+        yield cost_grid(suite, rows)
+    elif name == "Table 13":
+        yield from seed_grids(suite, rows)
+    elif name == "Figure 1":
+        for setting in dict.fromkeys(one for row in rows for one in row["varied"]):
+            yield setting_grid(suite, rows, setting)
+            mine = [row for row in rows if row["varied"] == [setting]]
+            yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
+    else:
+        yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
+    learning = [row for row in rows if row["over_time"] and not row["varied"]]
+    mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
+    if name == "Table 11" and mixed:
+        title = f"{suite.name}: AUROC of the margin over the stream, shuffled"
+        yield Figure(title, f"{suite.name}-shuffled", plots.over_stream(mixed, "margin_auroc"))
+
+
+def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
+    """Return state and seconds per set of each method, mean over seeds."""
+    lines = []
+    for method in dict.fromkeys(row["detector"] for row in rows):
+        mine = [row for row in rows if row["detector"] == method]
+        seconds = [
+            mean_and_deviation([row["seconds"] for row in mine if row["sets"] == [name]])[0] for name in suite.sets
+        ]
+        size = tables.size(max(row["state_bytes"] for row in mine))
+        lines.append([method, size, *(f"{value:.2f}" for value in (*seconds, math.fsum(seconds)))])
+    return Grid(f"{suite.name}: seconds per set", ["method", "state", *suite.sets, "total"], lines)
+
+
+FOUR_SETS = ("iNaturalist", "SUN", "Places", "Textures", "average")
+PRINTED_COST = Grid(
+    "printed: seconds on an A800 GPU",
+    ["method", "memory", "iNaturalist", "SUN", "Places", "Textures", "total"],
+    [
+        ["AdaNeg+NegLabel", "2d(K+L)", "38.05", "37.38", "52.75", "33.87", "193.02"],
+        ["Ours (Eq. 14)", "d(K+L)", "23.20", "23.13", "40.17", "20.27", "107.06"],
+    ],
+)
+
+
+SEEDS = """
+    0 99.89 0.52 98.94 5.00 95.18 28.63 97.08 17.57 97.77 12.93
+    1 99.89 0.49 98.94 4.79 95.09 28.91 97.16 16.40 97.77 12.65
+    2 99.77 0.56 98.93 5.19 95.13 28.76 97.06 17.16 97.72 12.92
+    3 99.89 0.51 98.90 4.92 95.06 28.84 97.00 18.82 97.71 13.27
+    4 99.89 0.49 98.91 4.83 95.09 28.64 97.06 17.34 97.74 12.83
+    5 99.90 0.53 98.90 5.05 95.01 29.22 96.96 17.20 97.69 13.00
+    6 99.91 0.45 99.01 5.64 95.46 27.93 96.28 17.16 97.65 12.75
+    7 99.89 0.50 98.90 5.03 95.10 28.70 97.07 16.86 97.74 12.77
+    8 99.89 0.49 98.93 4.89 95.09 28.74 97.10 16.68 97.76 12.70
+    9 99.91 0.45 99.01 4.64 95.46 27.13 97.28 15.96 97.91 12.05
+    mean 99.88 0.50 98.94 5.00 95.17 28.55 97.01 17.12 97.75 12.79
+    std 0.04 0.03 0.04 0.27 0.16 0.59 0.27 0.77 0.07 0.31
+"""
+PRINTED = {
+    "Table 12": PRINTED_COST,
+    "Table 13": Grid.of_sets(
+        "printed: each seed", "seed", FOUR_SETS, [line.split() for line in SEEDS.strip().splitlines()]
+    ),
+}
+
+
+def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
+    """Yield one grid per method: AUROC and FPR95 of each set for each seed, with two decimals, mean and deviation."""
+    for method in dict.fromkeys(row["detector"] for row in rows):
+        by_seed: dict[int, dict[str, tuple[float, float]]] = {}
+        for row in (row for row in rows if row["detector"] == method):
+            for name, metrics in row["by_set"].items():
+                by_seed.setdefault(row["seed"], {})[name] = (metrics["margin_auroc"], metrics[f"margin_{suite.fpr}"])
+        values = {seed: _with_average([sets[name] for name in suite.sets]) for seed, sets in sorted(by_seed.items())}
+        spread = [mean_and_deviation(column) for column in zip(*values.values(), strict=True)]
+        lines = [[str(seed), *(f"{value:.2f}" for value in one)] for seed, one in values.items()]
+        lines += [["mean", *(f"{mean:.2f}" for mean, _ in spread)], ["std", *(f"{std:.2f}" for _, std in spread)]]
+        yield Grid.of_sets(f"{suite.name}: {method}, each seed", "seed", (*suite.sets, "average"), lines)
+
+
+def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
+    """Return AUROC and FPR95 of each set for each value of a setting, mean over seeds."""
+    mine = [row for row in rows if row["varied"] == [setting]]
+    lines = []
+    for value in sorted({row["settings"][setting] for row in mine}):
+        pairs = [
+            _mean_pair([row for row in mine if row["settings"][setting] == value], name, suite.fpr)
+            for name in suite.sets
+        ]
+        lines.append([f"{value:g}", *(f"{number:.2f}" for number in _with_average(pairs))])
+    return Grid.of_sets(f"{suite.name}: {setting}", setting, (*suite.sets, "average"), lines)
+
+
+def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:
+    found = [row["by_set"][name] for row in rows if name in row["by_set"]]
+    auroc, rate = (
+        mean_and_deviation([one[metric] for one in found])[0] for metric in ("margin_auroc", f"margin_{fpr}")
+    )
+    return auroc, rate
+
+
+def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    average = tuple(math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    return [100 * value for pair in (*pairs, average) for value in pair]
+
+
+def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
+    sets = list(dict.fromkeys(one for row in figures.values() for one in row))
+    lines = [
+        [method, *(text for one in sets for text in _printed_cell(row.get(one)))] for method, row in figures.items()
+    ]
+    return Grid.of_sets(f"printed: {name}", "method", sets, lines)
+
+
+def _printed_cell(figures: Sequence[float] | None) -> list[str]:
+    return tables.texts(None if figures is None else MetricCell(*figures), "{} ({})", digits=2)

@@ -1,0 +1,267 @@
+"""Tables in the paper's layout: one line per method, AUROC and FPR95 of each set, their average, and what it cost.
+
+The margin, which is what a verdict carries, is judged first; where the raw score ranks otherwise, its table follows.
+What sees the truth or ID images never stands in a table with label-free lines, so that no column mixes them. A figure
+that a paper prints stands on a line of its own below ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from unseen_bench.run import KINDS, Row, markdown_table, mean_and_deviation
+from unseen_bench.run.results import COLUMNS
+from unseen_bench.run.runs import ANY_ORDER
+from unseen_bench.suites import Suite
+
+
+class MetricCell(NamedTuple):
+    """AUROC and FPR95 in percent, mean and deviation over seeds; no deviation where there is one run."""
+
+    auroc: float
+    fpr: float
+    auroc_deviation: float | None = None
+    fpr_deviation: float | None = None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> MetricCell:
+        """Return the cell of one (AUROC, FPR95) per seed."""
+        (auroc, spread), (fpr, fpr_spread) = (
+            mean_and_deviation([100 * x for x in side]) for side in zip(*pairs, strict=True)
+        )
+        return cls(auroc, fpr, spread, fpr_spread) if len(pairs) > 1 else cls(auroc, fpr)
+
+
+@dataclass(frozen=True)
+class MethodLine:
+    """One method, or what a paper prints for it."""
+
+    method: str
+    cells: Mapping[str, MetricCell]
+    seeds: int = 1
+    microseconds: float = math.nan
+    state_bytes: int | None = None
+    printed: bool = False
+    text: str = ""  # where the method's text comes from
+
+    @property
+    def digits(self) -> int:
+        """Return how many decimals its figures have: what a paper prints is not rounded."""
+        return 2 if self.printed else 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines that may be compared with one another."""
+
+    suite: str
+    kind: str
+    order: str
+    sets: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]]  # averages: near and far, or one over all sets
+    fpr: str
+    judged_by: str = "margin"
+    lines: list[MethodLine] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Return what the lines have in common."""
+        return f"{self.suite}: {KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
+
+    @property
+    def text_note(self) -> str:
+        """Return where the text of the lines comes from: once if it is the same for all, else line by line."""
+        texts = {line.method: line.text for line in self.lines if line.text}
+        if len(set(texts.values())) == 1:
+            return f"Text: {next(iter(texts.values()))}."
+        return f"Text: {'; '.join(f'{method} {text}' for method, text in texts.items())}." if texts else ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the sets and their averages."""
+        return (*self.sets, *self.groups)
+
+
+def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
+    """Return a table or two per kind and order: by margin, and by score where that is another ranking.
+
+    Runs of a sweep belong to curves and are left out.
+    """
+    rows = [row for row in rows if not row["varied"]]
+    orders = list(dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER)) or [ANY_ORDER]
+    found = []
+    for kind in KINDS:
+        for order in orders:
+            mine = [row for row in rows if row["kind"] == kind and row["order"] in (order, ANY_ORDER)]
+            if any(row["order"] == order for row in mine) or (mine and order == orders[0]):
+                found += [_table(kind, order, judged_by, mine, suite) for judged_by in _ranked_apart(mine)]
+    return found
+
+
+def _ranked_apart(rows: Sequence[Row]) -> list[str]:
+    """Return the columns whose rankings differ: the margin, and the score unless every AUROC is the same."""
+    is_same = all(one["auroc"] == one["margin_auroc"] for row in rows for one in row["by_set"].values())
+    return list(COLUMNS)[: 1 if is_same else None]
+
+
+def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Suite) -> Table:
+    table = Table(suite.name, kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
+    table.lines.extend(_lines(rows, table, suite.paper))
+    return table
+
+
+def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
+    """Return a table for a Markdown file; the deviation over seeds follows in brackets."""
+    marked = [f"{name}*" if name in unclean else name for name in table.columns]
+    heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
+    heads += ["seeds", "µs", "state"]
+    lines = ([_method(line, "*{}*"), *_numbers(line, table), *_costs(line)] for line in table.lines)
+    note = f"\n{table.text_note}\n" if table.text_note else ""
+    return "\n".join(markdown_table(heads, lines)) + f"\n{note}"
+
+
+def _numbers(line: MethodLine, table: Table) -> list[str]:
+    return [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)]
+
+
+def _costs(line: MethodLine) -> tuple[str, str, str]:
+    return "—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)
+
+
+def _method(line: MethodLine, printed: str) -> str:
+    return printed.format(f"{line.method}, as printed") if line.printed else line.method
+
+
+def latex(table: Table) -> str:
+    """Return a tabular in the layout of the paper's tables, the best of the last column in bold."""
+    columns = table.columns
+    best = {id(line) for line in _best(table)}
+    lines = [
+        rf"\begin{{tabular}}{{l|{'|'.join('cc' for _ in columns)}}}",
+        r"\toprule",
+        " & ".join(["Dataset", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in columns)]) + r" \\",
+        " & ".join(["Metric", *[r"AUROC$\uparrow$", r"FPR95$\downarrow$"] * len(columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for line in table.lines:
+        cells = [texts(line.cells.get(name), r"{} {{\scriptsize$\pm${}}}", line.digits) for name in columns]
+        if id(line) in best:
+            cells[-1] = [rf"\textbf{{{text}}}" for text in cells[-1]]
+        name = rf"\textit{{{tex(line.method)}, as printed}}" if line.printed else tex(line.method)
+        lines.append(" & ".join([name, *(text for cell in cells for text in cell)]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def size(count: int | None) -> str:
+    """Return bytes as people read them."""
+    if count is None:
+        return "—"
+    for unit, scale in (("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def brief(line: MethodLine, name: str, *, deviation: bool) -> str:
+    """Return the cell of a set for the terminal: AUROC, and FPR95 below it."""
+    return "\n".join(texts(line.cells.get(name), "{} ±{}" if deviation else "{}", line.digits))
+
+
+def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[MethodLine]:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["detector"], initials(row["sets"]) if len(row["sets"]) > 1 else ""].append(row)
+    lines = []
+    for (detector, shift), group in groups.items():
+        method = f"{detector} {shift}".strip()
+        lines.append(_line(method, group, table))
+        printed = paper.get(f"{detector} {table.order}", paper.get(method))
+        if printed:
+            lines.append(_printed_line(method, printed))
+    return lines
+
+
+def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
+    prefix = COLUMNS[table.judged_by]
+    by_set: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+    for row in rows:
+        for name, metrics in row["by_set"].items():
+            by_set[name][row["seed"]] = defined(metrics[f"{prefix}auroc"]), defined(metrics[f"{prefix}{table.fpr}"])
+    cells = {name: MetricCell.of(list(pairs.values())) for name, pairs in by_set.items()}
+    for group, sets in table.groups.items():
+        if all(name in by_set for name in sets):
+            cells[group] = MetricCell.of(_averages([by_set[name] for name in sets]))
+    spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
+    seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
+    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
+
+
+def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return the mean over sets, seed by seed, of the seeds that all of them have."""
+    seeds = [seed for seed in sets[0] if all(seed in one for one in sets)]
+    return [tuple(mean_of(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
+
+
+def _printed_line(method: str, figures: Mapping[str, Any]) -> MethodLine:
+    cells = {name: MetricCell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
+    return MethodLine(method, cells, printed=True)
+
+
+def initials(sets: Sequence[str]) -> str:
+    """Return the order of the sets in one stream as the paper writes it: I-S-P-T."""
+    return "-".join(name[0].upper() for name in sets)
+
+
+def _best(table: Table) -> list[MethodLine]:
+    last = table.columns[-1]
+    ours = [line for line in table.lines if not line.printed and last in line.cells]
+    return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
+
+
+def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list[str]:
+    """Return AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
+    if cell is None:
+        return ["—", "—"]
+    pairs = ((cell.auroc, cell.auroc_deviation), (cell.fpr, cell.fpr_deviation))
+    return [
+        number_text(value, digits)
+        if spread is None or math.isnan(value)
+        else with_deviation.format(number_text(value, digits), f"{spread:.{digits}f}")
+        for value, spread in pairs
+    ]
+
+
+def defined(value: float | None) -> float:
+    """Return a metric, nan for one that is undefined."""
+    return math.nan if value is None else value
+
+
+def number_text(value: float, digits: int = 1) -> str:
+    """Return a number as text, a dash for nan."""
+    return "—" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def time(line: MethodLine) -> str:
+    """Return the microseconds that one sample took."""
+    return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean; nan if a value is undefined."""
+    return mean_and_deviation(list(values))[0]
+
+
+TEX = {
+    **{character: rf"\{character}" for character in "_%&#${}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": ""},
+    **{"µ": r"\textmu{}", "—": "--", "±": r"$\pm$", "·": r"\textperiodcentered{}"},
+}
+
+
+def tex(text: str) -> str:
+    """Return text with every character that LaTeX would take for a command written out."""
+    return "".join(TEX.get(character, character) for character in text)

@@ -1,0 +1,69 @@
+"""One HTML page about verdicts: a table of streams, goals, and how confidence and truth agree."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unseen.storage.files import replacing
+from unseen_bench.exhibits import plots
+from unseen_bench.exhibits.page import STYLE, grid
+from unseen_bench.metrics import ReliabilityBin, calibration_error, reliability
+from unseen_bench.run import Row, grouped
+from unseen_bench.run.experiment import finite
+
+Bins = list[list[float | None]]  # samples, mean confidence and share known of each bin, as a row holds them
+
+
+def bins_of(confidence: Float[Tensor, " T"], is_id: Bool[Tensor, " T"]) -> Bins:
+    """Return how confidence and truth agree, as JSON can hold it."""
+    return [list(finite(one._asdict()).values()) for one in reliability(confidence, is_id)]
+
+
+def joined_bins(rows: Sequence[Row]) -> list[ReliabilityBin]:
+    """Return the bins of several streams as those of one, every sample counting once."""
+    found = []
+    for parts in zip(*(row["reliability"] for row in rows), strict=True):
+        samples = sum(part[0] for part in parts)
+        sums = [sum(part[0] * (part[i] or 0) for part in parts) for i in (1, 2)]
+        found.append(ReliabilityBin(samples, *(total / samples if samples else float("nan") for total in sums)))
+    return found
+
+
+def write(path: Path, table: Sequence[str], goals: Sequence[str], rows: Sequence[Row]) -> None:
+    """Write the page, whole or not at all; `table` is a table in Markdown."""
+    with replacing(path) as temporary:
+        temporary.write_text(html(table, goals, reliability_by_order(rows)), encoding="utf-8")
+
+
+def reliability_by_order(rows: Sequence[Row]) -> dict[str, dict[str, list[ReliabilityBin]]]:
+    """Return the bins of each suite in each order."""
+    found: dict[str, dict[str, list[ReliabilityBin]]] = {}
+    for (order, suite), group in grouped(rows, "order", "suite").items():
+        found.setdefault(order, {})[suite] = joined_bins(group)
+    return found
+
+
+def html(table: Sequence[str], goals: Sequence[str], by_order: Mapping[str, Mapping[str, list[ReliabilityBin]]]) -> str:
+    """Return the whole page."""
+    errors = "; ".join(
+        f"{order} {max(calibration_error(bins) for bins in suites.values()):.3f}" for order, suites in by_order.items()
+    )
+    body = (
+        "<h1>Verdicts</h1><p>What a session decides, judged by the truth after the last image. Shares in percent.</p>"
+        f"<h2>Goals</h2><pre>{escape(chr(10).join(goals))}</pre>"
+        "<h2>Reliability</h2><p>The share of known images among those with about the same confidence, for each suite, "
+        f"all sets together; on the diagonal the confidence is right. Largest calibration error: {escape(errors)}.</p>"
+        f"<figure>{plots.reliability(by_order)}</figure>"
+        f"<h2>Streams</h2>{_grid(table)}"
+    )
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Verdicts · unseen</title>'
+    style = f"<style>{STYLE.read_text()}</style>"
+    return f'<!doctype html><html lang="en"><head>{head}{style}</head><body>{body}</body></html>\n'
+
+
+def _grid(table: Sequence[str]) -> str:
+    head, _, *lines = ([cell.strip() for cell in line.strip("| ").split(" | ")] for line in table)
+    return grid(head, lines)

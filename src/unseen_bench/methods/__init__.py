@@ -1,0 +1,1 @@
+"""The methods that the paper's tables compare, beside those of `unseen.detectors`."""

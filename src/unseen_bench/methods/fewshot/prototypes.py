@@ -1,0 +1,64 @@
+"""Prototypes in image space from examples: with negatives (the setting of TINS), and those of Theorem 1."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from unseen.detectors.base import Reading, above_zero
+from unseen.odds import energy, logits
+from unseen.text import neglabel, text_logits
+from unseen_bench.methods.fewshot.base import TAU, FewShot
+from unseen_bench.theory import optimal_prototypes
+
+
+@dataclass(frozen=True, eq=False)
+class FewShotPrototypes(FewShot):
+    """Add log-odds of image prototypes to NegLabel's: means of examples against negatives moved across the gap.
+
+    The setting of TINS (names, negatives, a few images of each name), not TINS itself, whose code is not published. A
+    negative, and a name without examples, lies at its text moved by mean image - mean text.
+    """
+
+    tau: float = above_zero(TAU)
+    kappa: float = above_zero(0.05)  # temperature in image space
+
+    name: ClassVar[str] = "few-shot-prototypes"
+    needs_negatives: ClassVar[bool] = True
+
+    @cached_property
+    def prototypes(self) -> tuple[Float[Tensor, "K d"], Float[Tensor, "L d"]]:
+        """Return the prototypes of the names and of the negatives."""
+        text, label = self.labels.id_anchors, self.examples.label
+        gap = self.images.mean(0) - text[label].mean(0)
+        total = torch.zeros_like(text).index_add(0, label, self.images)
+        has_some = (self.examples.counts(len(text)) > 0).unsqueeze(1)
+        known = normalize(torch.where(has_some, total, text + gap), dim=1)
+        return known, normalize(self.labels.ood_anchors + gap, dim=1)
+
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+        text = text_logits(self.labels, z, tau=self.tau)
+        known, negative = (logits(z, rows, tau=self.kappa) for rows in self.prototypes)
+        return Reading.frozen(neglabel(text) + energy(known) - energy(negative), (text.known + known).argmax(1))
+
+
+@dataclass(frozen=True, eq=False)
+class OptimalPrototypes(FewShot):
+    """The prototypes of Theorem 1 for the examples, in place of the text of the names that have some."""
+
+    kappa: float = above_zero(0.05)
+
+    name: ClassVar[str] = "optimal-prototypes"
+    needs_names: ClassVar[int] = 2
+
+    @cached_property
+    def rows(self) -> Float[Tensor, "K d"]:
+        """Return the prototypes."""
+        targets = one_hot(self.examples.label, len(self.labels.names)).to(self.images)
+        found = optimal_prototypes(self.images, targets, kappa=self.kappa).bank
+        has_some = (self.examples.counts(len(found)) > 0).unsqueeze(1)
+        return torch.where(has_some, found, self.labels.id_anchors)

@@ -1,0 +1,213 @@
+"""Prompt learners: which contexts each has, the loss it minimises, and the label space that comes of it.
+
+Schedules are the published ones. What differs here: examples are encoded once, without random crops and flips, so that
+an epoch costs passes through the text tower alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unseen_bench.methods.prompts.losses import (
+    mean_pairwise_cosine,
+    multi_label_loss,
+    name_loss,
+    negative_loss,
+    outlier_loss,
+    patch_entropy,
+)
+from unseen_bench.methods.prompts.tower import PromptTokens, PromptTower
+
+Contexts = dict[str, Tensor]
+
+
+class LabelledBatch(NamedTuple):
+    """Features of examples; patches and crops where a method needs them."""
+
+    z: Float[Tensor, "B d"]
+    label: Int[Tensor, " B"]
+    patches: Float[Tensor, "B P d"] | None = None
+    near: Float[Tensor, "B Q d"] | None = None  # crops most like the text of the name
+    far: Float[Tensor, "B Q d"] | None = None  # crops least like it
+
+
+class LearnedRows(NamedTuple):
+    """Text features: of the known names, and of what the method has besides."""
+
+    known: Float[Tensor, "K d"]
+    negative: Float[Tensor, "*N d"]
+
+
+@dataclass(frozen=True)
+class PromptLearner(ABC):
+    """A method that learns contexts for names. `epochs`, `rate` and `batch` are those of its paper."""
+
+    epochs: int = 50
+    rate: float = 0.002
+    batch: int = 32
+    context: int = 16  # tokens
+
+    name: ClassVar[str]
+    needs: ClassVar[str] = ""  # "patches" or "crops" of the examples
+    moves_negatives: ClassVar[bool] = False  # negatives of the label space are worded by the learned context too
+    has_second_phase: ClassVar[bool] = False  # the second half of the epochs trains other contexts than the first
+
+    def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
+        """Return the contexts before the first step."""
+        return {"shared": tower.random_contexts(self.context, generator=generator)}
+
+    def rows(
+        self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
+    ) -> LearnedRows:
+        """Return the text features of all prompts."""
+        found = tower.features(known, contexts["shared"])
+        return LearnedRows(found, found.new_empty(0, found.shape[1]))
+
+    @abstractmethod
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        """Return the loss of a batch; `done` is the share of the epochs that have passed."""
+
+    def negatives(self, names: Sequence[str]) -> list[str]:
+        """Return what the negative prompts are called; none where the method has none of its own."""
+        return []
+
+
+class CoOp(PromptLearner):
+    """One shared context by cross-entropy (IJCV 2022)."""
+
+    name: ClassVar[str] = "coop"
+
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        return name_loss(batch.z, rows.known, batch.label)
+
+
+class LoCoOp(PromptLearner):
+    """CoOp less 0.25 x the entropy of patches that do not show the name (NeurIPS 2023)."""
+
+    name: ClassVar[str] = "locoop"
+    needs: ClassVar[str] = "patches"
+    weight: ClassVar[float] = 0.25
+    top: ClassVar[int] = 200  # of ImageNet's 1,000 names
+
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        assert batch.patches is not None
+        top = min(self.top, max(1, len(rows.known) // 5))  # the same share of fewer names
+        entropy = patch_entropy(batch.patches.to(batch.z), rows.known, batch.label, top=top)
+        return name_loss(batch.z, rows.known, batch.label) - self.weight * entropy
+
+
+@dataclass(frozen=True)
+class _WithNegatives(PromptLearner):
+    """A method with contexts of its own for what a name is not."""
+
+    per_name: ClassVar[int]
+
+    def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
+        negative = tower.random_contexts(self.per_name, names, self.context, generator=generator)
+        return super().start(tower, names, generator) | {"negative": negative}
+
+    def rows(
+        self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
+    ) -> LearnedRows:
+        own = [tower.features(known, one) for one in contexts["negative"]]
+        return LearnedRows(tower.features(known, contexts["shared"]), torch.stack(own))
+
+    def negatives(self, names: Sequence[str]) -> list[str]:
+        return [f"not {name} ({number + 1})" for number in range(self.per_name) for name in names]
+
+
+class LSN(_WithNegatives):
+    """A shared positive and three negative contexts per name (ICLR 2024); `lsn_score` is its own score."""
+
+    name: ClassVar[str] = "lsn"
+    per_name: ClassVar[int] = 3
+
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        apart = mean_pairwise_cosine(rows.negative)
+        return name_loss(batch.z, rows.known, batch.label) + negative_loss(batch.z, rows.negative, batch.label) + apart
+
+
+class NegPrompt(_WithNegatives):
+    """CoOp in the first half of the epochs, then two negative contexts per name, positives fixed (CVPR 2024)."""
+
+    name: ClassVar[str] = "negprompt"
+    has_second_phase: ClassVar[bool] = True
+    per_name: ClassVar[int] = 2
+    from_positives: ClassVar[float] = 1e-4
+    from_each_other: ClassVar[float] = 1e-5
+
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        if done < 0.5:
+            return name_loss(batch.z, rows.known, batch.label)
+        known = rows.known.detach()  # a context without a gradient is not stepped at all, by momentum or decay
+        loss = multi_label_loss(batch.z, torch.cat([known.unsqueeze(0), rows.negative]), batch.label)
+        near = (rows.negative * known).sum(-1).mean()
+        apart = mean_pairwise_cosine(rows.negative)
+        return loss + self.from_positives * near + self.from_each_other * apart
+
+
+@dataclass(frozen=True)
+class LAPT(PromptLearner):
+    """CoOp over known and negative names together (ECCV 2024), on the images that the user has."""
+
+    epochs: int = 10
+    rate: float = 0.01
+
+    name: ClassVar[str] = "lapt"
+    moves_negatives: ClassVar[bool] = True
+
+    def rows(
+        self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
+    ) -> LearnedRows:
+        found = tower.features(known, contexts["shared"])
+        others = tower.features(negative, contexts["shared"]) if negative else found[:0]
+        return LearnedRows(found, others)
+
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        return name_loss(batch.z, torch.cat([rows.known, rows.negative]), batch.label)
+
+
+@dataclass(frozen=True)
+class IDLike(PromptLearner):
+    """Prompts of outliers, learned from the crops of examples that are least like their name (CVPR 2024)."""
+
+    outliers: int = 100
+
+    name: ClassVar[str] = "id-like"
+    needs: ClassVar[str] = "crops"
+    out_weight: ClassVar[float] = 0.3
+    diversity: ClassVar[float] = 0.2
+
+    def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
+        own = tower.random_contexts(self.outliers, self.context, generator=generator)
+        return super().start(tower, names, generator) | {"outlier": own}
+
+    def rows(
+        self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
+    ) -> LearnedRows:
+        # an outlier has a context of its own, and no name
+        blank = tower.tokens(["thing"] * len(contexts["outlier"]), self.context)
+        own = tower.features(blank, contexts["outlier"])
+        return LearnedRows(tower.features(known, contexts["shared"]), own)
+
+    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
+        assert batch.near is not None
+        assert batch.far is not None
+        near, far = (crops.to(batch.z).flatten(0, 1) for crops in (batch.near, batch.far))
+        label = batch.label.repeat_interleave(batch.near.shape[1])
+        inside = name_loss(near, torch.cat([rows.known, rows.negative]), label)
+        outside = outlier_loss(far, rows.known, rows.negative)
+        return inside + self.out_weight * outside + self.diversity * mean_pairwise_cosine(rows.negative)
+
+    def negatives(self, names: Sequence[str]) -> list[str]:
+        return [f"outlier {number + 1}" for number in range(self.outliers)]
+
+
+REGISTRY: dict[str, type[PromptLearner]] = {kind.name: kind for kind in (CoOp, LoCoOp, LSN, NegPrompt, LAPT, IDLike)}

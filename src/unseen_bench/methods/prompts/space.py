@@ -1,0 +1,149 @@
+"""From examples and a label space to one with learned rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen.encoders.hub import HubEncoder
+from unseen.errors import DataError, check_choice
+from unseen.images import Image
+from unseen.labels import LabelSpace
+from unseen_bench.methods.prompts.methods import REGISTRY, LabelledBatch, LearnedRows, PromptLearner
+from unseen_bench.methods.prompts.tower import PromptTower
+from unseen_bench.methods.prompts.training import Epoch, Training, divide
+
+LAPT_NEGATIVES = 1000
+CROPS, KEPT_CROPS = 64, 8  # random crops of an example, and how many of the nearest and of the farthest are used
+CROP_AREA = (0.08, 1.0)
+
+
+@dataclass(frozen=True)
+class LearnOptions:
+    """What can be chosen about a run; None is as published."""
+
+    method: str = "locoop"
+    epochs: int | None = None
+    rate: float | None = None
+    batch: int | None = None
+    context: int | None = None
+    seed: int = 0
+    held_out: float = 0.25  # share of the examples of each name that decide when to stop
+    patience: int = 5
+
+    def learner(self) -> PromptLearner:
+        """Return the method with its settings."""
+        check_choice("a method", self.method, REGISTRY)
+        chosen = {name: getattr(self, name) for name in ("epochs", "rate", "batch", "context")}
+        return REGISTRY[self.method](**{name: value for name, value in chosen.items() if value is not None})
+
+
+def learn(
+    space: LabelSpace,
+    images: LabelledBatch,
+    encoder: HubEncoder,
+    options: LearnOptions,
+    *,
+    progress: Path | None = None,
+    report: Callable[[Epoch, PromptLearner], None] = lambda epoch, method: None,
+) -> LabelSpace:
+    """Return `space` with rows of learned prompts, from labelled images of its names.
+
+    A run that was stopped goes on from the file `progress`, which is removed at the end.
+    """
+    method, tower = options.learner(), PromptTower(encoder)
+    images = chosen_crops(images, space.id_anchors) if method.needs == "crops" else images
+    kept, held_out = divide(images, _teaches(images.label.tolist(), options.held_out))
+    words = space.negatives[:LAPT_NEGATIVES] if method.moves_negatives else ()
+    known = tower.tokens(space.names, method.context)
+    negative = tower.tokens(words, method.context) if words else None
+    training = Training(
+        method, tower, known, kept, held_out, negative, seed=options.seed, patience=options.patience, progress=progress
+    )
+    for epoch in training:
+        report(epoch, method)
+    if progress:
+        progress.unlink(missing_ok=True)
+    return learned_space(space, training, training.rows())
+
+
+def learned_space(space: LabelSpace, training: Training, rows: LearnedRows) -> LabelSpace:
+    """Return the label space with learned rows: own negatives of the method, reworded ones, or those it had."""
+    method = training.method
+    names, anchors = list(space.negatives), space.ood_anchors
+    if own := method.negatives(space.names):
+        names, anchors = own, rows.negative.flatten(0, -2).to(anchors)
+    elif method.moves_negatives and len(rows.negative):
+        names = names[: len(rows.negative)]
+        anchors = rows.negative.to(anchors)
+    manifest = space.manifest | {
+        "learned_by": method.name,
+        "learned_epochs": str(training.epoch),
+        "learned_from": f"{len(training.images.z)} examples",
+        "learned_seed": str(training.seed),
+    }
+    return replace(
+        space,
+        negatives=tuple(names),
+        id_anchors=rows.known.to(space.id_anchors),
+        ood_anchors=anchors,
+        prompt=f"learned: {method.name}, {method.context} tokens",
+        manifest=manifest,
+    )
+
+
+def _teaches(label: Sequence[int], share: float) -> list[bool]:
+    """Return which examples teach: of each name the last `share`, rounded down, is held out."""
+    counts = {name: label.count(name) for name in set(label)}
+    seen: dict[int, int] = {}
+    kept = []
+    for name in label:
+        seen[name] = seen.get(name, 0) + 1
+        kept.append(seen[name] <= counts[name] - int(share * counts[name]))
+    return kept
+
+
+def encode_batch(
+    pictures: Sequence[Image], label: Sequence[int], encoder: HubEncoder, needs: str, *, seed: int = 0, size: int = 32
+) -> LabelledBatch:
+    """Return the features of labelled images that a method needs; patches and crops in half precision, on the host."""
+    if not pictures:
+        raise DataError("expected labelled images to learn from, got none; put photos into a folder per class")
+    parts = [pictures[start : start + size] for start in range(0, len(pictures), size)]
+    z = torch.cat([encoder.images(part) for part in parts]).to(encoder.device)
+    found = LabelledBatch(z, torch.tensor(label, device=z.device))
+    if needs == "patches":
+        return found._replace(patches=torch.cat([encoder.patches(part).half().cpu() for part in parts]))
+    if needs == "crops":  # `learn` chooses among them
+        generator = torch.Generator().manual_seed(seed)
+        crops = torch.stack([encoder.images(random_crops(one, CROPS, generator)).half().cpu() for one in pictures])
+        return found._replace(near=crops, far=crops)
+    return found
+
+
+def chosen_crops(batch: LabelledBatch, anchors: Float[Tensor, "K d"]) -> LabelledBatch:
+    """Return the batch with the crops nearest to the text of their name as `near` and the farthest as `far`."""
+    assert batch.near is not None
+    crops = batch.near
+    cosine = (crops.float() * anchors.float().cpu()[batch.label.cpu()].unsqueeze(1)).sum(2)
+    count = min(KEPT_CROPS, crops.shape[1] // 2)
+    order = cosine.argsort(1, descending=True).unsqueeze(2).expand_as(crops)
+    return batch._replace(near=crops.gather(1, order[:, :count]), far=crops.gather(1, order[:, -count:]))
+
+
+def random_crops(image: Image, count: int, generator: torch.Generator) -> list[Image]:
+    """Return random square crops of a picture."""
+    width, height = image.pixels.size
+    found = []
+    for number in range(count):
+        area, left, top = torch.rand(3, generator=generator).tolist()
+        low, high = CROP_AREA
+        side = max(1, round(min(width, height) * (low + (high - low) * area) ** 0.5))
+        x, y = round(left * (width - side)), round(top * (height - side))
+        found.append(Image(f"{image.path}#{number}", image.pixels.crop((x, y, x + side, y + side))))
+    return found

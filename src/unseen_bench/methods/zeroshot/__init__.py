@@ -1,0 +1,1 @@
+"""Methods that need names only, a file each."""

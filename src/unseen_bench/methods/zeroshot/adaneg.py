@@ -1,0 +1,201 @@
+"""AdaNeg (NeurIPS 2024): prototypes that mix the text with the images it was surest of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid, pad
+
+from unseen.detectors.base import Detector, Reading, above_zero, in_range, setting
+from unseen.detectors.neglabel import grouped_log_odds, random_groups
+from unseen.errors import check_choice
+from unseen.gate import exact_near_bound
+from unseen.odds import CACHE, energy, logit
+from unseen.text import TextLogits
+from unseen_bench.methods.zeroshot.adaneg_memory import Memory, MemoryWriter, SlotWrite, WriteTable
+
+GPU_CACHE = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
+PAIRS = 1 << 18  # pairs of a changed class and a sample that are read again at once
+
+
+@dataclass(frozen=True, eq=False)
+class AdaNeg(Detector[Memory]):
+    """Keep images the frozen text is sure of, and score by NegLabel on prototypes that mix them with the text.
+
+    The published loop writes a batch of 256 before it scores it; here each sample is written, then scored, by itself.
+    """
+
+    tau: float = above_zero(0.01)
+    adaptive: str = "sample"  # "sample": mix a class's slots by their likeness to the sample; "task": evenly
+    slots: int = setting(10, 1, 1000)
+    sure: float = setting(0.75, 0.5, 1)  # kept for a known name above it, for a negative below 1 - sure
+    beta: float = above_zero(5.0)
+    lam: float = setting(0.1, 0, 100)  # weight of the frozen score beside the adapted one
+    groups: int = 5  # as published; one per negative where there are fewer
+    seed: int = 0
+
+    name: ClassVar[str] = "adaneg"
+    needs_negatives: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        in_range("groups", self.groups, 1, max(5, len(self.labels.negatives)))
+        check_choice("adaptive", self.adaptive, ("sample", "task"))
+
+    @cached_property
+    def members(self) -> Int[Tensor, "G n"]:
+        """Return which negatives are in which group."""
+        return random_groups(self.labels, self.groups, self.seed)
+
+    def start(self) -> Memory:
+        """Return an empty memory: every prototype is its text."""
+        anchors = self.labels.id_anchors
+        known, classes = len(self.labels.names), len(self.labels.names) + len(self.labels.negatives)
+        pool = self.slots * known + len(self.labels.negatives)
+        gram = anchors.new_zeros(classes, self.slots + 1, self.slots + 1)
+        gram[:, 0, 0] = 1
+        return Memory(
+            images=anchors.new_zeros(pool, self.labels.dim),
+            entropy=anchors.new_zeros(pool),
+            rows=torch.full((classes, self.slots), -1, device=anchors.device),
+            gram=gram,
+            stored=torch.zeros((), dtype=torch.int64, device=anchors.device),
+        )
+
+    def read(self, state: Memory, z: Float[Tensor, "T d"]) -> Reading:
+        cosine = self._cosine(z)
+        adapted = self._adapted_cosines(state, cosine, state.images[: int(state.stored)] @ z.T)
+        route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
+        return self._reading(cosine, self._trust(self._logits(cosine)), adapted, route)
+
+    def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
+        """Keep the sure samples of a block in order and score each right after its own update.
+
+        A kept sample changes the prototype of one class, for itself and later samples. What is kept follows from the
+        frozen text. So the block is read once with the memory at its start, and each changed class again from the
+        sample that changed it to the one that changes it next.
+        """
+        cosine = self._cosine(z)
+        trust, route, label, entropy = self._route(cosine, z)
+        near = torch.cat([state.images[: int(state.stored)] @ z.T, z @ z.T])
+        adapted = self._adapted_cosines(state, cosine, near)
+        taught = route.nonzero().squeeze(1).tolist()
+        writer = MemoryWriter(state, {label[t] for t in taught})
+        writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
+        rewrite = self._rewrite_together if z.is_cuda else self._rewrite
+        rewrite(adapted, writes, writer, cosine, near)
+        return self._reading(cosine, trust, adapted, route), writer.finish(z)
+
+    def _rewrite(
+        self,
+        adapted: Float[Tensor, "C T"],
+        writes: Sequence[SlotWrite],
+        writer: MemoryWriter,
+        cosine: Float[Tensor, "C T"],
+        near: Float[Tensor, "M T"],
+    ) -> None:
+        """Put the cosines to each changed prototype into `adapted`; NumPy's calls on small arrays cost a third."""
+        host, texts, images = (part.numpy() for part in (adapted, cosine, near))
+        for name, slot, sources, first, last in writes:
+            slots = np.vstack([texts[name, first:last], images[sources, first:last]])
+            gram = writer.write_gram(name, slot, slots[:, 0])
+            weight = np.exp((slots - 1) * self.beta) if self.adaptive == "sample" else np.ones_like(slots)
+            length = np.sqrt((weight * (gram @ weight)).sum(axis=0))
+            host[name, first:last] = (weight * slots).sum(axis=0) / length
+
+    def _rewrite_together(
+        self,
+        adapted: Float[Tensor, "C T"],
+        writes: Sequence[SlotWrite],
+        writer: MemoryWriter,
+        cosine: Float[Tensor, "C T"],
+        near: Float[Tensor, "M T"],
+    ) -> None:
+        """Do what `_rewrite` does for all writes at once, where the tensors are: for a GPU."""
+        if not writes:
+            return
+        table = WriteTable.of(writes, adapted.device)
+        gram = table.gram(writer.memory, cosine, near)
+        writer.keep_gram(writes, gram)
+        count = table.last - table.first
+        write = torch.repeat_interleave(count)  # one entry for each sample that a write changes
+        sample = torch.arange(len(write), device=count.device) + (table.first + count - count.cumsum(0))[write]
+        for one, t in zip(write.split(PAIRS), sample.split(PAIRS), strict=True):
+            name, sources = table.name[one], table.sources[one]
+            slots = torch.cat([cosine[name, t].unsqueeze(1), near[sources.clamp(min=0), t.unsqueeze(1)]], dim=1)
+            is_empty = pad(sources < 0, (1, 0))
+            adapted[name, t] = self._mixture(slots.unsqueeze(2), gram[one], is_empty.unsqueeze(2)).squeeze(1)
+
+    def _cosine(self, z: Tensor) -> Float[Tensor, "C T"]:
+        return torch.cat([self.labels.id_anchors, self.labels.ood_anchors]) @ z.T
+
+    def _logits(self, cosine: Float[Tensor, "C T"]) -> TextLogits:
+        known, negative = cosine.T.div(self.tau).split([len(self.labels.names), len(self.labels.negatives)], dim=1)
+        return TextLogits(known.contiguous(), negative.contiguous())
+
+    def _route(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
+        """Return each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
+        bound, text = logit(self.sure), self._logits(cosine)
+        trust = exact_near_bound(self._trust(text), self._trust, self.labels, z, tau=self.tau, bound=bound)
+        route = (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
+        sides = []
+        for offset, side in ((0, text.known), (len(self.labels.names), text.negative)):
+            log_p = side.log_softmax(dim=1)
+            sides.append((offset + side.argmax(dim=1), -(log_p.exp() * log_p).sum(dim=1)))
+        label, entropy = (torch.where(route > 0, one, other) for one, other in zip(*sides, strict=True))
+        return trust.to(z.dtype), route, label.tolist(), entropy.tolist()
+
+    def _trust(self, text: TextLogits) -> Tensor:
+        return grouped_log_odds(energy(text.known), text.negative, self.members)
+
+    def _adapted_cosines(
+        self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
+    ) -> Float[Tensor, "C T"]:
+        """Return the cosine of each sample to the prototype of each class; a class without images is its text."""
+        adapted, taken = cosine.clone(), (memory.rows >= 0).sum(dim=1)
+        for count in range(1, int(taken.max()) + 1):  # classes with equally many images need no empty slots
+            size = max(1, (GPU_CACHE if cosine.is_cuda else CACHE) // max(1, (count + 1) * cosine.shape[1]))
+            for names in (taken == count).nonzero().squeeze(1).split(size):
+                slots = torch.cat([cosine[names, None], near[memory.rows[names, :count]]], dim=1)
+                adapted[names] = self._mixture(slots, memory.gram[names, : count + 1, : count + 1])
+        return adapted
+
+    def _mixture(
+        self,
+        slots: Float[Tensor, "c S1 n"],
+        gram: Float[Tensor, "c S1 S1"],
+        is_empty: Bool[Tensor, "c S1 1"] | None = None,
+    ) -> Float[Tensor, "c n"]:
+        """Return the cosine to each class's mixture out of those to its slots, text first."""
+        weight = ((slots - 1) * self.beta).exp() if self.adaptive == "sample" else torch.ones_like(slots)
+        weight = weight if is_empty is None else weight.masked_fill(is_empty, 0)
+        # |sum of weighted slots| from the cosines between the slots, because every slot is a unit vector
+        length = (weight * (gram @ weight)).sum(dim=1).sqrt()
+        return (weight * slots).sum(dim=1) / length
+
+    def _reading(
+        self, cosine: Float[Tensor, "C T"], frozen: Float[Tensor, " T"], adapted: Float[Tensor, "C T"], route: Tensor
+    ) -> Reading:
+        """Return the log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds.
+
+        The name is the best of `p(text) + lam * p(adapted)`, as published: there the text weighs more.
+        """
+        moved = self._trust(self._logits(adapted))
+        weight = math.log(self.lam) if self.lam else -math.inf
+        accept = torch.logaddexp(logsigmoid(moved), logsigmoid(frozen) + weight)
+        reject = torch.logaddexp(logsigmoid(-moved), logsigmoid(-frozen) + weight)
+        text = self._log_share(cosine, frozen)
+        label = torch.logaddexp(text, self._log_share(adapted, moved) + weight).argmax(dim=0)
+        return Reading.of(accept - reject, label, route)
+
+    def _log_share(self, cosine: Float[Tensor, "C T"], trust: Float[Tensor, " T"]) -> Float[Tensor, "K T"]:
+        """Return the log of each known name's mean probability over the groups."""
+        return (cosine[: len(self.labels.names)] / self.tau).log_softmax(dim=0) + logsigmoid(trust)

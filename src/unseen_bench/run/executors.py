@@ -1,0 +1,113 @@
+"""Run many runs: in processes of this machine, on a GPU, or elsewhere; the rows are the same, in the same order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from unseen.threads import one_thread
+from unseen_bench.run.execute import CPU, RunResult, execute, execute_many, run_identity
+from unseen_bench.run.experiment import resume
+from unseen_bench.run.jsonl import Row
+from unseen_bench.run.processes import core_count, map_in_processes
+from unseen_bench.run.results import ResultFolder, row_key
+from unseen_bench.run.runs import LABEL_FREE, Run
+from unseen_bench.suites import Source, Suite
+from unseen_bench.suites.loading import reload
+
+Executor = Callable[[Suite, Sequence[Run]], Iterator[RunResult]]  # results in the order of the runs
+
+
+def run_all(
+    suite: Suite,
+    runs: Sequence[Run],
+    results: ResultFolder | None = None,
+    *,
+    workers: int | None = None,
+    device: str = CPU,
+    executor: Executor | None = None,
+) -> Iterator[tuple[Run, Row]]:
+    """Yield each run with its row, in the order of `runs`; what `results` holds is read, the rest computed and added.
+
+    `executor` computes elsewhere than in `workers` processes of this machine. On another device than the CPU one
+    process does all runs, and those that differ only in the arrival order together.
+    """
+    compute_runs = executor or (in_processes(workers) if device == CPU else on_device(device))
+
+    def compute(missing: list[int]) -> Iterator[Row]:
+        for row, samples in compute_runs(suite, [runs[position] for position in missing]):
+            if results:
+                results.add(row, samples)
+            yield row
+
+    keys = [row_key(run_identity(suite, run, device=device)) for run in runs]
+    return zip(runs, resume(keys, results.rows() if results else {}, compute), strict=True)
+
+
+def in_processes(workers: int | None = None) -> Executor:
+    """Return an executor in several processes, as many as cores if not given.
+
+    Each process loads the suite from its source. Every run has one torch thread, so that rounding, and with it every
+    digit of a row but its seconds, is the same for any number of workers.
+    """
+
+    def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
+        count = min(workers or core_count(), len(runs))
+        if count <= 1:
+            yield from map(partial(_execute_on_one_thread, suite), runs)
+            return
+        yield from map(from_arrays, map_in_processes(partial(_work, suite.source), runs, count))
+
+    return executor
+
+
+def on_device(device: str) -> Executor:
+    """Return an executor that does runs that differ only in the arrival order in one call of their detector."""
+
+    def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
+        groups: dict[Run, list[Run]] = {}
+        for run in runs:
+            groups.setdefault(_without_order(run), []).append(run)
+        done: dict[Run, RunResult] = {}
+        for run in runs:
+            if run not in done:
+                group = groups[_without_order(run)]
+                if run.kind == LABEL_FREE and len(group) > 1:
+                    done.update(zip(group, execute_many(suite, group, device=device), strict=True))
+                else:
+                    done[run] = execute(suite, run, device=device)
+            yield done.pop(run)
+
+    return executor
+
+
+def to_arrays(result: RunResult) -> tuple[Row, dict[str, Any]]:
+    """Return a result for another process: a tensor would travel as a handle to shared memory, an array as bytes."""
+    return result.row, {name: values.numpy() for name, values in result.samples.items()}
+
+
+def from_arrays(result: tuple[Row, dict[str, Any]]) -> RunResult:
+    """Return a result as it was before `to_arrays`."""
+    row, samples = result
+    return RunResult(row, {name: torch.from_numpy(values.copy()) for name, values in samples.items()})
+
+
+def _execute_on_one_thread(suite: Suite, run: Run) -> RunResult:
+    with one_thread():
+        return execute(suite, run)
+
+
+def _without_order(run: Run) -> Run:
+    return replace(run, order="", seed=0)
+
+
+def _work(source: Source, run: Run) -> tuple[Row, dict[str, Any]]:
+    return to_arrays(execute(_load_suite(source), run))
+
+
+@cache
+def _load_suite(source: Source) -> Suite:
+    torch.set_num_threads(1)
+    return reload(source)

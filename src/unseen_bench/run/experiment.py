@@ -1,0 +1,103 @@
+"""Experiments that resume: an experiment is a list of cases, a case a key and the job that computes its row.
+
+    cases = (Case({"suite": name, "seed": seed}, partial(measure, name, seed)) for name in names for seed in range(3))
+    for row in run_experiment(cases, Path("rows.jsonl")): ...
+
+A row in the file is not computed again unless the code that decides numbers has changed since.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unseen.threads import one_thread
+from unseen_bench.run.jsonl import Row, append_row, canonical_json, read_rows
+from unseen_bench.run.processes import map_in_processes
+from unseen_bench.run.version import code_version
+
+
+class Case(NamedTuple):
+    """One measurement: what identifies it, and the job that makes it."""
+
+    key: Row
+    job: Callable[[], Row]
+
+
+def resume(keys: Sequence[str], done: dict[str, Row], compute: Callable[[list[int]], Iterator[Row]]) -> Iterator[Row]:
+    """Yield the row of every key, in order: from `done`, or from `compute`.
+
+    `compute` gets the positions of the missing keys, each key once, and yields their rows in that order.
+    """
+    first = {key: position for position, key in reversed(list(enumerate(keys)))}
+    fresh = compute([position for position, key in enumerate(keys) if key not in done and first[key] == position])
+    for key in keys:
+        if key not in done:
+            done[key] = next(fresh)
+        yield done[key]
+
+
+def run_experiment(
+    cases: Iterable[Case],
+    path: Path | None = None,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    workers: int = 1,
+    together: Sequence[str] = (),
+) -> Iterator[Row]:
+    """Yield key and row of every case as one dict, computing only what the file at `path` does not have.
+
+    With several `workers` jobs must be functions that another process can import. Cases that follow one another and
+    agree on the fields `together` are computed by the same process: they may share what they cache.
+    """
+    listed, version = list(cases), code_version()
+    done = {canonical_json(row["key"]): row for row in read_rows(path) if row.get("version") == version}
+
+    def compute(missing: list[int]) -> Iterator[Row]:
+        for position, result in zip(missing, _results([listed[i] for i in missing], workers, together), strict=True):
+            row = {"key": listed[position].key, "version": version, **result}
+            if path:
+                append_row(path, row)
+            yield row
+
+    rows = resume([canonical_json(case.key) for case in listed], done, compute)
+    for number, (case, row) in enumerate(zip(listed, rows, strict=True), start=1):
+        progress(number, len(listed))
+        yield {**case.key, **{name: value for name, value in row.items() if name != "key"}}
+
+
+def _results(cases: Sequence[Case], workers: int, together: Sequence[str]) -> Iterator[Row]:
+    """Yield what the job of every case returns, in order."""
+    if workers == 1:
+        yield from (finite(case.job()) for case in cases)
+        return
+    groups = groupby(cases, key=lambda case: canonical_json({name: case.key[name] for name in together}))
+    chunks = [[case.job for case in group] for _, group in groups] if together else [[case.job] for case in cases]
+    for rows in map_in_processes(_run_jobs, chunks, workers):
+        yield from rows
+
+
+def _run_jobs(jobs: Sequence[Callable[[], Row]]) -> list[Row]:
+    with one_thread():
+        return [finite(job()) for job in jobs]
+
+
+def finite(row: Row) -> Row:
+    """Return the row with None for every float that is not finite: JSON has no NaN."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
+
+
+def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Return the rows by the values of the named fields, in order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in names)].append(row)
+    return dict(groups)
+
+
+def mean(rows: Iterable[Row], name: str) -> float:
+    """Return the mean of one field over rows, leaving out those where it is undefined; NaN if it is nowhere defined."""
+    values = [row[name] for row in rows if row[name] is not None]
+    return math.fsum(values) / len(values) if values else math.nan

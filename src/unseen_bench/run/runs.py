@@ -1,0 +1,148 @@
+"""Which runs a benchmark of a suite consists of, listed before anything is computed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import permutations
+from typing import Any
+
+from unseen import detectors
+from unseen.detectors import Detector
+from unseen.detectors.frozen import Frozen
+from unseen.errors import SettingError
+from unseen_bench import orders as arrival
+from unseen_bench.methods import posthoc
+from unseen_bench.methods.parse import ORACLE, ORACLE_ID, ORACLES, Method, expand_methods, parse_setting
+from unseen_bench.suites import Suite
+
+LABEL_FREE, NEEDS_ID_IMAGES, ROUTED_BY_TRUTH = "label-free", "id-images", "oracle"
+KINDS = {  # what a run gets to see besides features
+    LABEL_FREE: "label-free",
+    NEEDS_ID_IMAGES: "needs ID images: fitted on held-out images of the known classes",
+    ROUTED_BY_TRUTH: "upper bound: routes by the truth",
+}
+ANY_ORDER = "any"  # the order of a method that reads every sample by itself
+SHIFTS = ("temporal", "drift")  # orders of one stream in which one unknown set follows another
+COMPLETE_ORDERS = (  # orders in which everyone arrives
+    *("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "bursts"),
+    *SHIFTS,
+    "temporal-all",
+)
+PREFERRED = (
+    "pooled",
+    "online",
+    "online-id",
+    "adaneg",
+    "tanl",
+    "clipscope",
+    "neglabel",
+    "csp",
+    "dnm",
+    "eoe",
+    "mcm",
+    ORACLE,
+    ORACLE_ID,
+)
+
+
+def default_detectors() -> tuple[str, ...]:
+    """Return the training-free detectors that are registered, and the upper bounds."""
+    return tuple(name for name in PREFERRED if name in detectors.names() or name in ORACLES)
+
+
+DETECTORS = default_detectors()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One stream through one detector: an unknown set or several, an order, a seed, a detector and its settings."""
+
+    sets: tuple[str, ...]  # several only when they follow one another in one stream, in this order
+    order: str
+    seed: int
+    detector: str
+    settings: tuple[tuple[str, Any], ...] = ()  # what a sweep varies
+
+    @property
+    def kind(self) -> str:
+        """Return what the run gets to see."""
+        if self.method.name in ORACLES:
+            return ROUTED_BY_TRUTH
+        return NEEDS_ID_IMAGES if issubclass(self.method.kind, posthoc.PostHoc) else LABEL_FREE
+
+    @property
+    def method(self) -> Method:
+        """Return the method that `detector` names, with the settings that are part of it."""
+        return Method.parse(self.detector)
+
+    def build(self, suite: Suite) -> Detector[Any]:
+        """Return the detector; one that needs ID images comes unfitted."""
+        return self.method.build(suite, **dict(self.settings))
+
+
+def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seeds: int) -> list[Run]:
+    """Return every run of a suite, refusing names nobody registered before anything is computed.
+
+    A method that never learns reads every sample by itself. Where everyone arrives, order and seed cannot change its
+    scores, so that it runs once and its row says `any` for the order instead of pretending to ten measurements.
+    """
+    for kind in orders:
+        if kind not in arrival.ORDERS and kind not in COMPLETE_ORDERS:
+            raise SettingError(f"expected orders out of {', '.join(arrival.ORDERS)}, temporal-all, got {kind!r}")
+    runs = [
+        _order_free(Run(sets, "temporal" if kind == "temporal-all" else kind, seed, name))
+        for kind in orders
+        for sets in _sets_of_streams(suite, kind)
+        for seed in range(seeds)
+        for name in map(_canonical, expand_methods(names))
+    ]
+    return list(dict.fromkeys(run for part in runs for run in part))
+
+
+def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
+    """Return the runs and, for each value of a sweep `name=value,value,...`, those whose detector has the setting."""
+    result = list(runs)
+    for sweep in sweeps:
+        name, values = _parse_sweep(sweep)
+        having = [run for run in runs if name in {field.name for field in fields(run.method.kind)}]
+        if not having:
+            chosen = ", ".join(dict.fromkeys(run.detector for run in runs))
+            raise SettingError(f"expected a setting of one of {chosen}, got {name!r}; see the detector's class")
+        result += [
+            replace(run, settings=((name, parse_setting(run.method.kind, name, value)),))
+            for value in values
+            for run in having
+        ]
+    return list(dict.fromkeys(result))
+
+
+def _canonical(text: str) -> str:
+    """Return a method as rows call it: its registered name, then its settings."""
+    name, *settings = text.split()
+    return " ".join([detectors.canonical_name(name), *settings])
+
+
+def _order_free(run: Run) -> Iterator[Run]:
+    """Yield the run; of a method that never learns, a run without order for each set, whose scores are the same."""
+    if run.order in COMPLETE_ORDERS and issubclass(run.method.kind, Frozen):
+        for name in run.sets:
+            yield Run((name,), ANY_ORDER, 0, run.detector, run.settings)
+    else:
+        yield run
+
+
+def _sets_of_streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
+    """Return which sets make one stream: each alone, or all of them one after another in several orders."""
+    if order == "temporal-all":
+        return list(permutations(suite.sets))
+    if order in SHIFTS:  # the rotations, as the paper has them
+        return [suite.sets[start:] + suite.sets[:start] for start in range(len(suite.sets))]
+    return [(name,) for name in suite.sets]
+
+
+def _parse_sweep(sweep: str) -> tuple[str, list[str]]:
+    name, _, values = sweep.partition("=")
+    try:
+        return name, [value for value in values.split(",") if math.isfinite(float(value))]
+    except ValueError as error:
+        raise SettingError(f"expected a sweep like kappa=0.01,0.05, got {sweep!r}; write numbers") from error

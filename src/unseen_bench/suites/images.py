@@ -1,0 +1,184 @@
+"""Suites over images in OpenOOD's layout: what is there, what is missing, and the features of what is there.
+
+A set is found by the first of its `lists` that exists under the data root (one `path label` a line, paths relative to
+`under`), or else by the first of its `folders`. Features are kept per encoder and set, so that every suite and every
+later run reads them instead of the images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from unseen.encoders import Encoder
+from unseen.encoders.base import PatchEncoder
+from unseen.errors import DataError, EncoderError, import_extra
+from unseen.features import FeatureCache, encode_images, load_features
+from unseen.images import Entry, Image, find_images
+from unseen.images.entry import MISSING
+from unseen.labels import LabelSpace
+from unseen.storage.files import cache_dir
+from unseen_bench.suites import tables
+from unseen_bench.suites.base import KNOWN, LabelledSamples
+
+NOISE_IMAGES = 300
+WORDNET_ID = re.compile(r"n\d{8}")
+
+Progress = Callable[[str, int, int], None]  # set, images done, images in all
+
+
+class FoundSet(NamedTuple):
+    """One set of a suite as found on disk."""
+
+    set: str
+    where: Path | None  # the list or the folder it was found by
+    images: int
+    expected: int | None
+    absent: int  # listed, but not there
+    unclean: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every expected image is there."""
+        return self.images > 0 and not self.absent and self.expected in (None, self.images)
+
+
+class ClassNames(NamedTuple):
+    """Class names with what stands for each in folder names: a WordNet id, or its number."""
+
+    names: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def only_occurring(self, present: set[str]) -> ClassNames:
+        """Return the names of the classes that occur."""
+        kept = [(name, key) for name, key in zip(*self, strict=True) if key in present]
+        return ClassNames(tuple(name for name, _ in kept), tuple(key for _, key in kept))
+
+
+def inventory(name: str, root: str | Path) -> list[FoundSet]:
+    """Return what of a suite lies under `root`, set by set, without decoding anything."""
+    table = tables.read(name)
+    rows = {KNOWN: table[KNOWN], **table["unknown"]}
+    return [_find_set(which, row, Path(root)) for which, row in rows.items()]
+
+
+def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
+    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
+
+    The file is looked for under `root` and then in the package, which has ImageNet's.
+    """
+    if not isinstance(reference, str):
+        return ClassNames(tuple(reference), tuple(str(i) for i in range(len(reference))))
+    here, packaged = root / reference, Path(__file__).parent / reference
+    path = here if here.is_file() or not packaged.is_file() else packaged
+    if not path.is_file():
+        raise DataError(f"expected the class names at {path}, got no file; write `n01440764 tench` a line, by class")
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if all(WORDNET_ID.fullmatch(line.split()[0]) for line in lines):
+        keys, names = zip(*((key, " ".join(rest)) for key, *rest in map(str.split, lines)), strict=True)
+        return ClassNames(names, keys)
+    return ClassNames(tuple(lines), tuple(str(i) for i in range(len(lines))))
+
+
+def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> ClassNames:
+    """Return the names of the known set: all of them, or those that have a folder in it."""
+    if row.get("by") != "folder":
+        return classes
+    return classes.only_occurring({_folder(entry) for entry in _required_entries(KNOWN, row, root)})
+
+
+def known_samples(
+    row: Mapping[str, Any], classes: ClassNames, encoded: Mapping[str, torch.Tensor], root: Path
+) -> LabelledSamples:
+    """Return the known images that could be read, with the position of each one's name."""
+    by_folder = row.get("by") == "folder"  # a list has numbers for labels, whatever stands for a class in folder names
+    keys = classes.keys if by_folder else map(str, range(len(classes.names)))
+    position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
+    z, label = [], []
+    for entry in _required_entries(KNOWN, row, root):
+        key = _folder(entry) if by_folder else entry.label
+        if entry.path in encoded and key in position:
+            z.append(encoded[entry.path])
+            label.append(position[key])
+    if not z:
+        raise DataError(f"expected known images with labels under {root}, got none that match a class; check the list")
+    return LabelledSamples(torch.stack(z), torch.tensor(label))
+
+
+def encode_set(
+    which: str, row: Mapping[str, Any], root: Path, encoder: Encoder, progress: Progress
+) -> dict[str, torch.Tensor]:
+    """Return the features of one set by path, encoding what has not been encoded before."""
+    entries = [entry for entry in _required_entries(which, row, root) if entry.identity != MISSING]
+    where = _location(row, root)
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
+    folder = cache_dir("bench", encoder.fingerprint[:16], slug)
+    cache, done = FeatureCache(folder, encoder), 0
+    for batch in encode_images(entries, encoder, cache):
+        progress(which, done := done + len(batch.rows), len(entries))
+    features = load_features(folder)
+    wanted = {entry.path for entry in entries}
+    return {key: z for key, z in zip(features.keys, features.z, strict=True) if key in wanted}
+
+
+class BestPatch:
+    """An encoder of the patch of each image that is surest of a known name: all that GL-MCM reads."""
+
+    def __init__(self, encoder: PatchEncoder, labels: LabelSpace) -> None:
+        self.encoder, self.labels = encoder, labels
+        self.name, self.dim = f"best patch by {encoder.name}", labels.dim
+        self.fingerprint = hashlib.sha256(f"{encoder.fingerprint} {labels.fingerprint} best patch".encode()).hexdigest()
+
+    def images(self, batch: Sequence[Image]) -> torch.Tensor:
+        """Return one unit vector per image."""
+        patches = self.encoder.patches(batch).float().cpu()
+        sure = (patches @ self.labels.id_anchors.T).softmax(dim=-1).amax(dim=-1)
+        return patches[torch.arange(len(patches)), sure.argmax(dim=1)]
+
+    def texts(self, prompts: Sequence[str]) -> torch.Tensor:
+        """Refuse: there are no patches of texts."""
+        raise EncoderError(f"expected images for {self.name}, got texts; use the encoder itself")
+
+
+def noise_features(encoder: Encoder) -> torch.Tensor:
+    """Return features of images of random pixels, the same ones every time (TANL)."""
+    pillow = import_extra("PIL.Image", "encode")
+    drawn = np.random.default_rng(0).integers(0, 256, (NOISE_IMAGES, 224, 224, 3), dtype=np.uint8)
+    pictures = [Image(f"noise-{i}", pillow.fromarray(pixels)) for i, pixels in enumerate(drawn)]
+    parts = [encoder.images(pictures[start : start + 64]).cpu() for start in range(0, NOISE_IMAGES, 64)]
+    return torch.cat(parts)
+
+
+def _find_set(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:
+    where = _location(row, root)
+    entries = _entries(row, root, where) if where else []
+    absent = sum(entry.identity == MISSING for entry in entries)
+    return FoundSet(which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")))
+
+
+def _location(row: Mapping[str, Any], root: Path) -> Path | None:
+    lists = (root / path for path in row.get("lists", ()))
+    folders = (root / path for path in row.get("folders", ()))
+    return next((path for path in lists if path.is_file()), None) or next((p for p in folders if p.is_dir()), None)
+
+
+def _required_entries(which: str, row: Mapping[str, Any], root: Path) -> list[Entry]:
+    where = _location(row, root)
+    if where is None:
+        looked = ", ".join([*row.get("lists", ()), *row.get("folders", ())])
+        raise DataError(f"expected the set {which!r} under {root}, got none of {looked}; see --check")
+    return _entries(row, root, where)
+
+
+def _entries(row: Mapping[str, Any], root: Path, where: Path) -> list[Entry]:
+    return list(find_images(where, root=root / row.get("under", "") if where.is_file() else None))
+
+
+def _folder(entry: Entry) -> str:
+    return Path(entry.path).parent.name

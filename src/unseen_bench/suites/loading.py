@@ -1,0 +1,156 @@
+"""From a table and a folder to a suite."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unseen.encoders import Encoder, load_encoder
+from unseen.encoders.base import PatchEncoder
+from unseen.errors import DataError, SettingError
+from unseen.labels import LabelSpace, LearnedPrompts, word_list
+from unseen.labels.miners import DEFAULT_MINER, find_miner
+from unseen.labels.prompts import TextEncoder, text_fingerprint
+from unseen.storage.files import cache_dir
+from unseen_bench.suites import feature_files, images, tables
+from unseen_bench.suites.base import KNOWN, LabelledSamples, Source, Suite
+from unseen_bench.suites.spaces import published_space
+from unseen_bench.suites.views import VIEWS, RandomView
+
+ENCODER = "ViT-B/16"
+
+
+def load(name: str, folder: str | Path) -> Suite:
+    """Return a suite of the package, or one described by your own TOML file, over the feature files in `folder`."""
+    table, folder = tables.read(name), Path(folder)
+    if tables.needs_images(name):
+        raise SettingError(f"expected a suite over feature files, got {name!r}, which reads images; use --data")
+    if "labels" in table:
+        classes = images.read_classes(table["labels"]["names"], folder)
+        labels = _build_labels(classes.names, table["labels"], folder, table["labels"].get("encoder", ENCODER))
+        matches = {name.replace(" ", "_"): index for index, name in enumerate(classes.names)}
+        matches |= {name: index for index, name in enumerate(classes.names)}
+    else:
+        labels, matches = feature_files.from_text_rows(table, folder)
+    most = table.get("most")
+    known = feature_files.known_samples(table[KNOWN], folder, matches).thinned(most)
+    unknown = {
+        which: feature_files.unknown_samples(row, folder).thinned(most) for which, row in table["unknown"].items()
+    }
+    return Suite.of(Source(name, folder), table, labels, known, unknown)
+
+
+def feature_files_of(name: str) -> list[str]:
+    """Return the feature files that a suite reads."""
+    return feature_files.files_of(tables.read(name))
+
+
+def load_images(
+    name: str,
+    root: str | Path,
+    *,
+    encoder: str | None = None,
+    progress: images.Progress = lambda which, done, total: None,
+) -> Suite:
+    """Return a suite over the images under `root`; unknown sets that are not there are left out.
+
+    Features and mined names are kept, so that a second call reads them.
+    """
+    table, root = tables.read(name), Path(root)
+    if not tables.needs_images(name):
+        raise SettingError(f"expected a suite over images, got {name!r}, which reads feature files; use --features")
+    chosen = encoder or table.get("encoder", ENCODER)
+    model = load_encoder(chosen)
+    classes = images.known_classes(table[KNOWN], images.read_classes(table["labels"]["names"], root), root)
+    here = [found.set for found in images.inventory(name, root) if found.images]
+    present = {which: row for which, row in table["unknown"].items() if which in here}
+    if not present:
+        raise DataError(f"expected at least one unknown set of {name!r} under {root}, got none; see --check")
+
+    def encoded(by: Encoder) -> tuple[LabelledSamples, dict[str, LabelledSamples]]:
+        rows = {KNOWN: table[KNOWN], **present}
+        z = {which: images.encode_set(which, row, root, by, progress) for which, row in rows.items()}
+        known = images.known_samples(table[KNOWN], classes, z[KNOWN], root)
+        return known, {which: LabelledSamples.unknown(_stack_features(which, z[which])) for which in present}
+
+    @cache
+    def best_patches(labels: LabelSpace) -> Tensor:
+        assert isinstance(model, PatchEncoder)
+        known, unknown = encoded(images.BestPatch(model, labels))
+        return torch.cat([part.z for part in (known, *unknown.values())])
+
+    @cache
+    def views() -> Tensor:
+        numbered = [encoded(RandomView(model, number)) for number in range(VIEWS)]
+        return torch.stack([torch.cat([part.z for part in (k, *u.values())]) for k, u in numbered], dim=1)
+
+    return Suite.of(
+        Source(name, root, chosen),
+        table,
+        _build_labels(classes.names, table["labels"], root, chosen, model=model),
+        *encoded(model),
+        own_space=_own_spaces(classes.names, table["labels"], root, chosen, model),
+        best_patches=best_patches if isinstance(model, PatchEncoder) else None,
+        views=views,
+        noise=cache(partial(images.noise_features, model)),
+    )
+
+
+def reload(source: Source) -> Suite:
+    """Return the suite of a source again, as another process does."""
+    if source.encoder is None:
+        return load(source.name, source.folder)
+    return load_images(source.name, source.folder, encoder=source.encoder)
+
+
+def _own_spaces(
+    names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, model: TextEncoder
+) -> Callable[[str], LabelSpace | None]:
+    """Return what builds the published label space of a method, each once, over the suite's own words where it has any.
+
+    With learned vectors of the names every method shares them.
+    """
+    if "learned" in options or options.get("shared"):
+        return lambda name: None
+    words = {key: options[key] for key in ("words",) if key in options}
+
+    def build(own: Mapping[str, Any]) -> LabelSpace:
+        return _build_labels(names, {**words, **own}, folder, encoder, model=model)
+
+    return cache(lambda name: published_space(name, build))
+
+
+def _build_labels(
+    names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, *, model: TextEncoder | None = None
+) -> LabelSpace:
+    """Return the names with mined negatives, from the cache where the same were mined before."""
+    model = model or load_encoder(encoder)
+    learned, words = (folder / options[key] if key in options else None for key in ("learned", "words"))
+    wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt")}
+    own = [path.read_bytes().hex() if path else None for path in (learned, words)]
+    key = json.dumps([list(names), wanted, own, text_fingerprint(model)])
+    path = cache_dir("spaces") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+    if path.exists():
+        return LabelSpace.load(path)
+    miner = options.get("miner", DEFAULT_MINER)
+    space = LabelSpace.build(
+        list(names),
+        model,
+        negatives=options.get("negatives", 10_000),
+        miner=miner,
+        prompt=LearnedPrompts.load(learned) if learned else options.get("prompt"),
+        corpus=word_list(words) if words else find_miner(miner).corpus(),
+    )
+    space.save(path)
+    return space
+
+
+def _stack_features(which: str, features: Mapping[str, Tensor]) -> Tensor:
+    if not features:
+        raise DataError(f"expected readable images in the set {which!r}, got none; see --check")
+    return torch.stack(list(features.values()))
