@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stored_suites import ORDERS, Load, streams, suites_parser
 from unseen import LabelSpace
-from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled import TERMS, PooledState
 from unseen.detectors.pooled.evidence import LabelStatistics
 from unseen.detectors.pooled.likelihood import Likelihood
@@ -50,7 +50,7 @@ class UnlearnedNames(PooledEvidence):
 class WithoutPool(PooledEvidence):
     """What images that look alike have shown adds nothing."""
 
-    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
+    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[DetectorOutput, SampleRows]:
         silent = Likelihood.none(state.sums.votes)
         return super()._judge(state._replace(fitted=state.fitted._replace(likelihood=silent)), block)
 
@@ -76,12 +76,12 @@ class FrozenEvidence(WithoutNames, WithoutPool):
 
 
 def variant(name: str, **changed: object) -> type[PooledEvidence]:
-    """Return the detector with class attributes changed."""
+    """The detector with class attributes changed."""
     return type(name, (PooledEvidence,), changed)
 
 
 def frozen_evidence(labels: LabelSpace) -> PooledEvidence:
-    """Return the detector that only the frozen text speaks in."""
+    """The detector that only the frozen text speaks in."""
     return FrozenEvidence(labels, popularity=0.0, naming_popularity=0.0)
 
 
@@ -118,7 +118,7 @@ def cases(arguments: Arguments) -> Iterator[Case]:
 
 
 def measure(load: Load, ood: str, seed: int, variant: str) -> Row:
-    """Return the metrics of every order, and AUROC of score() after an ID-only half."""
+    """The metrics of every order, and AUROC of score() after an ID-only half."""
     detector, pool, row = VARIANTS[variant](load().labels), load().against(ood), {}
     for order in ORDERS:
         metrics = evaluate(detector, pool.ordered(order, seed)).metrics
@@ -149,7 +149,7 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def worst_set(rows: list[Row], base: dict[tuple[Any, ...], Row], name: str) -> str:
-    """Return the largest loss of a set against `pooled`, in brackets."""
+    """The largest loss of a set against `pooled`, in brackets."""
     paired = ({**row, "change": row[name] - base[row["suite"], row["set"], row["seed"]][name]} for row in rows if base)
     changes = {" ".join(key): mean(group, "change") for key, group in grouped(paired, "suite", "set").items()}
     if not any(changes.values()):

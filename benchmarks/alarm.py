@@ -18,7 +18,7 @@ MIX = (0.4, 0.3, 0.2, 0.1)
 
 
 def waited(rule: UnknownRateAlarm | MixAlarm, draw: Draw, generator: np.random.Generator, most: int) -> int:
-    """Return after how many samples the alarm is raised, `most` at most."""
+    """After how many samples the alarm is raised, `most` at most."""
     state: AlarmState = rule.start()
     while state.raised_at is None and state.seen < most:
         state = rule.update(state, draw(generator, 256))

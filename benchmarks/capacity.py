@@ -124,7 +124,7 @@ def plans_of(stages: Mapping[str, Any], arguments: Arguments) -> Iterator[Plan]:
 
 
 def gpu_rates() -> tuple[float, float]:
-    """Return images/s of the eager tower, and from JPEG files on with the GPU decoding, from the tables of the docs."""
+    """Images/s of the eager tower, and from JPEG files on with the GPU decoding, from the tables of the docs."""
     text = PERFORMANCE.read_text()
     found = (re.search(rf"^\| {re.escape(row)} \| ([\d,]+) \|", text, re.M) for row in GPU_ROWS)
     tower, both = (float(match[1].replace(",", "")) for match in found)
@@ -148,7 +148,7 @@ def planned(plan: Plan, stages: Mapping[str, Any], arguments: Arguments) -> Plan
 
 
 def needs(plan: Plan, slots: Mapping[str, int]) -> dict[str, float]:
-    """Return the seconds of a node's resource that a shard takes."""
+    """The seconds of a node's resource that a shard takes."""
     return {name: sum(one.seconds for one in plan.stages if one.resource == name) / slots[name] for name in slots}
 
 

@@ -54,7 +54,7 @@ class Images:
 
 @cache
 def images(folder: Path, which: str) -> Images:
-    """Return a set by name."""
+    """A set by name."""
     if which == "cifar100":
         return cifar100(folder)
     text, other = (load_features(folder / f"text-{name}.safetensors") for name in ("imagenet1k", "other-names"))
@@ -72,7 +72,7 @@ def images(folder: Path, which: str) -> Images:
 
 
 def cifar100(folder: Path) -> Images:
-    """Return CIFAR-100 with names, negatives and words of the offline text tower."""
+    """CIFAR-100 with names, negatives and words of the offline text tower."""
     found = load_features(folder / "images-cifar100.safetensors")
     names = tuple(name.replace("_", " ") for name in found.classes)
     space = LabelSpace.build(names, load_encoder("offline"), negatives=5_000, corpus=wordnet().thinned(10_000))
@@ -93,7 +93,7 @@ class Stream:
 
     @classmethod
     def of(cls, found: Images, hidden: int, seed: int) -> Stream:
-        """Return the stream of a seed."""
+        """The stream of a seed."""
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(found.names), generator=generator).tolist()
         gone, known = order[:hidden], order[hidden:]
@@ -109,20 +109,20 @@ class Stream:
         return cls(found.z[arrival], found.label[arrival], frozenset(gone), space, words, found.names)
 
     def observed(self, count: int) -> Session:
-        """Return a session after the first `count` images."""
+        """A session after the first `count` images."""
         session = Session(self.space, keep=KEEP)
         session.observe(self.z[:count], [str(place) for place in range(count)])
         return session
 
 
 def measure(folder: Path, which: str, hidden: int, seed: int) -> Row:
-    """Return every figure of one stream."""
+    """Every figure of one stream."""
     stream = Stream.of(images(folder, which), hidden, seed)
     return judge_groups(stream) | judge_promotion(stream)
 
 
 def judge_groups(stream: Stream) -> Row:
-    """Return how groups of the rejected images agree with the truth, beside other ways to cluster them."""
+    """How groups of the rejected images agree with the truth, beside other ways to cluster them."""
     session = stream.observed(len(stream.z))
     kept = session.reservoir.images
     unknown = kept.select(~kept.known)
@@ -154,24 +154,24 @@ def judge_groups(stream: Stream) -> Row:
 
 
 def rank_of(name: str, one: Group) -> int:
-    """Return the place of a name among the suggestions for a group, 99 where it is none of them."""
+    """The place of a name among the suggestions for a group, 99 where it is none of them."""
     words = [word.word for word in one.suggestions]
     return words.index(name) if name in words else 99
 
 
 def singled(cluster: np.ndarray) -> np.ndarray:
-    """Return clusters in which every outlier is one of its own."""
+    """Clusters in which every outlier is one of its own."""
     return np.where(cluster < 0, np.arange(len(cluster)) + cluster.max() + 1, cluster)
 
 
 def main_class(stream: Stream, one: Group) -> tuple[int, float]:
-    """Return the class that most images of a group have, and their share."""
+    """The class that most images of a group have, and their share."""
     ((label, count),) = Counter(int(stream.label[int(key)]) for key in one.keys).most_common(1)
     return label, count / one.size
 
 
 def judge_promotion(stream: Stream) -> Row:
-    """Return how well promoted classes and old ones are named in the second half of the stream."""
+    """How well promoted classes and old ones are named in the second half of the stream."""
     half = len(stream.z) // 2
     found = group(stream.observed(half), stream.words)
     session = found.session
@@ -204,7 +204,7 @@ def judge_promotion(stream: Stream) -> Row:
 
 
 def zero_shot(stream: Stream, z: Tensor) -> Tensor:
-    """Return the class of each image by the text of all names, hidden ones too, given from the start."""
+    """The class of each image by the text of all names, hidden ones too, given from the start."""
     hidden = [stream.names[one] for one in sorted(stream.hidden)]
     vectors = dict(zip(stream.words.words, stream.words.vectors, strict=True))
     text = torch.cat([stream.space.id_anchors, torch.stack([vectors[name] for name in hidden])])
@@ -238,7 +238,7 @@ def cost(folder: Path) -> Iterator[Row]:
 
 
 def timed(job: Callable[[], object], times: int) -> Row:
-    """Return milliseconds by the clock, and of processor time: other programs may run on the same cores."""
+    """Milliseconds by the clock, and of processor time: other programs may run on the same cores."""
     started, spent = time.perf_counter(), time.process_time()
     for _ in range(times):
         job()

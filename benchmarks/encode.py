@@ -77,7 +77,7 @@ def rates(times: list[float], reference: list[float], batch: int, cosine: float,
 
 
 def preparation_seconds(files: list[bytes]) -> dict[str, float]:
-    """Return how long one thread takes to decode and resize, which comes before the tower."""
+    """How long one thread takes to decode and resize, which comes before the tower."""
     decoding = median_seconds(lambda: [decode(file) for file in files], repeat=1, warmup=0)
     both = median_seconds(
         lambda: preprocess.CLIP([Image("", decode(file)) for file in files], workers=1), repeat=1, warmup=0
@@ -113,7 +113,7 @@ def in_chunks(tower: VisionTower, device: str) -> Callable[[Tensor], Tensor]:
 
 
 def jpeg(seed: int) -> bytes:
-    """Return a photograph-sized JPEG with some structure."""
+    """A photograph-sized JPEG with some structure."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, 3, 24, 32, generator=generator)
     picture = torch.nn.functional.interpolate(coarse, size=(375, 500), mode="bicubic").clamp(0, 1)[0]

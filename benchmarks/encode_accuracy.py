@@ -44,7 +44,7 @@ class Photos(NamedTuple):
     label: Int[Tensor, " n"]
 
     def is_right(self, names: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
-        """Return 1 for each photo that is nearest to its own name, else 0."""
+        """1 for each photo that is nearest to its own name, else 0."""
         return ((self.z @ names.T).argmax(1) == self.label).float()
 
 
@@ -81,7 +81,7 @@ def measure(arguments: Arguments) -> Iterator[Row]:
 
 
 def encoded(arguments: Arguments, name: str, classes: list[str]) -> Photos:
-    """Return the photos that can judge, as vectors, in a random order that is always the same."""
+    """The photos that can judge, as vectors, in a random order that is always the same."""
     encoder = load_encoder(name, dtype=None if "int8" in name else torch.bfloat16)
     number = {name.lower(): i for i, name in enumerate(classes)}
     entries = [one for i, one in enumerate(find_images([arguments.photos])) if i % CALIBRATION]
@@ -102,7 +102,7 @@ def encode_batch(encoder: Encoder, entries: list[Entry], number: dict[str, int])
 
 
 def kept(path: Path | None, count: int, encode: Callable[[], Photos]) -> Photos:
-    """Return a batch as vectors, read from the file where an earlier run kept it."""
+    """A batch as vectors, read from the file where an earlier run kept it."""
     if path is None or count < BATCH:
         return encode()
     if not path.exists():
@@ -112,7 +112,7 @@ def kept(path: Path | None, count: int, encode: Callable[[], Photos]) -> Photos:
 
 
 def near_auroc(folder: Path, photos: Photos) -> float:
-    """Return the AUROC of the recommended detector on imagenet200, photos of other classes unknown."""
+    """The AUROC of the recommended detector on imagenet200, photos of other classes unknown."""
     suite = json.loads((folder / "suites.json").read_text())["imagenet200"]
     place = {name: i for i, name in enumerate(suite["id_classes"])}
     label = torch.tensor([place.get(name, -1) for name in photos.label.tolist()])

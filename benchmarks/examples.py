@@ -89,7 +89,7 @@ def cases(arguments: Arguments) -> Iterator[Case]:
 
 
 def judge(folder: Path, *, suite: str, set: str, method: str, most: int, **options: Any) -> Row:
-    """Return the figures of one method on one stream; none where a class has too few images."""
+    """The figures of one method on one stream; none where a class has too few images."""
     source = Source(suite, folder, most=most, **options)
     drawn = draw(source)
     if drawn is None:
@@ -102,7 +102,7 @@ def judge(folder: Path, *, suite: str, set: str, method: str, most: int, **optio
 
 @functools.cache
 def draw(source: Source) -> Drawn | None:
-    """Return the examples of each known class, or of a share of them, and everything else."""
+    """The examples of each known class, or of a share of them, and everything else."""
     pool = load_suite(source.suite, source.folder, source.most).pool
     generator = torch.Generator().manual_seed(source.seed)
     names = torch.randperm(len(pool.label[pool.is_id].unique()), generator=generator)
@@ -121,7 +121,7 @@ def draw(source: Source) -> Drawn | None:
 
 
 def mislabelled(label: torch.Tensor, names: int, share: float, generator: torch.Generator) -> torch.Tensor:
-    """Return labels of which a share, drawn at random, is that of another name."""
+    """Labels of which a share, drawn at random, is that of another name."""
     wrong = torch.randperm(len(label), generator=generator)[: round(share * len(label))]
     found = label.clone()
     found[wrong] = (label[wrong] + torch.randint(1, names, (len(wrong),), generator=generator)) % names
@@ -180,7 +180,7 @@ def by_shots(head: str, rows: list[Row], names: Iterable[str]) -> Iterator[str]:
 
 
 def gains(rows: list[Row]) -> list[list[str]]:
-    """Return for AUROC and names how much examples gain, by their number: on average, and at worst."""
+    """For AUROC and names how much examples gain, by their number: on average, and at worst."""
     streams = grouped(rows, "shots", "set", "seed").values()
     pairs = [{row["method"]: row for row in stream} for stream in streams]
     pairs = [pair for pair in pairs if {"zero-shot", "pooled"} <= pair.keys()]

@@ -82,7 +82,7 @@ def verdict(arguments: Arguments) -> Iterator[Row]:
 
 
 def first_line(words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """Return the seconds until a command prints its first line on stdout, and the CPU seconds of all of it."""
+    """The seconds until a command prints its first line on stdout, and the CPU seconds of all of it."""
     before, started = cpu_of_children(), time.perf_counter()
     run = [sys.executable, "-m", "unseen", *words]
     with subprocess.Popen(run, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE,
@@ -95,7 +95,7 @@ def first_line(words: Sequence[str], folder: Path, environment: dict[str, str]) 
 
 
 def cpu_of_children() -> float:
-    """Return the CPU seconds of all commands that have ended."""
+    """The CPU seconds of all commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -129,7 +129,7 @@ def sentence_works(prompts: list[str]) -> dict[str, Callable[[], Tensor]]:
 
 
 def clip_works() -> dict[str, Callable[[], Tensor]]:
-    """Return CLIP's text tower with random weights, on tokens of random length: no hub is needed to time it."""
+    """CLIP's text tower with random weights, on tokens of random length: no hub is needed to time it."""
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
     model: Any = CLIPTextModelWithProjection(CLIPTextConfig(projection_dim=512)).eval()
@@ -172,7 +172,7 @@ def negatives(arguments: Arguments) -> Iterator[Row]:
 
 
 def tiny_imagenet(folder: Path) -> tuple[str, list[str], Trial]:
-    """Return a title, half of Tiny-ImageNet's names, and a stream of the images of both halves."""
+    """A title, half of Tiny-ImageNet's names, and a stream of the images of both halves."""
     suite = suites.load("tin-near-0", folder)
     return "100 names of tin-near-0", list(suite.labels.names), suite.against("near").ordered("shuffled", seed=0)
 
@@ -200,7 +200,7 @@ def memory(arguments: Arguments) -> Iterator[Row]:
 
 
 def peak_of(words: Sequence[str], folder: Path) -> int:
-    """Return the largest resident memory of a command, in bytes."""
+    """The largest resident memory of a command, in bytes."""
     script = "import resource, sys, unseen.__main__ as entry\ntry: entry.main()\nfinally: print(resource.getrusage("
     script += "resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     run = [sys.executable, "-c", script, *words]

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def fuzzed(folder: Path, requests: int, seed: int) -> dict[str, Any]:
-    """Return what was answered, and how long the neighbour waited."""
+    """What was answered, and how long the neighbour waited."""
     labels, port, keys = label_space(20, 100, 64), _free_port(), ApiKeys(folder / "data" / "keys.json")
     labels.save(folder / "space")
     bad, good = keys.add("bad", "admin"), keys.add("good", "admin")
@@ -224,7 +224,7 @@ class Fuzzer:
         return self.choice.choice(ODD)
 
     def altered(self, data: bytes) -> bytes:
-        """Return data with some bytes changed, left out or added."""
+        """Data with some bytes changed, left out or added."""
         made = bytearray(data)
         for _ in range(self.choice.randint(1, 4)):
             place = self.choice.randrange(len(made)) if made else 0

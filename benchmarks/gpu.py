@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def gpu_parser(doc: str | None, parts: Parts) -> ArgumentParser:
-    """Return a parser with the options that the benchmarks on a GPU share."""
+    """A parser with the options that the benchmarks on a GPU share."""
     parser = command.parser(doc)
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
     parser.add_argument("--untested", action="store_true", help="do not run the tests first")
@@ -70,7 +70,7 @@ def run_parts(parser: ArgumentParser, parts: Parts) -> None:
 
 
 def device_seconds(work: Callable[[], object], *, inner: int = 20, repeat: int = 7) -> float:
-    """Return the median time of `work` between two events on the GPU, per call of `inner` in a row."""
+    """The median time of `work` between two events on the GPU, per call of `inner` in a row."""
     times = []
     for _ in range(repeat + 1):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -84,7 +84,7 @@ def device_seconds(work: Callable[[], object], *, inner: int = 20, repeat: int =
 
 
 def setting() -> tuple[Online, Tensor, list[list[Tensor]]]:
-    """Return the detector, all images, and for each unknown set ten orders of the known images and that set."""
+    """The detector, all images, and for each unknown set ten orders of the known images and that set."""
     labels = label_space(KNOWN, NEGATIVES, DIM).to(device="cuda")
     generator = torch.Generator("cuda").manual_seed(5)
     pool = []
@@ -102,13 +102,13 @@ def setting() -> tuple[Online, Tensor, list[list[Tensor]]]:
 
 
 def observed(online: Online, z: Tensor) -> Tensor:
-    """Return the routes of one stream that was learnt from in order."""
+    """The routes of one stream that was learnt from in order."""
     return online.observe(online.start(), z)[0].route
 
 
 @functools.cache
 def measured_ceilings() -> dict[str, float]:
-    """Return what this GPU can copy and multiply at most."""
+    """What this GPU can copy and multiply at most."""
     source = torch.randn(1 << 29, device="cuda")
     target = torch.empty_like(source)
     rates = {"copy TB/s": 2 * source.nbytes / device_seconds(lambda: target.copy_(source), inner=5) / 1e12}
@@ -130,7 +130,7 @@ def ceilings(_: Arguments) -> Iterator[Row]:
 
 
 def floor(known: int, unknown: int, samples: int) -> dict[str, float]:
-    """Return the least work of streams with so many teachers, and the time it takes at the measured ceilings."""
+    """The least work of streams with so many teachers, and the time it takes at the measured ceilings."""
     rows = KNOWN + NEGATIVES
     taught = known * KNOWN + unknown * NEGATIVES  # pairs of teacher and row
     # gate, reads; then for each teacher its targets, its cosines and its share of the rewrite
@@ -189,7 +189,7 @@ def many(_: Arguments) -> Iterator[Row]:
         for order in every:
             online.observe(start, pool[order])
 
-    got = torch.cat([reading.route for reading, _ in together()])
+    got = torch.cat([output.route for output, _ in together()])
     least = floor(int((got > 0).sum()), int((got < 0).sum()), len(got))["products s"]
     for mode in MODES:
         with scan.using(f"cuda-{mode}"):
@@ -223,7 +223,7 @@ def latency(_: Arguments) -> Iterator[Row]:
 
 
 def host_microseconds(resident: Resident, graph: torch.cuda.CUDAGraph, z: Tensor) -> tuple[list[float], list[int]]:
-    """Return the time of each sample from host memory to a score on the host, and its route."""
+    """The time of each sample from host memory to a score on the host, and its route."""
     score = torch.empty((), dtype=torch.float64).pin_memory()
     walls, routes = [], []
     for sample in z:
@@ -238,7 +238,7 @@ def host_microseconds(resident: Resident, graph: torch.cuda.CUDAGraph, z: Tensor
 
 
 def device_microseconds(resident: Resident, graph: torch.cuda.CUDAGraph, sample: Tensor) -> float:
-    """Return the time of one sample between two events on the GPU."""
+    """The time of one sample between two events on the GPU."""
     resident.z.copy_(sample)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(20_000)

@@ -58,7 +58,7 @@ def measured(folder: Path, arguments: Arguments) -> Iterator[Row]:
 
 
 def enlarged(folder: Path, arguments: Arguments) -> Path:
-    """Return a folder of photos of the size of the other measurements."""
+    """A folder of photos of the size of the other measurements."""
     folder.mkdir()
     pictures = [entry.read().pixels.resize(SIZE) for entry in islice(find_images(arguments.images), DISTINCT)]
     for number, picture in enumerate(islice(pictures, arguments.count)):
@@ -70,7 +70,7 @@ def enlarged(folder: Path, arguments: Arguments) -> Path:
 
 
 def local_run(photos: Path, folder: Path, arguments: Arguments) -> Row:
-    """Return what `unseen encode` does without Ray."""
+    """What `unseen encode` does without Ray."""
     encoder = load_encoder(arguments.encoder)
     entries, cache, started = find_images(str(photos)), FeatureCache(folder, encoder), time.perf_counter()
     done = sum(map(len, encode_images(entries, encoder, cache, size=arguments.batch)))
@@ -105,7 +105,7 @@ def ray_run(photos: Path, folder: Path, expected: Features, arguments: Arguments
 
 
 def furthest(found: Features, expected: Features) -> float:
-    """Return the largest distance of two vectors of one image."""
+    """The largest distance of two vectors of one image."""
     assert found.keys == expected.keys
     return float(torch.linalg.vector_norm(found.z - expected.z, dim=1).max())
 
@@ -136,7 +136,7 @@ class SmallActor(encode.EncoderActor):
         super().load()
 
     def batch_now(self) -> int:
-        """Return the batch that fits."""
+        """The batch that fits."""
         return self.batch
 
 

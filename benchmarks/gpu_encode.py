@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def tower() -> torch.nn.Module:
-    """Return a ViT-B/16 of CLIP's with random weights, as transformers runs it."""
+    """A ViT-B/16 of CLIP's with random weights, as transformers runs it."""
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     torch.manual_seed(0)

@@ -106,7 +106,7 @@ def rows(weights: Callable[[], dict[str, Tensor]], batch: int, count: int) -> It
 
 
 def write_files(folder: Path, size: tuple[int, int], quality: int, count: int) -> str:
-    """Return a folder of so many JPEG files of smooth random pictures with some grain."""
+    """A folder of so many JPEG files of smooth random pictures with some grain."""
     photos = folder / "photos"
     photos.mkdir()
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -130,7 +130,7 @@ def picture_file(size: tuple[int, int], quality: int, seed: int) -> bytes:
 
 
 def seconds(work: Callable[[], object], repeat: int = 5) -> float:
-    """Return the least time of `work` with what it starts on the GPU, after a first run."""
+    """The least time of `work` with what it starts on the GPU, after a first run."""
     times = []
     for _ in range(repeat + 1):
         torch.cuda.synchronize()
@@ -219,7 +219,7 @@ def whole_rows(setting: Setting, folder: Path) -> Iterator[Row]:
 
 
 def in_memory(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return entries whose bytes are here."""
+    """Entries whose bytes are here."""
     data = [entry.data() for entry in entries[:DISTINCT] if entry.data is not None]
     return [Entry.of_bytes(str(i), "", partial(bytes, data[i % len(data)])) for i in range(len(entries))]
 

@@ -55,7 +55,7 @@ def rows(arguments: Arguments) -> Iterator[Row]:
 
 
 def random_encoder(folder: Path, device: str, *, tiny: bool):
-    """Return CLIP ViT-B/16 with random weights and a tokenizer of one token per word."""
+    """CLIP ViT-B/16 with random weights and a tokenizer of one token per word."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, PreTrainedTokenizerFast
 
@@ -80,7 +80,7 @@ def random_encoder(folder: Path, device: str, *, tiny: bool):
 
 
 def measure(method: str, tower: PromptTower, arguments: Arguments) -> Row:
-    """Return the time and the memory of a step, and of an epoch of as many as it has."""
+    """The time and the memory of a step, and of an epoch of as many as it has."""
     learner = LearnOptions(method).learner()
     generator = torch.Generator().manual_seed(0)
     names = [" ".join(f"w{(7 * i + j) % 2000}" for j in range(1 + i % 3)) for i in range(arguments.names)]
@@ -106,7 +106,7 @@ def measure(method: str, tower: PromptTower, arguments: Arguments) -> Row:
 
 
 def examples(count: int, names: int, needs: str, device: str, generator: torch.Generator) -> LabelledBatch:
-    """Return random features in the shapes that a method needs."""
+    """Random features in the shapes that a method needs."""
 
     def drawn(*shape: int) -> torch.Tensor:
         return normalize(torch.randn(*shape, WIDTH, generator=generator), dim=-1)

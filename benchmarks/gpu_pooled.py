@@ -23,7 +23,7 @@ Ceilings = Callable[[], dict[str, float]]
 
 
 def gpu_stream(labels: LabelSpace, samples: int) -> Tensor:
-    """Return samples on the GPU, five in six near known anchors."""
+    """Samples on the GPU, five in six near known anchors."""
     generator = torch.Generator("cuda").manual_seed(3)
     chance = torch.rand(samples, generator=generator, device="cuda").unsqueeze(1)
     known, negative = (
@@ -34,7 +34,7 @@ def gpu_stream(labels: LabelSpace, samples: int) -> Tensor:
 
 
 def floor_seconds(known: int, negatives: int, samples: int, ceilings: dict[str, float]) -> float:
-    """Return the time of the products that cannot be avoided: text, and outer products of both sides."""
+    """The time of the products that cannot be avoided: text, and outer products of both sides."""
     flops = 2.0 * DIM * samples * (known + negatives + 2 * DIM)
     return flops / ceilings["float32 TFLOP/s"] / 1e12
 
@@ -72,7 +72,7 @@ def pooled_rows(ceilings: Ceilings) -> Iterator[Row]:
 
 
 def graphs(detector: PooledEvidence) -> Row:
-    """Return the time of recorded graphs on the GPU: of 256 samples, of each way to solve, and of a single sample."""
+    """The time of recorded graphs on the GPU: of 256 samples, of each way to solve, and of a single sample."""
     streams = detector._gpu.get(1)
     recordings = streams.updates.recordings
     names = [name for name in recordings if name.startswith(("learn 256", "solve"))]
@@ -81,7 +81,7 @@ def graphs(detector: PooledEvidence) -> Row:
 
 
 def graph_microseconds(work: Callable[[], None], start: Tensor) -> float:
-    """Return the time of a graph on the GPU, between two events."""
+    """The time of a graph on the GPU, between two events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(20):
@@ -93,7 +93,7 @@ def graph_microseconds(work: Callable[[], None], start: Tensor) -> float:
 
 
 def many_seconds(detector: PooledEvidence, z: Tensor) -> float:
-    """Return the time of several orders of the same samples in one call."""
+    """The time of several orders of the same samples in one call."""
     orders = [torch.randperm(len(z), device=z.device) for _ in range(STREAMS)]
     return median_seconds(lambda: detector.observe_many([detector.start()] * STREAMS, z, orders))
 
@@ -111,7 +111,7 @@ def in_batches(detector: Detector, z: Tensor) -> None:
 
 
 def session_singly(session: Session, z: Tensor) -> float:
-    """Return the time of one sample at a time in a session, after a few thousand, in microseconds."""
+    """The time of one sample at a time in a session, after a few thousand, in microseconds."""
     session.observe(z[:4096])
     for row in z[4096:4352].split(1):  # the first update among them records graphs
         session.observe(row)
@@ -122,13 +122,13 @@ def session_singly(session: Session, z: Tensor) -> float:
 
 
 def singly(detector: Detector, z: Tensor) -> float:
-    """Return the time of one sample at a time after a few thousand, in microseconds."""
+    """The time of one sample at a time after a few thousand, in microseconds."""
     _, state = detector.observe(detector.start(), z[:4096])
     torch.cuda.synchronize()
     started = time.perf_counter()
     for row in z[4096 : 4096 + SINGLES].split(1):
-        reading, state = detector.observe(state, row)
-        reading.score.item()  # a user waits for it
+        output, state = detector.observe(state, row)
+        output.score.item()  # a user waits for it
     return 1e6 * (time.perf_counter() - started) / SINGLES
 
 
@@ -152,8 +152,8 @@ def million_rows() -> Iterator[Row]:
         started = time.perf_counter()
         state, last = detector.start(), z[:0, 0]
         for part in z.split(BATCH):
-            reading, state = detector.observe(state, part.to(kind))
-            last = torch.cat([last, reading.score])[-LAST:]
+            output, state = detector.observe(state, part.to(kind))
+            last = torch.cat([last, output.score])[-LAST:]
         scores.append(last.double().cpu())
         seconds = time.perf_counter() - started
         peak = (torch.cuda.max_memory_allocated() - before) / 1e6

@@ -49,14 +49,14 @@ def measure(arguments: Arguments) -> Iterator[Row]:
 
 
 def learn(move_row: MoveRow, inputs: dict[str, Any]) -> torch.Tensor:
-    """Return the scales of the rows after one block, with `move_row` as the inner loop."""
+    """The scales of the rows after one block, with `move_row` as the inner loop."""
     module: Any = blocked
     module.move_row = move_row
     return blocked.learn(**inputs, kappa=KAPPA)[1]
 
 
 def block_of_teachers(rows: int) -> dict[str, torch.Tensor]:
-    """Return what one block of teachers hands to `blocked.learn`."""
+    """What one block of teachers hands to `blocked.learn`."""
     generator = torch.Generator().manual_seed(0)
     bank, z = (normalize(torch.randn(n, DIM, generator=generator), dim=-1) for n in (rows, TEACHERS))
     cosine = z @ bank.T

@@ -48,14 +48,14 @@ class Draw(NamedTuple):
 
     @classmethod
     def of(cls, space: int) -> Draw:
-        """Return what the space of this number is made of."""
+        """What the space of this number is made of."""
         chance = random.Random(space)
         images = chance.choice(sorted(NAMES))
         return cls(images, chance.choice(NAMES[images]), chance.choice(NEGATIVES))
 
     @property
     def title(self) -> str:
-        """Return it in words."""
+        """It in words."""
         kind = "surrogate negatives" if self.negatives == "surrogate" else "CLIP's text"
         return f"{self.images}, {kind}"
 
@@ -85,7 +85,7 @@ def cases(arguments: Arguments) -> Iterator[Case]:
 
 
 def judge(space: int, name: str, order: str, folder: Path) -> Row:
-    """Return every figure of one stream."""
+    """Every figure of one stream."""
     labels, pool = drawn(space, name, folder)
     trial = pool.ordered(order, space)
     evaluation = evaluate(Session(detectors.make(detectors.DEFAULT, labels), Adaptive()), trial)
@@ -94,7 +94,7 @@ def judge(space: int, name: str, order: str, folder: Path) -> Row:
 
 
 def drawn(space: int, name: str, folder: Path) -> tuple[LabelSpace, Trial]:
-    """Return the label space of this number, and its known images with those of an unknown set."""
+    """The label space of this number, and its known images with those of an unknown set."""
     draw, generator = Draw.of(space), torch.Generator().manual_seed(space)
     text, images = features(folder, "text-imagenet1k"), features(folder, f"images-{draw.images}")
     truth = imagenet_classes(images, text)[images.true_labels]
@@ -117,20 +117,20 @@ def drawn(space: int, name: str, folder: Path) -> tuple[LabelSpace, Trial]:
 
 
 def shuffled_classes(truth: Int[Tensor, " n"], generator: torch.Generator) -> Int[Tensor, " C"]:
-    """Return all classes of ImageNet in random order, those with images first."""
+    """All classes of ImageNet in random order, those with images first."""
     with_images = truth.unique()
     others = torch.tensor(sorted(set(range(1000)) - set(with_images.tolist())), dtype=torch.long)
     return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in (with_images, others)])
 
 
 def imagenet_classes(images: Features, text: Features) -> Int[Tensor, " C"]:
-    """Return the number in ImageNet of each class of the images, which are called by number or by WordNet id."""
+    """The number in ImageNet of each class of the images, which are called by number or by WordNet id."""
     wnids = json.loads(text.metadata["wnids"])
     return torch.tensor([int(name) if name.isdigit() else wnids.index(name) for name in images.classes])
 
 
 def negatives_of(kind: str, rest: Int[Tensor, " n"], folder: Path) -> Tensor:
-    """Return the anchors of the negatives."""
+    """The anchors of the negatives."""
     if kind == "surrogate":
         return features(folder, "text-surrogate-negatives").z
     names, other = features(folder, "text-imagenet1k").z[rest], features(folder, "text-other-names").z

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def page(lines: list[list[str]]) -> str:
-    """Return the page."""
+    """The page."""
     table = "\n".join(markdown_table(leaderboard.heads(), lines))
     return (
         f"# Leaderboard\n\n{leaderboard.RULE}\n\n"

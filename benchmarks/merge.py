@@ -105,7 +105,7 @@ def measure(folder: Path, *, suite: str, set: str, order: str, seed: int, method
     sharded = evaluate(detector, alone.trial)
     row: Row = {metric: 100 * sharded.metrics[metric] for metric in METRICS}
     row |= {f"{metric}_alone": 100 * alone.metrics[metric] for metric in METRICS}
-    gap = (sharded.reading.margin - alone.reading.margin).abs().max()
+    gap = (sharded.output.margin - alone.output.margin).abs().max()
     return row | {"gap": float(gap), "samples": len(alone.trial.z)}
 
 
@@ -118,19 +118,19 @@ def columns(folder: Path, seed: int) -> Iterator[Row]:
         one, many = (Session(detector).observe(trial.z).structured() for detector in (sharded.detector, sharded))
         row = {"suite": suite, "set": ood, "order": order, "samples": len(trial.z)}
         row |= {f"{name}_differ": int((one[name] != many[name]).sum()) for name in ("known", "label", "warming")}
-        yield row | {name: float(abs(one[name] - many[name]).max()) for name in ("margin", "threshold", "confidence")}
+        yield row | {name: float(abs(one[name] - many[name]).max()) for name in ("margin", "threshold", "p_known")}
 
 
 def columns_table(rows: list[Row]) -> Iterator[str]:
     """Yield the worst of all orders for each stream."""
     heads: tuple[str, ...] = ("stream", "orders", "samples", "verdicts that differ", "names", "warming")
-    heads += ("largest difference of margin", "of threshold", "of confidence")
+    heads += ("largest difference of margin", "of threshold", "of p_known")
     lines = []
     for (suite, ood), group in grouped(rows, "suite", "set").items():
         counts = [
             sum(row[name] for row in group) for name in ("samples", "known_differ", "label_differ", "warming_differ")
         ]
-        gaps = [max(row[name] for row in group) for name in ("margin", "threshold", "confidence")]
+        gaps = [max(row[name] for row in group) for name in ("margin", "threshold", "p_known")]
         lines.append((f"{suite}, {ood}", str(len(group)), *(f"{n:,}" for n in counts), *(f"{gap:.0e}" for gap in gaps)))
     return markdown_table(heads, lines)
 
@@ -147,7 +147,7 @@ def loaded(name: str, folder: Path) -> suites.Suite:
 
 
 def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per cell, order, method, interval and shard count: means and deviations over seeds."""
+    """One row per cell, order, method, interval and shard count: means and deviations over seeds."""
     names = ("suite", "set", "order", "method", "every", "shards")
     found = []
     for key, group in grouped(rows, *names).items():

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from merge import CELLS, ORDERS, loaded
-from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled.state import PooledState
 from unseen_bench.metrics import auroc
 from unseen_bench.run import Case, Row, command, grouped, markdown_table
@@ -50,7 +50,7 @@ def cases(arguments: Arguments) -> Iterator[Case]:
 def measure(folder: Path, *, suite: str, set: str, order: str, every: int, fresh: list[str]) -> Row:
     known = loaded(suite, folder)
     trial, detector = known.against(set).ordered(order, 0), PooledEvidence(known.labels)
-    margins = [reading.margin for reading in readings(detector, trial.z, every, frozenset(fresh))]
+    margins = [output.margin for output in outputs(detector, trial.z, every, frozenset(fresh))]
     sequential, _ = detector.observe(detector.start(), trial.z)
     return {"change": 100 * (ranked(trial, torch.cat(margins)) - ranked(trial, sequential.margin))}
 
@@ -59,22 +59,24 @@ def ranked(trial: Trial, margin: Float[Tensor, " T"]) -> float:
     return auroc(margin[trial.is_id], margin[~trial.is_id])
 
 
-def readings(detector: PooledEvidence, z: Float[Tensor, "T d"], every: int, fresh: frozenset[str]) -> Iterator[Reading]:
+def outputs(
+    detector: PooledEvidence, z: Float[Tensor, "T d"], every: int, fresh: frozenset[str]
+) -> Iterator[DetectorOutput]:
     """Yield readings by a state of which only some parts are fresh."""
-    reading, state = detector.observe(detector.start(), z[:FIRST])
-    yield reading
+    output, state = detector.observe(detector.start(), z[:FIRST])
+    yield output
     old, rest, renewed = state, z[FIRST:], FIRST
     while len(rest):
         part = rest[: min(state.until_update, renewed + every - int(state.seen))]
-        reading, taught = detector.observe_part(mixed(old, state, fresh), part)
-        yield reading
+        output, taught = detector.observe_part(mixed(old, state, fresh), part)
+        yield output
         state, rest = detector.merge(state, [taught]), rest[len(part) :]
         if int(state.seen) - renewed >= every:
             old, renewed = state, int(state.seen)
 
 
 def mixed(old: PooledState, new: PooledState, fresh: frozenset[str]) -> PooledState:
-    """Return the old state with some parts of the new one."""
+    """The old state with some parts of the new one."""
     sums, fitted = old.sums, old.fitted
     if NAMES in fresh:
         sums = sums._replace(known=new.sums.known, negative=new.sums.negative)

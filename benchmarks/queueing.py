@@ -74,7 +74,7 @@ class Simulation:
         self._order = count()
 
     def run(self, arrivals: Sequence[float], failures: Sequence[Failure] = (), *, ready: float = 0.0) -> Outcome:
-        """Return what becomes of shards that arrive at these times; nodes begin at `ready`."""
+        """What becomes of shards that arrive at these times; nodes begin at `ready`."""
         by_count = {one.after: one for one in failures if one.after is not None}
         for node in self.nodes:
             node.is_up = False

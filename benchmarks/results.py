@@ -113,7 +113,7 @@ recommended detector and the adaptive threshold (wanted: 95 % of the known image
 images. Kept and rejected are shares of known and unknown images judged rightly, balanced is their mean; best threshold
 is what the best single threshold on the same margins would reach, found with the truth; frozen at 95 % is the best
 frozen method (MCM, NegLabel with 100 groups, CSP, DNM, EOE) at its own true 95 % threshold. ECE is the expected
-calibration error of the confidence over ten bins of equal width. `temporal` is judged stage by stage, means over every
+calibration error of the p_known over ten bins of equal width. `temporal` is judged stage by stage, means over every
 rotation of the sets. Goals and how many streams meet them:
 """
 
@@ -161,7 +161,7 @@ class Clock:
 
 
 def suite_section(name: str, features: Path, out: Path, workers: int | None, clock: Clock) -> str:
-    """Return one suite's part of the page, and write its report beside the rows; say so where it cannot be read."""
+    """One suite's part of the page, and write its report beside the rows; say so where it cannot be read."""
     try:
         suite = suites.load(name, features)
     except (EncoderError, MissingExtra) as error:
@@ -173,7 +173,7 @@ def suite_section(name: str, features: Path, out: Path, workers: int | None, clo
 
 
 def verdict_section(features: Path, out: Path, workers: int, clock: Clock) -> str:
-    """Return the part of the page about verdicts, and write the whole table with reliability plots beside the rows."""
+    """The part of the page about verdicts, and write the whole table with reliability plots beside the rows."""
     asked = verdicts.arguments_parser().parse_args([str(features)])
     together = ("suite", "order", "seed", "sets")  # the stages of a stream are judged by the process that ran it
     rows = list(
@@ -200,7 +200,7 @@ def run(suite: suites.Suite, out: Path, workers: int | None, clock: Clock) -> It
 
 
 def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
-    """Return one suite's part of the page."""
+    """One suite's part of the page."""
     counts = f"{len(suite.labels.names):,} names, {len(suite.labels.negatives):,} negatives"
     text = f"\n## {suite.name}\n\n{suite.about}. {counts}.\n"
     for judged in verdict_tables(rows):

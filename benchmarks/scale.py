@@ -96,7 +96,7 @@ def compare(
 
 
 def processor_seconds() -> dict[int, float]:
-    """Return the time that this process and each it started, Ray's own too, had on processors, by process."""
+    """The time that this process and each it started, Ray's own too, had on processors, by process."""
     me, times = psutil.Process(), {}
     for process in (me, *me.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
@@ -105,14 +105,14 @@ def processor_seconds() -> dict[int, float]:
 
 
 def _equal(serial: Sequence[keyed.StreamResult], other: Sequence[keyed.StreamResult]) -> int:
-    """Return how many streams have the same bits in every column."""
+    """How many streams have the same bits in every column."""
     by_key = {result.key: result.verdicts.structured().tobytes() for result in other}
     assert len(by_key) == len(other) == len(serial)
     return sum(result.verdicts.structured().tobytes() == by_key[result.key] for result in serial)
 
 
 def many_streams(suite: suites.Suite, count: int, length: int) -> tuple[Tensor, list[str]]:
-    """Return samples of `count` streams, interleaved: known images and one unknown set, in another order each."""
+    """Samples of `count` streams, interleaved: known images and one unknown set, in another order each."""
     parts, keys = [], []
     for number in range(count):
         trial = suite.against(suite.sets[number % len(suite.sets)]).ordered("shuffled", seed=number)

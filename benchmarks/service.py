@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def caller(host: str, path: str, z: torch.Tensor, clients: int, batch: int) -> Load | Flow:
-    """Return callers that send requests, or, for no caller, one connection that many samples share."""
+    """Callers that send requests, or, for no caller, one connection that many samples share."""
     return Load(host, observes(host, path, z, batch), clients) if clients else Flow(host, path, z, WINDOW)
 
 
@@ -97,7 +97,7 @@ def measure_all(arguments: Arguments) -> Iterator[Row]:
 def measure(
     arguments: Arguments, folder: Path, space: Path, z: torch.Tensor, server: str, clients: int, batch: int
 ) -> Row:
-    """Return how fast one server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
+    """How fast one server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
     ours, theirs = SPAWN.Pipe()
     options = (theirs, folder / f"{server}-{batch}", space, arguments.detector, server, arguments.compute)
     process = SPAWN.Process(target=SERVERS[server], args=options, daemon=True)

@@ -90,7 +90,7 @@ class Round(NamedTuple):
     answered: int
 
     def ratio(self, name: str) -> float:
-        """Return how many times as long the tenant waited beside the neighbour."""
+        """How many times as long the tenant waited beside the neighbour."""
         return float(self.beside[name] / self.alone[name])
 
 

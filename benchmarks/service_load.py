@@ -43,7 +43,7 @@ def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str,
 
 
 def observes(host: str, path: str, z: torch.Tensor, batch: int, key: str = "") -> list[bytes]:
-    """Return requests that observe batches of samples as float32 rows."""
+    """Requests that observe batches of samples as float32 rows."""
     bodies = [part.numpy().tobytes() for part in z.split(batch) if len(part) == batch]
     return [post(host, path, body, "application/octet-stream", key) for body in bodies]
 
@@ -83,7 +83,7 @@ class Load:
         self.errors = 0
 
     def run(self, seconds: float) -> float:
-        """Return for how long the callers called; the answers to the last requests count and are waited for."""
+        """For how long the callers called; the answers to the last requests count and are waited for."""
         selector, started = selectors.DefaultSelector(), time.perf_counter()
         for number in range(self.clients):
             connection = socket.create_connection(self.address, timeout=60)
@@ -134,7 +134,7 @@ class Flow:
         self.errors = 0
 
     def run(self, seconds: float) -> float:
-        """Return for how long the caller called."""
+        """For how long the caller called."""
         from websockets.sync.client import connect
 
         sent: deque[tuple[int, float]] = deque()
@@ -154,7 +154,7 @@ class Flow:
 
 
 def journal_blocks(folder: Path, dim: int) -> list[torch.Tensor]:
-    """Return the blocks of features in a stream's journal, read by nothing but SQLite."""
+    """The blocks of features in a stream's journal, read by nothing but SQLite."""
     with closing(sqlite3.connect(folder / "journal.db")) as db:
         rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
     return [torch.frombuffer(bytearray(row[0]), dtype=torch.float32).view(-1, dim).clone() for row in rows]
@@ -166,6 +166,6 @@ def percentiles(times: list[float]) -> Row:
 
 
 def cpu_seconds(pid: int | None) -> float:
-    """Return the seconds of CPU time a process has used, by Linux's count."""
+    """The seconds of CPU time a process has used, by Linux's count."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -76,7 +76,7 @@ def measure(arguments: Arguments) -> Iterator[Row]:
 
 
 def start_nodes() -> Any:
-    """Return a cluster of a head, which has the gateway, and two nodes for writers."""
+    """A cluster of a head, which has the gateway, and two nodes for writers."""
     cluster.module()
     from ray.cluster_utils import Cluster
 
@@ -121,7 +121,7 @@ def row(remote: Remote, callers: list[Caller], *, killed: bool) -> Row:
 
 
 def is_replay(remote: Remote, labels: LabelSpace, placement: Placement, folder: Path) -> bool:
-    """Return whether a stream's state has the bits of a fresh session over the blocks in its journal."""
+    """Whether a stream's state has the bits of a fresh session over the blocks in its journal."""
     remote.state(folder / "state.safetensors")
     learned = Session.load(folder / "state.safetensors", labels)
     own = placement.settings.data / "streams" / remote.id
@@ -135,7 +135,7 @@ def is_replay(remote: Remote, labels: LabelSpace, placement: Placement, folder: 
 
 
 def node_of(ray: Any, placement: Placement, role: str) -> str:
-    """Return the id of the node that an actor runs on."""
+    """The id of the node that an actor runs on."""
     return str(ray.get(placement.find(ray, role).node.remote()))
 
 

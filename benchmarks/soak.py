@@ -72,7 +72,7 @@ class Soak:
             self.calls.ids = [client.create(folder / "space", detector=detector).id for _ in range(2)]
 
     def run(self, seconds: float) -> Row:
-        """Return what was counted over so many seconds of faults."""
+        """What was counted over so many seconds of faults."""
         threads = [threading.Thread(target=self.calls.call, args=(self.url, number)) for number in range(CALLERS)]
         for thread in threads:
             thread.start()
@@ -205,7 +205,7 @@ class Calls:
                 self.acknowledged[id, row["seq"]] = sample
 
     def compared(self, journals: dict[str, torch.Tensor]) -> tuple[int, int]:
-        """Return how many acknowledged samples are not in their place, and how many numbers were given twice."""
+        """How many acknowledged samples are not in their place, and how many numbers were given twice."""
         lost = 0
         for (id, seq), sample in self.acknowledged.items():
             lost += seq >= len(journals[id]) or not torch.equal(journals[id][seq], sample)
@@ -213,7 +213,7 @@ class Calls:
 
 
 def samples(dim: int, choice: random.Random) -> torch.Tensor:
-    """Return a few random unit vectors."""
+    """A few random unit vectors."""
     generator = torch.Generator().manual_seed(choice.randrange(1 << 30))
     return normalize(torch.randn(choice.randint(1, 16), dim, generator=generator), dim=-1)
 

@@ -112,7 +112,7 @@ def observe_singly(online: Online, z: Tensor) -> None:
 
 
 def products(online: Online, z: Tensor) -> Callable[[], None]:
-    """Return the matrix products that blocked cannot avoid, in its shapes: gate, reads, corrections, rewrites."""
+    """The matrix products that blocked cannot avoid, in its shapes: gate, reads, corrections, rewrites."""
     trust = torch.cat([neglabel(text_logits(online.labels, block, tau=online.tau)) for block in z.split(BLOCK)])
     bound = logit(online.beta)
     routes = ((online.labels.id_anchors, trust >= bound), (online.labels.ood_anchors, trust <= -bound))

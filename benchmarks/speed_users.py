@@ -64,9 +64,9 @@ def million_rows(dim: int) -> Iterator[Row]:
         z, scores = stream(labels, STEP, seed=part), []
         for kind, detector in detectors.items():
             began = time.process_time()
-            reading, states[kind] = detector.observe(states[kind], z.to(kind))
+            output, states[kind] = detector.observe(states[kind], z.to(kind))
             seconds[kind] += time.process_time() - began
-            scores.append(reading.score)
+            scores.append(output.score)
         drift = float((scores[0] - scores[1]).abs().max())
     for kind, total in seconds.items():
         yield {"stream": f"{MILLION:,} samples, {kind}", "processor seconds": total}
@@ -75,19 +75,19 @@ def million_rows(dim: int) -> Iterator[Row]:
 
 
 def peak_memory() -> int:
-    """Return the largest resident memory of this process, in bytes."""
+    """The largest resident memory of this process, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def least(labels: LabelSpace, *, single: bool) -> Row:
-    """Return the operations and the bytes that one sample cannot do without."""
+    """The operations and the bytes that one sample cannot do without."""
     names, dim = len(labels.names) + len(labels.negatives), labels.dim
     read = 4 * dim * names if single else 4 * dim  # a batch reads the text once for all its samples
     return {"floor_mflop": 2e-6 * dim * (names + 2 * dim), "floor_mb": 1e-6 * read}
 
 
 def products_of_batches(labels: LabelSpace, z: Tensor) -> Callable[[], None]:
-    """Return the matrix products that batches cannot avoid: with the text, and outer products for two sides."""
+    """The matrix products that batches cannot avoid: with the text, and outer products for two sides."""
     anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
 
     def multiply() -> None:
@@ -99,7 +99,7 @@ def products_of_batches(labels: LabelSpace, z: Tensor) -> Callable[[], None]:
 
 
 def products_of_one(labels: LabelSpace, rows: tuple[Tensor, ...]) -> Callable[[], None]:
-    """Return the product of each sample with the text: the outer products wait for an update."""
+    """The product of each sample with the text: the outer products wait for an update."""
     anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
 
     def multiply() -> None:
@@ -122,7 +122,7 @@ def detected_in_batches(detector: PooledEvidence, z: Tensor) -> None:
 
 
 def user_table(rows: list[Row]) -> Iterator[str]:
-    """Return the rows as a table."""
+    """The rows as a table."""
     return markdown_table(HEADS, map(cells, rows))
 
 

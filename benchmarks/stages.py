@@ -78,7 +78,7 @@ def job_of(arguments: Arguments) -> encode.EncodeJob:
 
 
 def listed(folder: Path, arguments: Arguments) -> Path:
-    """Return a folder with the first photos of the source, enlarged to the size of the GPU's measurements."""
+    """A folder with the first photos of the source, enlarged to the size of the GPU's measurements."""
     photos = folder / "photos"
     photos.mkdir()
     for number, entry in zip(range(arguments.count), find_images(arguments.images), strict=False):
@@ -87,7 +87,7 @@ def listed(folder: Path, arguments: Arguments) -> Path:
 
 
 def calibrated(photos: Path, folder: Path, arguments: Arguments) -> Row:
-    """Return seconds of each stage: of an image, a shard, a sample or a block; and those before the first shard."""
+    """Seconds of each stage: of an image, a shard, a sample or a block; and those before the first shard."""
     started = time.perf_counter()
     with planned(photos, folder, arguments) as (ray, plan, start):
         plan_s = time.perf_counter() - started - start
@@ -153,7 +153,7 @@ def timed_decode(prepare: encode.Prepare, shard: encode.Shard) -> tuple[float, e
 
 
 def timed_score(samples: int = 1024) -> float:
-    """Return seconds per sample of the recommended detector."""
+    """Seconds per sample of the recommended detector."""
     labels = label_space(NAMES, NEGATIVES, 512)
     job, z = keyed.StreamJob(SessionSpec(labels, "default")), stream(labels, samples)
     job.run("warm", z[:BLOCK])
@@ -161,7 +161,7 @@ def timed_score(samples: int = 1024) -> float:
 
 
 def timed_journal(blocks: int = 20) -> float:
-    """Return seconds of one block of samples in a journal."""
+    """Seconds of one block of samples in a journal."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         at = Position.start("timed")
         journal, entry = (
@@ -192,7 +192,7 @@ def local_run(photos: Path, folder: Path, arguments: Arguments) -> Row:
 
 
 def ray_run(photos: Path, folder: Path, arguments: Arguments, *, kills: bool) -> Row:
-    """Return how long the shards took on a Ray of their own; a worker is killed when a third is done."""
+    """How long the shards took on a Ray of their own; a worker is killed when a third is done."""
     use, arrived, killed_after = MachineUse(), list[tuple[float, int, float]](), 0
     with planned(photos, folder, arguments) as (ray, plan, _):
         for shard in encode.run(ray, plan, job_of(arguments)):
@@ -224,21 +224,21 @@ class MachineUse:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of a clock."""
+        """The seconds of a clock."""
         return time.perf_counter() - self._started
 
     def own(self) -> float:
-        """Return the processor seconds of our processes; one that ended counts with what it had when last asked for."""
+        """The processor seconds of our processes; one that ended counts with what it had when last asked for."""
         self._last |= processor_seconds()
         return sum(seconds - self._before.get(process, 0.0) for process, seconds in self._last.items())
 
     def others(self) -> float:
-        """Return how many cores all other processes took on average."""
+        """How many cores all other processes took on average."""
         return max(0.0, busy_seconds() - self._busy - self.own()) / self.seconds
 
 
 def busy_seconds() -> float:
-    """Return the time that all processes of the machine had on its processors."""
+    """The time that all processes of the machine had on its processors."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)
 

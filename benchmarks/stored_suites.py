@@ -28,7 +28,7 @@ Load = Callable[[], suites.Suite]
 
 
 def suites_parser(doc: str | None, *, seeds: int = 10) -> ArgumentParser:
-    """Return a parser with the options of experiments over suites."""
+    """A parser with the options of experiments over suites."""
     parser = command.parser(doc, features=True, resumes=True, seeds=seeds)
     parser.add_argument("--suites", nargs="+", choices=[*SETS, *OFFLINE, *NEAR], default=list(SETS))
     parser.add_argument("--most", type=int, default=10**9, help="images of each set, drawn at random (default: all)")
@@ -37,7 +37,7 @@ def suites_parser(doc: str | None, *, seeds: int = 10) -> ArgumentParser:
 
 @functools.cache
 def load_suite(name: str, folder: Path, most: int = 10**9) -> suites.Suite:
-    """Return a suite with at most so many images of each set."""
+    """A suite with at most so many images of each set."""
     whole = suites.load(name, folder)
     order = torch.randperm(len(whole.pool.z), generator=torch.Generator().manual_seed(0))
     source = whole.pool.source[order]

@@ -100,14 +100,14 @@ def case(arguments: Arguments, stream: Stream, name: str) -> Case:
 
 
 def rotations(sets: list[str], order: str) -> list[tuple[str, ...]]:
-    """Return the sets of each stream: one alone, or in a shift all of them, each first in one stream."""
+    """The sets of each stream: one alone, or in a shift all of them, each first in one stream."""
     if order not in ("temporal", "drift"):
         return [(name,) for name in sets]
     return [tuple(sets[start:] + sets[:start]) for start in range(len(sets))] if len(sets) > 1 else []
 
 
 def readable(folder: Path) -> list[str]:
-    """Return the suites whose names and negatives can be had here."""
+    """The suites whose names and negatives can be had here."""
     found = [*SETS, *NEAR]
     for name in OFFLINE:
         try:
@@ -119,7 +119,7 @@ def readable(folder: Path) -> list[str]:
 
 
 def judge(stream: Stream, name: str, folder: Path, *, detector: str, recall: float, most: int) -> Row:
-    """Return every figure of one stream, or of one stage of it."""
+    """Every figure of one stream, or of one stage of it."""
     evaluation, rows = run(stream, folder, detector, recall, most)
     anchors = load_suite(stream.suite, folder, most).labels.id_anchors
     scores = {method: score[rows] for method, score in suite_scores(stream.suite, folder, most).items()}
@@ -127,7 +127,7 @@ def judge(stream: Stream, name: str, folder: Path, *, detector: str, recall: flo
 
 
 def verdict_figures(evaluation: Evaluation, name: str, anchors: Float[Tensor, "K d"]) -> Row:
-    """Return what the verdicts about known images and one unknown set are worth."""
+    """What the verdicts about known images and one unknown set are worth."""
     trial, verdicts = evaluation.trial, evaluation.verdicts
     known, unknown = sides(trial, trial.sources.index(name))
     metrics, judged = evaluation.by_source[name], known | unknown
@@ -143,14 +143,14 @@ def verdict_figures(evaluation: Evaluation, name: str, anchors: Float[Tensor, "K
         "unknown": int(unknown.sum()),
         "microseconds": 1e6 * evaluation.cost.seconds / len(trial.z),
         "state_bytes": evaluation.cost.state_bytes,
-        "reliability": report.bins_of(verdicts.confidence[judged], known[judged]),
+        "reliability": report.bins_of(verdicts.p_known[judged], known[judged]),
         "interval": [100 * end for end in evaluation.recall_interval or ()],
         "kept_by_photos": {str(photos): kept_by_photos(verdicts.margin[known], photos) for photos in PHOTOS},
     }
 
 
 def kept_by_photos(margins: Float[Tensor, " n"], photos: int) -> float:
-    """Return the share of known images above a threshold from some of them, drawn at random with the truth's help.
+    """The share of known images above a threshold from some of them, drawn at random with the truth's help.
 
     An oracle that the adaptive threshold, which sees no label, is compared with.
     """
@@ -165,7 +165,7 @@ def right(label: Tensor, truth: Tensor) -> float:
 
 @functools.lru_cache(maxsize=1)  # the stages of a stream follow one another
 def run(stream: Stream, folder: Path, detector: str, recall: float, most: int) -> tuple[Evaluation, Int[Tensor, " T"]]:
-    """Return a session's evaluation on a stream, and where its samples lie in the suite's pool."""
+    """A session's evaluation on a stream, and where its samples lie in the suite's pool."""
     suite = load_suite(stream.suite, folder, most)
     rows, trial = arriving(suite.pool, stream)
     session = Session(detectors.make(detector, suite.labels), Adaptive(recall))
@@ -181,7 +181,7 @@ def arriving(pool: Trial, stream: Stream) -> tuple[Int[Tensor, " T"], Trial]:
 
 
 def frozen_figures(evaluation: Evaluation, name: str, scores: Scores) -> Row:
-    """Return the best frozen method by AUROC and by balanced accuracy at its own true 95 % threshold, and NegLabel."""
+    """The best frozen method by AUROC and by balanced accuracy at its own true 95 % threshold, and NegLabel."""
     known, unknown = sides(evaluation.trial, evaluation.trial.sources.index(name))
     ranks = {method: 100 * auroc(score[known], score[unknown]) for method, score in scores.items()}
     balanced = [100 * balanced_at_recall(score[known], score[unknown]) for score in scores.values()]
@@ -196,13 +196,13 @@ def frozen_figures(evaluation: Evaluation, name: str, scores: Scores) -> Row:
 
 @functools.lru_cache(maxsize=2)
 def suite_scores(suite: str, folder: Path, most: int) -> Scores:
-    """Return the scores of each frozen method on every sample of a suite: they depend on no order."""
+    """The scores of each frozen method on every sample of a suite: they depend on no order."""
     loaded = load_suite(suite, folder, most)
     return frozen_scores(loaded.labels, loaded.pool.z)
 
 
 def frozen_scores(labels: LabelSpace, z: Float[Tensor, "n d"]) -> Scores:
-    """Return the scores of each frozen method."""
+    """The scores of each frozen method."""
     made = {name: detectors.make(name, labels, **options) for name, options in FROZEN.items()}
     return {name: one.score(one.start(), z).score for name, one in made.items()}
 

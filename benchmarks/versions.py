@@ -73,7 +73,7 @@ def measure(arguments: Arguments) -> Iterator[Row]:
 
 
 def times(checkout: Path, sizes: tuple[int, ...]) -> dict[str, float]:
-    """Return the processor seconds per sample of each case, measured with the package of a checkout."""
+    """The processor seconds per sample of each case, measured with the package of a checkout."""
     surroundings = {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src"), "OMP_NUM_THREADS": "1"}
     command_line = [sys.executable, "-c", WORK, *map(str, sizes)]
     done = subprocess.run(command_line, env=surroundings, capture_output=True, text=True, check=True)

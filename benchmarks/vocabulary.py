@@ -36,7 +36,7 @@ SETTINGS = (
 
 
 def trial(z: Tensor, label: Tensor, unknown: dict[str, Tensor]) -> Trial:
-    """Return known and unknown samples in one random order."""
+    """Known and unknown samples in one random order."""
     parts = [z, *unknown.values()]
     labels = torch.cat([label.long(), torch.full((sum(map(len, unknown.values())),), -1)])
     source = torch.cat([torch.full((len(part),), i) for i, part in enumerate(parts)])
@@ -59,7 +59,7 @@ def tasks(folder: Path) -> Iterator[tuple[str, list[str], Trial]]:
 def imagenet(
     images: Features, names: list[str], classes: list[int], near: int, far: dict[str, Tensor]
 ) -> tuple[list[str], Trial]:
-    """Return some classes as known names and images of others among the unknown."""
+    """Some classes as known names and images of others among the unknown."""
     assert images.labels is not None
     place = {label: i for i, label in enumerate(classes)}
     label = torch.tensor([place.get(label, -1) for label in images.labels.tolist()])
@@ -83,7 +83,7 @@ def cases(everything: list[tuple[str, list[str], Trial]]) -> Iterator[Case]:
 
 
 def rank(words: int, negatives: int, names: list[str], stream: Trial) -> Row:
-    """Return the metrics of the recommended detector with so many words read and negatives kept."""
+    """The metrics of the recommended detector with so many words read and negatives kept."""
     space = LabelSpace.build(names, offline_encoder(), negatives=negatives, corpus=wordnet().thinned(words))
     metrics = evaluate(detectors.make(detectors.DEFAULT, space), stream).metrics
     return {name: 100 * metrics[name] for name in ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")}

@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from unseen import Session, demo
-from unseen.detectors import Detector, Reading
+from unseen.detectors import Detector, DetectorOutput
 from unseen_bench.checks import check_detector
 
 
@@ -22,11 +22,11 @@ class Contrast(Detector[None]):
     needs_negatives: ClassVar[bool] = True
 
     def start(self) -> None:
-        """Return the state before the first sample: it never learns."""
+        """The state before the first sample: it never learns."""
 
-    def read(self, state: None, z: Tensor) -> Reading:
+    def read(self, state: None, z: Tensor) -> DetectorOutput:
         known, negative = z @ self.labels.id_anchors.T, z @ self.labels.ood_anchors.T
-        return Reading.frozen(100 * (known.amax(1) - negative.amax(1)), known.argmax(1))
+        return DetectorOutput.frozen(100 * (known.amax(1) - negative.amax(1)), known.argmax(1))
 
 
 def main() -> None:

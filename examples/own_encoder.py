@@ -18,7 +18,7 @@ class ColourEncoder:
     fingerprint = "mean colour, first version"  # changes when vectors can no longer be compared with those of before
 
     def images(self, batch) -> torch.Tensor:
-        """Return one unit vector per image; a batch holds `unseen.images.Image`, whose `pixels` are RGB."""
+        """One unit vector per image; a batch holds `unseen.images.Image`, whose `pixels` are RGB."""
         return normalize(torch.tensor(np.array([np.asarray(image.pixels).mean((0, 1)) for image in batch])).float() + 1)
 
     def texts(self, prompts) -> torch.Tensor:

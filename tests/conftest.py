@@ -34,14 +34,14 @@ def labels() -> LabelSpace:
 
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
-    """Return a local Ray of two workers, one for all tests that are marked `ray`: starting it takes seconds."""
+    """A local Ray of two workers, one for all tests that are marked `ray`: starting it takes seconds."""
     with cluster.connect("local", workers=2, memory=128 << 20) as joined:
         yield joined
 
 
 @pytest.fixture(scope="session")
 def features() -> Path:
-    """Return the folder of shared CLIP features, or skip."""
+    """The folder of shared CLIP features, or skip."""
     folder = Path(os.environ.get("UNSEEN_FEATURES", REPO.parent / "shared" / "clip-b16"))
     if not folder.is_dir():
         pytest.skip("the shared CLIP features are not here; set UNSEEN_FEATURES to their folder")
@@ -50,7 +50,7 @@ def features() -> Path:
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return the URI of an empty bucket in memory."""
+    """The URI of an empty bucket in memory."""
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     name = request.node.name

@@ -21,7 +21,7 @@ from unseen.threshold import Fixed
 
 
 def make_photos(folder: Path) -> list[str]:
-    """Return the paths of fifteen photos of three colours, one of which has no name."""
+    """The paths of fifteen photos of three colours, one of which has no name."""
     paths = []
     for i in range(15):
         shade = tuple(min(255, value + 12 * i) for value in list(COLOURS.values())[i % 3])

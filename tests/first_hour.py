@@ -81,7 +81,7 @@ def wheel(folder: Path) -> Path:
 
 
 def commands() -> list[str]:
-    """Return the commands of the page, in order."""
+    """The commands of the page, in order."""
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)
     return [line for block in blocks for line in block.splitlines() if line not in LEFT_OUT]
 
@@ -100,7 +100,7 @@ def ask_service(here: Environment) -> None:
 
 
 def seen(url: str) -> int:
-    """Return how many images the streams of a service have seen, 0 before it answers."""
+    """How many images the streams of a service have seen, 0 before it answers."""
     try:
         found = [fetched(f"{url}/v1/streams/{stream['id']}") for stream in fetched(f"{url}/v1/streams")["streams"]]
     except OSError:
@@ -109,13 +109,13 @@ def seen(url: str) -> int:
 
 
 def fetched(url: str) -> Any:
-    """Return what a service answers."""
+    """What a service answers."""
     with urllib.request.urlopen(url, timeout=5) as answer:
         return json.load(answer)
 
 
 def wait_for(what: Any, log: Path, seconds: float = 60) -> Any:
-    """Return what a function finds, as soon as it finds something."""
+    """What a function finds, as soon as it finds something."""
     until = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < until, log.read_text()

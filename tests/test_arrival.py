@@ -10,7 +10,7 @@ WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed",
 
 
 def population(known=60, unknown=30, classes=5, sets=3, seed=0):
-    """Return is_id and source of a small test set in random positions."""
+    """Is_id and source of a small test set in random positions."""
     is_id = torch.cat([torch.ones(known), torch.zeros(unknown)]).bool()
     source = torch.cat([torch.arange(known) % classes, torch.arange(unknown) % sets])
     mixed = torch.randperm(known + unknown, generator=torch.Generator().manual_seed(seed))

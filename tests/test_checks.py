@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.streams import space
-from unseen.detectors import NegLabel, Online, Reading
+from unseen.detectors import DetectorOutput, NegLabel, Online
 from unseen.detectors.base import Detector
 from unseen_bench import checks
 
@@ -30,14 +30,14 @@ class Compliant(Detector[Count]):
     def start(self) -> Count:
         return Count(torch.zeros((), dtype=torch.float64))
 
-    def read(self, state: Count, z: Tensor) -> Reading:
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
         cosine, label = (z @ self.labels.id_anchors.T).max(dim=1)
-        return Reading.frozen(cosine + 0.01 * state.seen, label)
+        return DetectorOutput.frozen(cosine + 0.01 * state.seen, label)
 
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading = self.read(state, z)
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output = self.read(state, z)
         extra = 0.01 * torch.arange(1, len(z) + 1, dtype=torch.float64)
-        return reading._replace(score=reading.score + extra), Count(state.seen + len(z))
+        return output._replace(score=output.score + extra), Count(state.seen + len(z))
 
 
 class TakesLabels(Compliant):
@@ -45,80 +45,80 @@ class TakesLabels(Compliant):
 
 
 class NotFinite(Compliant):
-    def read(self, state: Count, z: Tensor) -> Reading:
-        return (reading := super().read(state, z))._replace(score=reading.score / 0)
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
+        return (output := super().read(state, z))._replace(score=output.score / 0)
 
 
 class TooFewScores(Compliant):
-    def observe(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().observe(state, z)
-        return Reading(*(part[:-1] for part in reading)), state
+    def observe(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().observe(state, z)
+        return DetectorOutput(*(part[:-1] for part in output)), state
 
 
 class NoSuchName(Compliant):
-    def read(self, state: Count, z: Tensor) -> Reading:
-        return (reading := super().read(state, z))._replace(label=reading.label + 100)
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
+        return (output := super().read(state, z))._replace(label=output.label + 100)
 
 
 class OddRoute(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(route=reading.route + 2), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(route=output.route + 2), state
 
 
 class LongRoute(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(route=reading.route.long()), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(route=output.route.long()), state
 
 
 class WholeScores(Compliant):
-    def read(self, state: Count, z: Tensor) -> Reading:
-        return (reading := super().read(state, z))._replace(score=reading.label)
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
+        return (output := super().read(state, z))._replace(score=output.label)
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreRemembers(Compliant):
     calls: list[int] = field(default_factory=list)
 
-    def score(self, state: Count, z: Tensor) -> Reading:
+    def score(self, state: Count, z: Tensor) -> DetectorOutput:
         self.calls.append(1)
-        return (reading := super().score(state, z))._replace(score=reading.score + len(self.calls))
+        return (output := super().score(state, z))._replace(score=output.score + len(self.calls))
 
 
 class ScoreTeaches(Compliant):
-    def score(self, state: Count, z: Tensor) -> Reading:
-        return (reading := super().score(state, z))._replace(route=torch.ones_like(reading.route))
+    def score(self, state: Count, z: Tensor) -> DetectorOutput:
+        return (output := super().score(state, z))._replace(route=torch.ones_like(output.route))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreDisturbsLearning(Compliant):
     calls: list[int] = field(default_factory=list)
 
-    def score(self, state: Count, z: Tensor) -> Reading:
+    def score(self, state: Count, z: Tensor) -> DetectorOutput:
         self.calls.append(1)
         return super().score(state, z)
 
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(score=reading.score + len(self.calls)), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(score=output.score + len(self.calls)), state
 
 
 class ScoreByPlace(Compliant):
-    def read(self, state: Count, z: Tensor) -> Reading:
-        return (reading := super().read(state, z))._replace(score=reading.score + 0.01 * torch.arange(len(z)))
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
+        return (output := super().read(state, z))._replace(score=output.score + 0.01 * torch.arange(len(z)))
 
 
 class ScoresBatchByItsMean(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(score=reading.score - reading.score.sum() / max(len(z), 1)), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(score=output.score - output.score.sum() / max(len(z), 1)), state
 
 
 class WhitensByBatch(Compliant):
     """Divide by the second moment of the whole call, which a future of mirrored samples leaves as it was."""
 
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
         moment = z.T @ z / max(len(z), 1) + 0.1 * torch.eye(z.shape[1], dtype=z.dtype)
         return super().learn(state, normalize(z @ torch.linalg.inv(moment), dim=1))
 
@@ -126,40 +126,40 @@ class WhitensByBatch(Compliant):
 class BaselineOfBatch(Compliant):
     """Keep the score and put what the whole call says into the baseline: the margin knows the future."""
 
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(baseline=reading.score.mean().nan_to_num().expand(len(z))), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(baseline=output.score.mean().nan_to_num().expand(len(z))), state
 
 
 class ClarityOfBatch(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(clarity=reading.score.mean().nan_to_num().expand(len(z))), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(clarity=output.score.mean().nan_to_num().expand(len(z))), state
 
 
 class NoBaseline(Compliant):
-    def read(self, state: Count, z: Tensor) -> Reading:
-        return (reading := super().read(state, z))._replace(baseline=reading.score / 0)
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
+        return (output := super().read(state, z))._replace(baseline=output.score / 0)
 
 
 class ScalesByLength(Compliant):
     """Blend by the share of the stream that has passed, which takes its length."""
 
-    def observe(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, after = super().observe(state, z)
+    def observe(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, after = super().observe(state, z)
         passed = torch.arange(1, len(z) + 1) / max(len(z), 1)
-        return reading._replace(score=reading.score * passed.sqrt()), after
+        return output._replace(score=output.score * passed.sqrt()), after
 
 
 class CountsCalls(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
         return super().learn(state, z)[0], Count(state.seen + 1)
 
 
 class RoutesFirstOfCall(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
-        return reading._replace(route=(torch.arange(len(z)) == 0).to(torch.int8)), state
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
+        return output._replace(route=(torch.arange(len(z)) == 0).to(torch.int8)), state
 
 
 class StateOfNumbers(Compliant):
@@ -171,10 +171,10 @@ class StateOfNumbers(Compliant):
 class KeepsHalfItsState(Compliant):
     hidden: list[int] = field(default_factory=list)
 
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, state = super().learn(state, z)
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, state = super().learn(state, z)
         self.hidden.extend([1] * len(z))
-        return reading._replace(score=reading.score + len(self.hidden)), state
+        return output._replace(score=output.score + len(self.hidden)), state
 
 
 class Last(NamedTuple):
@@ -185,34 +185,34 @@ class KeepsItsInput(Compliant):
     def start(self) -> Last:  # type: ignore[override]
         return Last(self.labels.id_anchors[:1])
 
-    def read(self, state: Last, z: Tensor) -> Reading:  # type: ignore[override]
+    def read(self, state: Last, z: Tensor) -> DetectorOutput:  # type: ignore[override]
         cosine, label = (z @ self.labels.id_anchors.T).max(dim=1)
-        return Reading.frozen(cosine + (z @ state.features.T).sum(dim=1), label)
+        return DetectorOutput.frozen(cosine + (z @ state.features.T).sum(dim=1), label)
 
-    def observe(self, state: Last, z: Tensor) -> tuple[Reading, Last]:  # type: ignore[override]
+    def observe(self, state: Last, z: Tensor) -> tuple[DetectorOutput, Last]:  # type: ignore[override]
         return self.score(state, z), Last(z[-1:])  # type: ignore[arg-type]
 
 
 class Grows(KeepsItsInput):
-    def observe(self, state: Last, z: Tensor) -> tuple[Reading, Last]:  # type: ignore[override]
+    def observe(self, state: Last, z: Tensor) -> tuple[DetectorOutput, Last]:  # type: ignore[override]
         return self.score(state, z), Last(torch.cat([state.features, z]))  # type: ignore[arg-type]
 
 
 class WritesItsInput(Compliant):
-    def observe(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading = super().observe(state, z)
+    def observe(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output = super().observe(state, z)
         z.neg_()
-        return reading
+        return output
 
 
 class WritesItsState(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
-        reading, after = super().learn(state, z)
-        return reading, Count(state.seen.copy_(after.seen))
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
+        output, after = super().learn(state, z)
+        return output, Count(state.seen.copy_(after.seen))
 
 
 class WritesItsAnchors(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
         self.labels.id_anchors.mul_(-1)
         return super().learn(state, z)
 
@@ -221,20 +221,20 @@ class TakesAnything(Compliant):
     def _checked(self, z: Tensor) -> Tensor:
         return z.nan_to_num().double().expand(1, -1) if z.ndim == 1 else z.nan_to_num().double()[:, : self.labels.dim]
 
-    def read(self, state: Count, z: Tensor) -> Reading:
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
         width = z.shape[1]
         cosine, label = (z @ self.labels.id_anchors[:, :width].T).max(dim=1)
-        return Reading.frozen(cosine, label)
+        return DetectorOutput.frozen(cosine, label)
 
 
 class RefusesNothingButEmpty(Compliant):
-    def read(self, state: Count, z: Tensor) -> Reading:
-        reading = super().read(state, z)
-        return reading if len(z) else Reading(*(torch.zeros(1) for _ in reading))
+    def read(self, state: Count, z: Tensor) -> DetectorOutput:
+        output = super().read(state, z)
+        return output if len(z) else DetectorOutput(*(torch.zeros(1) for _ in output))
 
 
 class LearnsFromNothing(Compliant):
-    def learn(self, state: Count, z: Tensor) -> tuple[Reading, Count]:
+    def learn(self, state: Count, z: Tensor) -> tuple[DetectorOutput, Count]:
         return super().learn(state, z)[0], Count(state.seen + max(len(z), 1))
 
 

@@ -26,7 +26,7 @@ def unit_value(name: str) -> str:
 
 
 def exit_status(words: list[str]) -> object:
-    """Return how `unseen` ends when it is asked for help behind some options: not with 0 if it has not all of them."""
+    """How `unseen` ends when it is asked for help behind some options: not with 0 if it has not all of them."""
     with pytest.raises(SystemExit) as ended:
         app([*words, "--help"])
     return ended.value.code

@@ -70,7 +70,7 @@ def test_no_two_classes_have_the_same_name() -> None:
 
 
 def documented() -> list[str]:
-    """Return what the pages of the API show."""
+    """What the pages of the API show."""
     pages = (REPO / "docs" / "api").glob("*.md")
     return [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
 

@@ -7,7 +7,7 @@ import torch
 from helpers.methods import ALL
 from helpers.streams import space, stream
 from unseen import Session, detectors
-from unseen.detectors import MCM, NegLabel, Online, PooledEvidence, Reading
+from unseen.detectors import MCM, DetectorOutput, NegLabel, Online, PooledEvidence
 from unseen.threshold import Adaptive, Fixed
 from unseen_bench.evaluate import evaluate, gate_metrics, judge, oracle, over_time
 from unseen_bench.metrics import auroc, summary
@@ -17,7 +17,7 @@ SOURCES = ("known", "near", "far")
 
 
 def trial_of(labels, samples=120, seed=3):
-    """Return a stream whose truth is the nearest anchor: a known name, or a negative of one of two sets."""
+    """A stream whose truth is the nearest anchor: a known name, or a negative of one of two sets."""
     z = stream(labels, samples, seed=seed, noise=0.3)
     nearest = (z @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).argmax(1)
     known = nearest < len(labels.names)
@@ -30,7 +30,7 @@ def trial(labels):
 
 
 def other_truths(trial):
-    """Return the same stream with its truth permuted, turned round, and removed."""
+    """The same stream with its truth permuted, turned round, and removed."""
     turned = torch.where(trial.is_id, -1, 0)
     order = torch.randperm(len(trial.z), generator=torch.Generator().manual_seed(0))
     return (
@@ -46,21 +46,21 @@ ON_VECTORS = sorted(name for name, kind in ALL.items() if not kind.parts)
 @pytest.mark.parametrize("name", ON_VECTORS)
 def test_permuting_or_removing_the_labels_changes_no_score(labels, trial, name):
     detector = detectors.make(name, labels)
-    expected = evaluate(detector, trial).reading
+    expected = evaluate(detector, trial).output
     for other in other_truths(trial):
-        for column, same in zip(expected, evaluate(detector, other).reading, strict=True):
+        for column, same in zip(expected, evaluate(detector, other).output, strict=True):
             assert torch.equal(column, same)
 
 
 def test_only_the_oracle_follows_the_labels(labels, trial):
     _, turned, _ = other_truths(trial)
-    assert not torch.equal(oracle(Online(labels), trial).reading.score, oracle(Online(labels), turned).reading.score)
+    assert not torch.equal(oracle(Online(labels), trial).output.score, oracle(Online(labels), turned).output.score)
 
 
 def test_the_oracle_routes_every_sample_by_the_truth_and_says_so(labels, trial):
     report = oracle(Online(labels), trial)
     assert report.detector == "oracle-online"
-    assert torch.equal(report.reading.route > 0, trial.is_id)
+    assert torch.equal(report.output.route > 0, trial.is_id)
     assert report.metrics["purity_known"] == report.metrics["purity_unknown"] == 1
     assert report.metrics["coverage_known"] + report.metrics["coverage_unknown"] == 1
 
@@ -73,12 +73,12 @@ def test_the_oracle_is_algorithm_1_where_the_gate_is_right(labels):
     trial = Trial(sure, torch.where(known, nearest, -1), torch.where(known, 0, 1), SOURCES[:2])
     free = evaluate(Online(labels), trial)
     assert free.metrics["coverage_known"] + free.metrics["coverage_unknown"] == 1
-    torch.testing.assert_close(free.reading.score, oracle(Online(labels), trial).reading.score)
+    torch.testing.assert_close(free.output.score, oracle(Online(labels), trial).output.score)
 
 
 def test_metrics_are_those_of_known_against_unknown_scores(labels, trial):
     report = evaluate(NegLabel(labels), trial)
-    score, is_id = report.reading.score, trial.is_id
+    score, is_id = report.output.score, trial.is_id
     assert summary(score[is_id], score[~is_id]).items() <= report.metrics.items()
     assert set(report.by_source) == {"near", "far"}
     assert report.by_source["far"]["auroc"] == auroc(score[is_id], score[trial.source == 2])
@@ -90,7 +90,7 @@ def test_a_stage_is_judged_by_its_own_samples(labels, trial):
     report = evaluate(Online(labels), staged)
     for stage, name in enumerate(("far", "near")):
         mine = staged.stage == stage
-        margin, is_id = report.reading.margin[mine], staged.is_id[mine]
+        margin, is_id = report.output.margin[mine], staged.is_id[mine]
         assert report.by_source[name]["margin_auroc"] == auroc(margin[is_id], margin[~is_id])
 
 
@@ -142,14 +142,16 @@ def test_a_stream_of_one_kind_has_no_auroc_but_other_metrics(labels, trial):
 def test_gate_metrics_by_hand():
     route = torch.tensor([1, 1, -1, 0, -1, 0, 0, 1], dtype=torch.int8)
     is_id = torch.tensor([True, False, False, True, True, True, False, True])
-    reading = Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
-    assert gate_metrics(reading, is_id) == {
+    output = DetectorOutput.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), route)
+    assert gate_metrics(output, is_id) == {
         "coverage_known": 3 / 8,
         "coverage_unknown": 2 / 8,
         "purity_known": 2 / 3,
         "purity_unknown": 1 / 2,
     }
-    silent = gate_metrics(Reading.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id)
+    silent = gate_metrics(
+        DetectorOutput.of(torch.zeros(8), torch.zeros(8, dtype=torch.int64), torch.zeros_like(route)), is_id
+    )
     assert math.isnan(silent["purity_known"])  # nobody was routed, so nobody was right
 
 
@@ -157,7 +159,7 @@ def test_over_time_cuts_the_stream_into_slices_that_cover_it(labels, trial):
     report = evaluate(Online(labels), trial)
     slices = over_time(report, points=5)
     assert [part["samples"] for part in slices] == [24, 48, 72, 96, 120]
-    first = judge(Online(labels), Reading(*(column[:24] for column in report.reading)), trial[torch.arange(24)])
+    first = judge(Online(labels), DetectorOutput(*(column[:24] for column in report.output)), trial[torch.arange(24)])
     assert slices[0]["auroc"] == first.metrics["auroc"]
     assert slices[0]["kept"] == first.metrics["kept"]
     assert slices[0]["ece"] == first.metrics["ece"]

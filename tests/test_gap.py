@@ -23,7 +23,7 @@ KAPPA = 0.2
 
 
 def problem(samples=40, classes=4, dim=6, seed=0, *, soft=False, sharp=0.05):
-    """Return clustered samples and their targets."""
+    """Clustered samples and their targets."""
     centres = unit(classes, dim, seed=seed)
     label = torch.arange(samples) % classes
     z = normalize(centres[label] + 0.5 * unit(samples, dim, seed=seed + 1), dim=1)

@@ -49,6 +49,6 @@ def test_a_negative_bound_routes_alike_however_the_stream_is_divided():
     whole = low.observe(low.start(), z)[0].route
     parts, state = [], low.start()
     for part in z.split(7):
-        reading, state = low.observe(state, part)
-        parts.append(reading.route)
+        output, state = low.observe(state, part)
+        parts.append(output.route)
     assert torch.equal(whole, torch.cat(parts))

@@ -26,7 +26,7 @@ def test_the_verdicts_on_a_stream_do_not_depend_on_other_streams(labels):
         rows = torch.tensor([row for row, other in enumerate(KEYS) if other == key])
         with one_thread():
             expected = Session(detectors.make("online", labels), Fixed(0.0)).observe(z[rows])
-        assert torch.equal(verdicts.reading.score[rows], expected.reading.score)
+        assert torch.equal(verdicts.output.score[rows], expected.output.score)
         assert [verdicts[int(row)] for row in rows] == list(expected)
 
 
@@ -47,7 +47,7 @@ def test_the_number_of_torch_threads_does_not_change_scores(labels):
             assert torch.get_num_threads() == threads
         finally:
             torch.set_num_threads(1)
-        found.append(result.verdicts.reading)
+        found.append(result.verdicts.output)
     assert all(map(torch.equal, *found))
 
 

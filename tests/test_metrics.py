@@ -85,29 +85,29 @@ def test_balanced_accuracy_at_a_recall_is_that_of_the_highest_threshold_that_kee
     assert metrics.balanced_at_recall(id_scores, ood_scores, recall=recall) == pytest.approx(expected, abs=1e-12)
 
 
-confidences = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
+p_known = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
 
 
-@given(confidences, st.integers(1, 20))
+@given(p_known, st.integers(1, 20))
 @settings(max_examples=100, deadline=None)
 def test_the_calibration_error_agrees_with_a_loop_over_samples(samples, bins):
     members: dict[int, list[tuple[float, bool]]] = {}
-    for confidence, known in samples:
-        members.setdefault(min(int(confidence * bins), bins - 1), []).append((confidence, known))
+    for p_known, known in samples:
+        members.setdefault(min(int(p_known * bins), bins - 1), []).append((p_known, known))
     expected = sum(abs(sum(c for c, _ in one) - sum(k for _, k in one)) for one in members.values()) / len(samples)
-    confidence = torch.tensor([one for one, _ in samples], dtype=torch.float64)
-    found = metrics.reliability(confidence, torch.tensor([known for _, known in samples]), bins=bins)
+    p_known = torch.tensor([one for one, _ in samples], dtype=torch.float64)
+    found = metrics.reliability(p_known, torch.tensor([known for _, known in samples]), bins=bins)
     assert len(found) == bins
     assert {i: one.samples for i, one in enumerate(found) if one.samples} == {i: len(one) for i, one in members.items()}
     assert metrics.calibration_error(found) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_confidence_that_is_the_share_of_known_has_no_calibration_error():
-    confidence = torch.tensor([0.25] * 4 + [0.75] * 4)
+    p_known = torch.tensor([0.25] * 4 + [0.75] * 4)
     is_id = torch.tensor([True, False, False, False, True, True, True, False])
-    assert metrics.calibration_error(metrics.reliability(confidence, is_id)) == 0
-    assert metrics.calibration_error(metrics.reliability(confidence, ~is_id)) == 0.5
-    assert math.isnan(metrics.calibration_error(metrics.reliability(confidence[:0], is_id[:0])))
+    assert metrics.calibration_error(metrics.reliability(p_known, is_id)) == 0
+    assert metrics.calibration_error(metrics.reliability(p_known, ~is_id)) == 0.5
+    assert math.isnan(metrics.calibration_error(metrics.reliability(p_known[:0], is_id[:0])))
 
 
 def test_a_confidence_outside_its_range_is_refused():

@@ -36,14 +36,14 @@ def test_only_known_images_have_a_name(labels):
     assert known.known
     assert unknown.name is None
     assert not unknown.known
-    assert known.confidence == pytest.approx(1 / (1 + 2.718281828459045**-known.margin))
+    assert known.p_known == pytest.approx(1 / (1 + 2.718281828459045**-known.margin))
 
 
 def test_threshold_and_confidence_apply_to_the_margin(labels):
     session = Session(PooledEvidence(labels), Fixed(0.5))
     for verdict in session.observe(stream(labels, 60)):
         assert verdict.known == (verdict.margin >= verdict.threshold == 0.5)
-        assert verdict.confidence == pytest.approx(1 / (1 + math.exp(-verdict.margin)))
+        assert verdict.p_known == pytest.approx(1 / (1 + math.exp(-verdict.margin)))
 
 
 def test_verdicts_are_a_sequence(session, labels):
@@ -74,8 +74,8 @@ def test_a_saved_session_goes_on_where_it_stopped(name, labels, tmp_path):
     session.observe(z[:40])
     session.save(tmp_path / "state.safetensors")
     resumed = Session.load(tmp_path / "state.safetensors", labels)
-    expected = whole.observe(z).reading.score[40:]
-    torch.testing.assert_close(resumed.observe(z[40:]).reading.score, expected)
+    expected = whole.observe(z).output.score[40:]
+    torch.testing.assert_close(resumed.observe(z[40:]).output.score, expected)
     assert int(resumed.snapshot.tally.seen) == len(z)
     assert resumed.threshold == pytest.approx(whole.threshold)
 
@@ -199,7 +199,7 @@ def test_a_session_at_a_snapshot_goes_on_from_it_and_leaves_the_first_alone(sess
 
 
 def sparing(labels: LabelSpace, *, each: int = 8) -> LabelSpace:
-    """Return a label space with examples of every name, of which it spares at least four."""
+    """A label space with examples of every name, of which it spares at least four."""
     names = len(labels.names)
     label = torch.arange(each * names) % names
     noise = 0.3 * torch.randn(len(label), labels.dim, generator=torch.Generator().manual_seed(4))

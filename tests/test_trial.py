@@ -8,7 +8,7 @@ from unseen_bench.trial import Trial
 
 @pytest.fixture
 def trial():
-    """Return four known samples of two classes and two samples of each of two unknown sets."""
+    """Four known samples of two classes and two samples of each of two unknown sets."""
     label = torch.tensor([0, 0, 1, 1, -1, -1, -1, -1])
     source = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
     return Trial(unit(8, 4), label, source, ("known", "near", "far"))

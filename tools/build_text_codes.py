@@ -31,7 +31,7 @@ WIDTH, CENTROIDS, ROUNDS, SAMPLE = 4, 256, 20, 40_000
 
 
 def read_words(cache: Path | None) -> tuple[list[str], Float[Tensor, "n d"], str]:
-    """Return the distinct words of WordNet in lower case, their exact vectors, and the tower's fingerprint."""
+    """The distinct words of WordNet in lower case, their exact vectors, and the tower's fingerprint."""
     offline.fetch()
     encoder = offline.OfflineEncoder()
     chunks = chunk_corpus(wordnet(), encoder, CorpusPrompts(NICE, NICE_ADJECTIVE), cache=cache)
@@ -50,7 +50,7 @@ def _print_progress(done: int, total: int) -> None:
 
 
 def cosine_metric(vectors: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "d d"], Float[Tensor, "d d"]]:
-    """Return a matrix, and its inverse, after which a squared distance is the mean squared error of cosines to texts.
+    """A matrix, and its inverse, after which a squared distance is the mean squared error of cosines to texts.
 
     E (a . e)^2 over text vectors a is e^T E[a a^T] e, so the matrix is the square root of E[a a^T].
     """
@@ -60,14 +60,14 @@ def cosine_metric(vectors: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "d d"], 
 
 
 def principal_axes(centred: Float[Tensor, "n d"], parts: int) -> Float[Tensor, "d parts*width"]:
-    """Return the leading axes, dealt out so that the parts have like products of variances."""
+    """The leading axes, dealt out so that the parts have like products of variances."""
     values, axes = torch.linalg.eigh((centred.T @ centred).double() / len(centred))
     variance, axes = values.flip(0)[: parts * WIDTH], axes.flip(1)[:, : parts * WIDTH].float()
     return axes[:, deal_out(variance.log(), parts)]
 
 
 def deal_out(weights: Float[Tensor, " m"], parts: int) -> Int[Tensor, " m"]:
-    """Return the indices of descending weights, grouped by part: each goes to the part with the smallest sum so far."""
+    """The indices of descending weights, grouped by part: each goes to the part with the smallest sum so far."""
     members: list[list[int]] = [[] for _ in range(parts)]
     totals = [0.0] * parts
     low = float(weights.min())
@@ -80,7 +80,7 @@ def deal_out(weights: Float[Tensor, " m"], parts: int) -> Int[Tensor, " m"]:
 
 
 def fit_centroids(rows: Float[Tensor, "n width"], generator: torch.Generator) -> Float[Tensor, "256 width"]:
-    """Return the centroids of k-means; one that loses its rows starts again at a random row."""
+    """The centroids of k-means; one that loses its rows starts again at a random row."""
     rows = rows[torch.randperm(len(rows), generator=generator)[:SAMPLE]]
     centroids = rows[:CENTROIDS].clone()
     for _ in range(ROUNDS):
@@ -93,7 +93,7 @@ def fit_centroids(rows: Float[Tensor, "n width"], generator: torch.Generator) ->
 
 
 def assign(rows: Float[Tensor, "n width"], centroids: Float[Tensor, "256 width"]) -> Int[Tensor, " n"]:
-    """Return the nearest centroid of each row."""
+    """The nearest centroid of each row."""
     half = centroids.square().sum(1) / 2
     return torch.cat([(part @ centroids.T - half).argmax(1) for part in rows.split(8192)])
 
@@ -101,7 +101,7 @@ def assign(rows: Float[Tensor, "n width"], centroids: Float[Tensor, "256 width"]
 def quantise(
     vectors: Float[Tensor, "n d"], parts: int
 ) -> tuple[Float[Tensor, " d"], Float[Tensor, "m d"], Float[Tensor, "parts 256 width"], UInt8[Tensor, "n parts"]]:
-    """Return mean, basis, centroids and codes of unit vectors."""
+    """Mean, basis, centroids and codes of unit vectors."""
     generator = torch.Generator().manual_seed(0)
     mean = vectors.mean(0).half().float()
     metric, inverse = cosine_metric(vectors)
@@ -116,7 +116,7 @@ def quantise(
 def cosine_errors(
     found: TextCodes, codes: UInt8[Tensor, "n parts"], vectors: Float[Tensor, "n d"]
 ) -> tuple[float, float]:
-    """Return the root mean square and the largest error of cosines to 1,000 words."""
+    """The root mean square and the largest error of cosines to 1,000 words."""
     texts = vectors[:: max(len(vectors) // 1000, 1)].T
     pairs = zip(codes.split(4096), vectors.split(4096), strict=True)
     squares, largest = 0.0, 0.0
@@ -127,12 +127,12 @@ def cosine_errors(
 
 
 def find_salt(names: Sequence[str]) -> int:
-    """Return the first salt with which no two names have the same hash."""
+    """The first salt with which no two names have the same hash."""
     return next(salt for salt in range(1000) if len(set(hash_names(names, salt=salt).tolist())) == len(names))
 
 
 def build(names: Sequence[str], vectors: Float[Tensor, "n d"], fingerprint: str, parts: int) -> TextCodes:
-    """Return the codes of names, with a manifest that says how far they are from the exact vectors."""
+    """The codes of names, with a manifest that says how far they are from the exact vectors."""
     mean, basis, centroids, codes = quantise(vectors, parts)
     salt = find_salt(names)
     hashes = torch.from_numpy(hash_names(names, salt=salt))

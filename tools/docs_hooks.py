@@ -19,12 +19,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return a page whose links into the source tree are names of files."""
+    """A page whose links into the source tree are names of files."""
     return LINK.sub(lambda found: _link(page.file.src_uri, *found.groups()), markdown)
 
 
 def _link(page: str, words: str, target: str, anchor: str | None) -> str:
-    """Return a link for the site: a page of it, or the path of a source file."""
+    """A link for the site: a page of it, or the path of a source file."""
     home = "" if page in PAGES.values() else posixpath.join("docs", posixpath.dirname(page))
     path = posixpath.normpath(posixpath.join(home, target))
     if path in PAGES:

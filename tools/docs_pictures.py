@@ -23,7 +23,7 @@ WIDTH, COLOURS = 1160, 128
 
 
 def demo_lines() -> dict[str, str]:
-    """Return what the demo prints of each image, by key."""
+    """What the demo prints of each image, by key."""
     pack = demo.load()
     pack = pack.shuffled(0)
     records = Session(pack.space).observe(pack.z).records(pack.keys)
@@ -31,12 +31,12 @@ def demo_lines() -> dict[str, str]:
 
 
 def with_lines(page: str, lines: dict[str, str]) -> str:
-    """Return a page whose lines of the demo are as it prints them now."""
+    """A page whose lines of the demo are as it prints them now."""
     return LINE.sub(lambda found: f"    {lines[found[1]]}", page)
 
 
 def screenshot(page: Path, picture: Path, height: int) -> Image.Image:
-    """Return a page as a browser draws it in a window of some height."""
+    """A page as a browser draws it in a window of some height."""
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
     browser += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     browser += [f"--user-data-dir={picture.parent / 'browser'}"]
@@ -65,7 +65,7 @@ def draw() -> None:
 
 
 def section(page: str, title: str) -> str:
-    """Return a page with one of its sections alone."""
+    """A page with one of its sections alone."""
     start = page.index(title)
     return page[: page.index("<body>") + len("<body>")] + page[start : page.index("<h2>", start + 1)]
 

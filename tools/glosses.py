@@ -30,12 +30,12 @@ class GlossedNames:
     glosses: Mapping[str, str]
 
     def sentence_vectors(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
-        """Return one unit vector per name; a name without a gloss has that of the tower."""
+        """One unit vector per name; a name without a gloss has that of the tower."""
         longer = [f"{name}, {gloss}" if (gloss := self.find(name)) else name for name in names]
         return normalize(self.tower.sentence_vectors(names) + self.tower.sentence_vectors(longer), dim=-1)
 
     def find(self, name: str) -> str | None:
-        """Return the gloss of a name, else of its singular, else of its last words: "husky" of "Siberian Husky"."""
+        """The gloss of a name, else of its singular, else of its last words: "husky" of "Siberian Husky"."""
         plain = name.lower().replace("_", " ").replace("-", " ")
         words = plain.split()
         tries = [plain, name.lower(), plain.removesuffix("s"), plain.removesuffix("es")]
@@ -44,7 +44,7 @@ class GlossedNames:
 
 
 def read_glosses(archive: Path) -> dict[str, str]:
-    """Return the gloss of each noun: that of its first sense that can be photographed, or else of its first sense."""
+    """The gloss of each noun: that of its first sense that can be photographed, or else of its first sense."""
     with tarfile.open(archive) as package:
         data, index = (_lines(package, f"package/dict/{name}.noun") for name in ("data", "index"))
         found = {line.split(" ", 1)[0]: (line.split(" ")[1], _gloss(line)) for line in data}

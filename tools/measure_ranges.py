@@ -26,7 +26,7 @@ from unseen.images import find_images, read_entries
 
 
 def inputs(block: Block, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Return what goes into each product of a block, and the tokens after it."""
+    """What goes into each product of a block, and the tokens after it."""
     normed = block.norm1.norm(x)
     parts = (part.unflatten(-1, (block.heads, -1)).transpose(1, 2) for part in block.qkv.project(normed).chunk(3, -1))
     mixed = scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)

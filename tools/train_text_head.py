@@ -40,13 +40,13 @@ Fit = Callable[[Int[Tensor, " m"]], TextHead]
 
 
 def read_texts(folder: Path) -> tuple[list[str], Float[Tensor, "n d"], int]:
-    """Return all names with their real CLIP vectors, and how many of them, from the first on, are ImageNet classes."""
+    """All names with their real CLIP vectors, and how many of them, from the first on, are ImageNet classes."""
     imagenet, others = (load_features(folder / f"text-{name}.safetensors") for name in ("imagenet1k", "other-names"))
     return [*imagenet.keys, *others.keys], torch.cat([imagenet.z, others.z]), len(imagenet)
 
 
 def read_images(folder: Path, name: str) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], list[str]]:
-    """Return image features, labels and class names of one set."""
+    """Image features, labels and class names of one set."""
     images = load_features(folder / f"images-{name}.safetensors")
     classes = list(images.classes)
     if name == "flowers102":  # the file numbers them as Oxford does
@@ -56,7 +56,7 @@ def read_images(folder: Path, name: str) -> tuple[Float[Tensor, "n d"], Int[Tens
 
 
 def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> TextHead:
-    """Return the head that solves the ridge problem in float64 on all the given pairs."""
+    """The head that solves the ridge problem in float64 on all the given pairs."""
     centre, mean = sentence.mean(0), target.mean(0)
     support = normalize(sentence - centre, dim=-1)
     residual = (target - mean).double()
@@ -67,12 +67,12 @@ def fit(sentence: Float[Tensor, "n h"], target: Float[Tensor, "n d"]) -> TextHea
 
 
 def accuracy(z: Float[Tensor, "n d"], labels: Int[Tensor, " n"], anchors: Float[Tensor, "K d"]) -> float:
-    """Return the share, in percent, of images whose nearest anchor is their class."""
+    """The share, in percent, of images whose nearest anchor is their class."""
     return 100 * float(((z @ anchors.T).argmax(-1) == labels).double().mean())
 
 
 def without(names: list[str], held: list[str]) -> Int[Tensor, " m"]:
-    """Return the indices of the names that are not held out, whatever their case or plural."""
+    """The indices of the names that are not held out, whatever their case or plural."""
     gone = {_key(name) for name in held}
     return torch.tensor([i for i, name in enumerate(names) if _key(name) not in gone])
 

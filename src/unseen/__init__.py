@@ -5,7 +5,7 @@
     session = unseen.Session(space, encoder=encoder)                  # the recommended detector, an adaptive threshold
     for batch in unseen.read_images("photos/"):
         for image, verdict in zip(batch, session.observe(batch)):     # learns and judges; session.score only judges
-            print(image.path, verdict.name or "unknown", verdict.confidence)
+            print(image.path, verdict.name or "unknown", verdict.p_known)
     session.save("state.safetensors")                                 # unseen.Session.load goes on
 
 load_encoder     images and texts -> unit vectors
@@ -64,5 +64,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return what there is to import, imported or not."""
+    """What there is to import, imported or not."""
     return sorted({*globals(), *__all__})

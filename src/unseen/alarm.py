@@ -64,26 +64,26 @@ class UnknownRateAlarm:
         object.__setattr__(self, "rates", tuple(factor * odds / (1 + factor * odds) for factor in ODDS))
 
     def start(self) -> AlarmState:
-        """Return the state before the first sample."""
+        """The state before the first sample."""
         return AlarmState(0, (0.0,) * len(self.rates))
 
     def update(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
-        """Return the state after more samples; an alarm stays raised until the test is started again."""
+        """The state after more samples; an alarm stays raised until the test is started again."""
         return in_blocks(state, unknown, self._after)
 
     def share(self, state: AlarmState) -> float:
-        """Return the evidence as a share of what raises the alarm."""
+        """The evidence as a share of what raises the alarm."""
         return min(1.0, float(np.mean(state.evidence)) / self.between) if state.raised_at is None else 1.0
 
     def _after(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
         return state_after(state, self.paths(state.evidence, unknown), self.between)
 
     def paths(self, evidence: Iterable[float], unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "r n"]:
-        """Return the evidence for each tested rate after each of the samples."""
+        """The evidence for each tested rate after each of the samples."""
         return np.stack([self._path(*pair, unknown) for pair in zip(evidence, self.rates, strict=True)])
 
     def _path(self, evidence: float, rate: float, unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Return R_1 .. R_n of the recurrence R_t = (R_(t-1) + 1) * ratio_t."""
+        """R_1 .. R_n of the recurrence R_t = (R_(t-1) + 1) * ratio_t."""
         steps = np.where(unknown, math.log(rate / self.allowed), math.log((1 - rate) / (1 - self.allowed)))
         total = np.cumsum(steps)
         before = total - steps
@@ -113,16 +113,16 @@ class MixAlarm:
 
     @classmethod
     def from_outcomes(cls, counts: Int[np.ndarray, " k"], *, between: float = 100_000) -> MixAlarm:
-        """Return the alarm on a mix that was observed: bounds of all rates, one too low with probability .001."""
+        """The alarm on a mix that was observed: bounds of all rates, one too low with probability .001."""
         seen, doubt = int(counts.sum()), 0.001 / max(len(counts), 1)
         return cls(tuple(max(0.01, allowed_rate(int(count), seen, doubt=doubt)) for count in counts), between)
 
     def start(self) -> AlarmState:
-        """Return the state before the first sample."""
+        """The state before the first sample."""
         return AlarmState(0, (0.0,) * (len(ODDS) * len(self.rules)))
 
     def update(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
-        """Return the state after more samples, given the number of each one's outcome."""
+        """The state after more samples, given the number of each one's outcome."""
         return in_blocks(state, outcome, self._after)
 
     def _after(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
@@ -134,7 +134,7 @@ class MixAlarm:
 def in_blocks(
     state: AlarmState, samples: Shaped[np.ndarray, " n"], after: Callable[[AlarmState, np.ndarray], AlarmState]
 ) -> AlarmState:
-    """Return the state after samples, some at a time; once raised, an alarm only counts them."""
+    """The state after samples, some at a time; once raised, an alarm only counts them."""
     for first in range(0, len(samples), BLOCK):
         if state.raised_at is not None:
             return state._replace(seen=state.seen + len(samples) - first)
@@ -143,14 +143,14 @@ def in_blocks(
 
 
 def state_after(state: AlarmState, paths: Float[np.ndarray, "r n"], between: float) -> AlarmState:
-    """Return the state after samples along which the evidence went these ways; it is raised by their mean."""
+    """The state after samples along which the evidence went these ways; it is raised by their mean."""
     over = np.flatnonzero(paths.mean(0) >= between)
     raised = state.seen + int(over[0]) if len(over) else None
     return AlarmState(state.seen + paths.shape[1], tuple(paths[:, -1].tolist()), raised)
 
 
 def allowed_rate(unknown: int, seen: int, *, doubt: float = 0.001) -> float:
-    """Return an upper bound of an observed rate, too low with probability at most `doubt` (Hoeffding).
+    """An upper bound of an observed rate, too low with probability at most `doubt` (Hoeffding).
 
     >>> round(allowed_rate(100, 1000), 3)
     0.159

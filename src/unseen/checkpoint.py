@@ -40,14 +40,14 @@ def save(path: str | Path, states: Mapping[str, Any], identity: Mapping[str, Any
 
 
 def to_bytes(states: Mapping[str, Any], identity: Mapping[str, Any]) -> bytes:
-    """Return what `save` writes."""
+    """What `save` writes."""
     with tempfile.TemporaryDirectory() as folder:
         save(path := Path(folder) / "state.safetensors", states, identity)
         return path.read_bytes()
 
 
 def load(source: str | Path | bytes) -> Checkpoint:
-    """Return what a file, or its bytes, hold; states of unseen 0.1 are translated or refused."""
+    """What a file, or its bytes, hold; states of unseen 0.1 are translated or refused."""
     if isinstance(source, bytes):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.safetensors"
@@ -62,12 +62,12 @@ def load(source: str | Path | bytes) -> Checkpoint:
 
 
 def flat(state: Any) -> dict[str, Tensor]:
-    """Return a state's tensors by dotted name, each with memory of its own; a dict of tensors is flat as it is."""
+    """A state's tensors by dotted name, each with memory of its own; a dict of tensors is flat as it is."""
     return {name: tensor.clone() for name, tensor in (state if isinstance(state, dict) else flatten(state)).items()}
 
 
 def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return a state of the kind of `start` from saved tensors; refuse other fields, shapes or dtypes."""
+    """A state of the kind of `start` from saved tensors; refuse other fields, shapes or dtypes."""
     expected = flatten(start)
     kinds, found = ({name: (x.dtype, x.shape) for name, x in side.items()} for side in (expected, tensors))
     if wrong := sorted(name for name in kinds.keys() | found.keys() if kinds.get(name) != found.get(name)):
@@ -81,7 +81,7 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Return the states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
+    """The states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
     return {
         name: {field: part for field, part in flatten(fresh.get(name)).items() if _is_new(name, field)}
         | {field: part for field, part in tensors.items() if (name, field) not in UNUSED}
@@ -90,7 +90,7 @@ def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str,
 
 
 def _is_new(state: str, field: str) -> bool:
-    """Return whether files of this version may lack a part."""
+    """Whether files of this version may lack a part."""
     new = "pending.latest", "learned.", "fitted.distinction."
     return state == "threshold" or (state == "detector" and field.startswith(new))
 
@@ -102,7 +102,7 @@ def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
 
 
 def _in_current_format(found: Checkpoint) -> Checkpoint:
-    """Return a checkpoint in the words of this version; refuse one that only another version can read."""
+    """A checkpoint in the words of this version; refuse one that only another version can read."""
     version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
         raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")

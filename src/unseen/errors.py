@@ -87,7 +87,7 @@ class MissingExtra(UnseenError, ImportError):
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Return an optional module, or say which extra of this package brings it."""
+    """An optional module, or say which extra of this package brings it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -101,7 +101,7 @@ def import_extra(module: str, extra: str) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of the message of an error, or its type."""
+    """The first line of the message of an error, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

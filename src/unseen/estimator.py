@@ -59,13 +59,13 @@ class UnknownDetector(BaseEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return how far the margin of each sample lies above the threshold: at least 0 for a known one."""
+        """How far the margin of each sample lies above the threshold: at least 0 for a known one."""
         check_is_fitted(self)
         verdicts = self.session_.score(X)
         difference: np.ndarray[Any, Any] = (verdicts.margin - verdicts.threshold).numpy()
         return difference
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the name of each sample, `unknown` for one that has none of the names."""
+        """The name of each sample, `unknown` for one that has none of the names."""
         check_is_fitted(self)
         return np.array([verdict.name or self.unknown for verdict in self.session_.score(X)])

@@ -23,7 +23,7 @@ def exact_near_bound(
     tau: float,
     bound: float,
 ) -> Float[Tensor, " T"]:
-    """Return `trust` with the values near `±bound` computed again in float64 by `compute(text_logits)`."""
+    """`trust` with the values near `±bound` computed again in float64 by `compute(text_logits)`."""
     near = (trust.abs() - abs(bound)).abs() < BOUND_TOLERANCE  # a beta below 0.5 has a negative bound
     if trust.dtype == torch.float64 or not bool(near.any()):
         return trust
@@ -32,14 +32,14 @@ def exact_near_bound(
 
 
 def routes(trust: Float[Tensor, " T"], bound: float) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
-    """Return which samples teach the known bank and which the unknown bank (Eq. 10)."""
+    """Which samples teach the known bank and which the unknown bank (Eq. 10)."""
     return trust >= bound, trust <= -bound
 
 
 def decaying_steps(
     taught: Bool[Tensor, "*S T"], seen: Int[Tensor, "*S"], *, rho: float, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "*S T"], Int[Tensor, "*S"]]:
-    """Return the step `rho / sqrt(n)` of the n-th teaching sample, zero for the rest, and the new count (Eq. 11)."""
+    """The step `rho / sqrt(n)` of the n-th teaching sample, zero for the rest, and the new count (Eq. 11)."""
     count = seen.unsqueeze(-1) + taught.cumsum(-1)
     step = torch.where(taught, rho / count.clamp(min=1).double().sqrt(), 0.0)
     return step.to(dtype), seen + taught.sum(-1)

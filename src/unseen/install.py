@@ -11,7 +11,7 @@ PACKAGE = "unseen"
 
 
 def extra_command(extra: str) -> str:
-    """Return the command that installs an extra from where this package came: checkout, git, wheel or index."""
+    """The command that installs an extra from where this package came: checkout, git, wheel or index."""
     try:
         found = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:  # run from a checkout that was never installed
@@ -21,7 +21,7 @@ def extra_command(extra: str) -> str:
 
 
 def origin_command(origin: dict[str, Any], extra: str, requires: Any = ()) -> str:
-    """Return the command for what `direct_url.json` of an installation says; {} is an installation from an index.
+    """The command for what `direct_url.json` of an installation says; {} is an installation from an index.
 
     >>> origin_command({}, "video")
     "pip install 'unseen[video]'"
@@ -41,7 +41,7 @@ def origin_command(origin: dict[str, Any], extra: str, requires: Any = ()) -> st
 
 
 def checkout_command(folder: Path, extra: str, *, editable: bool) -> str:
-    """Return the command that installs an extra from a checkout.
+    """The command that installs an extra from a checkout.
 
     >>> checkout_command(Path("/home/me/unseen"), "video", editable=True)
     "pip install -e '/home/me/unseen[video]'"
@@ -50,7 +50,7 @@ def checkout_command(folder: Path, extra: str, *, editable: bool) -> str:
 
 
 def extra_requirements(requires: Any, extra: str) -> list[str]:
-    """Return what an extra brings, out of the requirements of a distribution.
+    """What an extra brings, out of the requirements of a distribution.
 
     >>> extra_requirements(["torch>=2.4", "av>=12; extra == 'video'"], "video")
     ['av>=12']

@@ -63,7 +63,7 @@ class StreamJob:
     keep_state: bool = False  # whether results hold the state
 
     def run(self, key: str, z: Float[Tensor, "n d"], before: bytes | None = None) -> StreamResult:
-        """Return the verdicts on a stream in its order, going on from the state `before`; nothing else is changed."""
+        """The verdicts on a stream in its order, going on from the state `before`; nothing else is changed."""
         with one_thread():
             session = self.spec.build() if before is None else self.spec.resume(before)
             act = session.observe if self.learn else session.score
@@ -78,7 +78,7 @@ StreamRunner = Callable[[StreamJob, Sequence[KeyedStream], Tensor, Mapping[str, 
 
 
 def split(keys: Sequence[str]) -> list[KeyedStream]:
-    """Return one stream per distinct key, in order of first appearance."""
+    """One stream per distinct key, in order of first appearance."""
     rows: dict[str, list[int]] = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
@@ -93,7 +93,7 @@ def run_serially(
 
 
 def joined(streams: Sequence[KeyedStream], results: Iterable[StreamResult]) -> Verdicts:
-    """Return the verdicts of all streams as one table, in the order of the input."""
+    """The verdicts of all streams as one table, in the order of the input."""
     by_key = {result.key: result.verdicts for result in results}
     if missing := [stream.key for stream in streams if stream.key not in by_key]:
         raise DataError(f"expected a result for every stream, got none for {missing[:3]}; run it again")
@@ -102,7 +102,7 @@ def joined(streams: Sequence[KeyedStream], results: Iterable[StreamResult]) -> V
 
 
 def read_states(folder: Path, streams: Iterable[KeyedStream]) -> dict[str, bytes]:
-    """Return the states of the streams that have one in `folder`."""
+    """The states of the streams that have one in `folder`."""
     paths = {stream.key: state_path(folder, stream.key) for stream in streams}
     return {key: path.read_bytes() for key, path in paths.items() if path.exists()}
 
@@ -127,7 +127,7 @@ def _write_state(folder: Path, result: StreamResult) -> None:
 
 
 def state_path(folder: Path, key: str) -> Path:
-    """Return the file of a stream: its key as far as a file name allows, and a hash that keeps keys apart."""
+    """The file of a stream: its key as far as a file name allows, and a hash that keeps keys apart."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:8]
     return folder / f"{quote(key, safe='')[:80]}-{digest}.safetensors"
 

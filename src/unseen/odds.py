@@ -23,12 +23,12 @@ class Top(NamedTuple):
 
     @property
     def energy(self) -> Float[Tensor, " T"]:
-        """Return the logsumexp over all classes."""
+        """The logsumexp over all classes."""
         return torch.logaddexp(self.peak, self.rest)
 
     @property
     def log_odds(self) -> Float[Tensor, " T"]:
-        """Return the log-odds of the largest softmax probability."""
+        """The log-odds of the largest softmax probability."""
         return self.peak - self.rest
 
 
@@ -37,7 +37,7 @@ FEW = 256 * LANES  # rows up to which one core is as fast as several
 
 
 def logits(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -> Float[Tensor, "T C"]:
-    """Return `z @ rows.T / tau`.
+    """`z @ rows.T / tau`.
 
     The product with one sample is bound by memory. On one core a product per row takes less time than a matrix-vector
     product; on several, a batch of small products uses all of them.
@@ -64,7 +64,7 @@ def cache_sized_ranges(matrix: Float[Tensor, "T C"], *, width: int | None = None
 
 
 def energy(logits: Float[Tensor, "T C"]) -> Float[Tensor, " T"]:
-    """Return the logsumexp of each row: the log of its unnormalised mass."""
+    """The logsumexp of each row: the log of its unnormalised mass."""
     if len(logits) == 1:
         return logits.logsumexp(-1)
     result = logits.new_empty(len(logits))
@@ -74,7 +74,7 @@ def energy(logits: Float[Tensor, "T C"]) -> Float[Tensor, " T"]:
 
 
 def top(logits: Float[Tensor, "T C"]) -> Top:
-    """Return the best class of each row, its logit, and the mass of the rest."""
+    """The best class of each row, its logit, and the mass of the rest."""
     label, peak = (logits.new_empty(len(logits), dtype=kind) for kind in (torch.int64, logits.dtype))
     rest = torch.empty_like(peak)
     for rows in cache_sized_ranges(logits):
@@ -85,7 +85,7 @@ def top(logits: Float[Tensor, "T C"]) -> Top:
 
 
 def logit(probability: float) -> float:
-    """Return the log-odds of a probability; infinite at 0 and 1."""
+    """The log-odds of a probability; infinite at 0 and 1."""
     if probability in (0.0, 1.0):
         return math.copysign(math.inf, probability - 0.5)
     return math.log(probability) - math.log1p(-probability)

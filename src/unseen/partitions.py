@@ -35,7 +35,7 @@ def write_partitions(
 
 
 def day_of(time: str) -> str:
-    """Return the day of a time, in ISO format or in seconds since 1970, in UTC where the time says no zone.
+    """The day of a time, in ISO format or in seconds since 1970, in UTC where the time says no zone.
 
     >>> day_of("2026-11-18 09:30:00"), day_of("2026-11-18T23:30:00-05:00"), day_of("1700000000")
     ('2026-11-18', '2026-11-19', '2023-11-14')
@@ -50,7 +50,7 @@ def day_of(time: str) -> str:
 
 
 def today() -> str:
-    """Return the day of now, in UTC."""
+    """The day of now, in UTC."""
     return datetime.now(UTC).date().isoformat()
 
 

@@ -44,7 +44,7 @@ class KeptImages:
 
     @classmethod
     def none(cls, dim: int) -> KeptImages:
-        """Return no images of a width."""
+        """No images of a width."""
         whole = torch.zeros(0, dtype=torch.int64)
         return cls(torch.zeros(0, dim, dtype=torch.float16), whole, torch.zeros(0), whole, whole.bool(), whole, ())
 
@@ -52,31 +52,31 @@ class KeptImages:
         return len(self.z)
 
     def select(self, rows: Int[Tensor, " m"] | Bool[Tensor, " n"]) -> KeptImages:
-        """Return some of the images, by number or by mask."""
+        """Some of the images, by number or by mask."""
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         columns = {name: getattr(self, name).index_select(0, rows) for name in COLUMNS}  # faster than brackets
         return KeptImages(**columns, keys=tuple(self.keys[row] for row in rows.tolist()))
 
     def cpu(self) -> KeptImages:
-        """Return the images in host memory."""
+        """The images in host memory."""
         return replace(self, z=self.z.cpu())
 
     @cached_property
     def features(self) -> Float[Tensor, "n d"]:
-        """Return exactly unit vectors in single precision."""
+        """Exactly unit vectors in single precision."""
         return normalize(self.z.float(), dim=-1)
 
     @cached_property
     def mean(self) -> Float[Tensor, " d"]:
-        """Return the mean image."""
+        """The mean image."""
         return self.features.mean(0)
 
     def names(self) -> list[str]:
-        """Return what to call each image: its key, or its number in the stream, from 1."""
+        """What to call each image: its key, or its number in the stream, from 1."""
         return [key or f"#{place + 1}" for key, place in zip(self.keys, self.place.tolist(), strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the columns as tensors, keys as UTF-8."""
+        """The columns as tensors, keys as UTF-8."""
         encoded = [key.encode() for key in self.keys]
         ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
         text = np.frombuffer(b"".join(encoded), dtype=np.uint8).copy()
@@ -85,7 +85,7 @@ class KeptImages:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> KeptImages:
-        """Return the images that `tensors` describes."""
+        """The images that `tensors` describes."""
         like, count = cls.none(tensors["z"].shape[-1]), len(tensors["z"])
         for name in COLUMNS:
             column, kind = tensors[name], getattr(like, name)
@@ -124,13 +124,13 @@ class Reservoir:
 
     @classmethod
     def empty(cls, dim: int, *, unknown: int = UNKNOWN) -> Reservoir:
-        """Return a reservoir without an image."""
+        """A reservoir without an image."""
         if unknown < 0:
             raise SettingError(f"expected to keep at least 0 images, got {unknown}; 0 keeps none")
         return cls(KeptImages.none(dim), unknown)
 
     def after(self, z: Float[Tensor, "T d"], verdicts: Verdicts, start: int, keys: Sequence[str] = ()) -> Reservoir:
-        """Return the reservoir after more images; `start` is the place of the first in the stream."""
+        """The reservoir after more images; `start` is the place of the first in the stream."""
         count = z.shape[0]
         if not self.unknown or not count:
             return self
@@ -143,12 +143,12 @@ class Reservoir:
         return longer._with_recent() if is_full else longer
 
     def with_recent(self) -> Reservoir:
-        """Return the reservoir with its latest images among the others and without those that are not to be kept."""
+        """The reservoir with its latest images among the others and without those that are not to be kept."""
         whole = self._with_recent()
         return replace(whole, kept=whole.kept.cpu()) if whole.kept.z.is_cuda else whole
 
     def _with_recent(self) -> Reservoir:
-        """Return what `with_recent` does, with the vectors where they are."""
+        """What `with_recent` does, with the vectors where they are."""
         if not self.recent:
             return self
         parts = self.kept, images_of_calls(self.recent)
@@ -157,16 +157,16 @@ class Reservoir:
 
     @cached_property
     def images(self) -> KeptImages:
-        """Return every image that is kept now."""
+        """Every image that is kept now."""
         return self.with_recent().kept
 
     def with_images(self, images: KeptImages, **changes: object) -> Reservoir:
-        """Return the reservoir with other columns for the same images."""
+        """The reservoir with other columns for the same images."""
         return replace(self, kept=images, recent=(), **changes)  # type: ignore[arg-type]
 
     @property
     def byte_limit(self) -> int:
-        """Return the most bytes that vectors and numbers can take; keys come besides."""
+        """The most bytes that vectors and numbers can take; keys come besides."""
         row = self.kept.z.shape[1] * 2 + sum(getattr(self.kept, name).element_size() for name in COLUMNS[1:])
         return (self.unknown + self.unknown // KNOWN_SHARE + INTAKE) * row
 
@@ -176,7 +176,7 @@ class Reservoir:
         return torch.from_numpy(unknown_rows | known_rows)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything as tensors, as a state file holds it."""
+        """Everything as tensors, as a state file holds it."""
         numbers = torch.tensor([self.unknown, self.since, self.next_group])
         whole = self.with_recent()
         text = np.frombuffer(json.dumps(self.journal).encode(), dtype=np.uint8).copy()
@@ -185,7 +185,7 @@ class Reservoir:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Reservoir:
-        """Return the reservoir that `tensors` describes; refuse what no session has written."""
+        """The reservoir that `tensors` describes; refuse what no session has written."""
         try:
             unknown, since, next_group = (operator.index(number) for number in tensors["numbers"].tolist())
             dismissed = tuple(operator.index(number) for number in tensors["dismissed"].tolist())
@@ -198,7 +198,7 @@ class Reservoir:
 
 
 def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
-    """Return the images of several calls with what was decided about them."""
+    """The images of several calls with what was decided about them."""
     places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
     rows = ((p.z, p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts)
     z, margin, label, known = map(torch.cat, zip(*rows, strict=True))
@@ -208,7 +208,7 @@ def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
 
 
 def join_kept(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
-    """Return those images of consecutive ones that are to be kept, as one; each vector is copied once."""
+    """Those images of consecutive ones that are to be kept, as one; each vector is copied once."""
     rows = [some.nonzero().flatten() for some in keeps.split([len(part) for part in parts])]
     sizes = [len(some) for some in rows]
     columns = {}
@@ -223,7 +223,7 @@ def join_kept(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptIma
 
 
 def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
-    """Return which images of `among` are kept: the latest half of `count`, and of those before a uniform sample."""
+    """Which images of `among` are kept: the latest half of `count`, and of those before a uniform sample."""
     rows = np.flatnonzero(among)
     keeps = np.zeros(len(place), dtype=bool)
     if len(rows) <= count:
@@ -238,7 +238,7 @@ def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
 
 
 def _scrambled(place: np.ndarray) -> np.ndarray:
-    """Return a pseudo-random number for each place, always the same one: the mixer of splitmix64."""
+    """A pseudo-random number for each place, always the same one: the mixer of splitmix64."""
     x = (place.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

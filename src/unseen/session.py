@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
-from unseen.detectors import Detector, Reading
+from unseen.detectors import Detector, DetectorOutput
 from unseen.encoders import Encoder
 from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
@@ -101,27 +101,27 @@ class Session:
 
     @property
     def detector(self) -> Detector[Any]:
-        """Return what scores."""
+        """What scores."""
         return self._detector
 
     @property
     def rule(self) -> ThresholdRule[Any]:
-        """Return what sets the threshold."""
+        """What sets the threshold."""
         return self._live[0]
 
     @property
     def snapshot(self) -> Snapshot:
-        """Return everything learned so far."""
+        """Everything learned so far."""
         return self._live[1]
 
     @property
     def threshold(self) -> float:
-        """Return the margin from which a sample is now called known."""
+        """The margin from which a sample is now called known."""
         return self.rule.threshold_of(self.snapshot.threshold)
 
     @property
     def recall_interval(self) -> RecallInterval | None:
-        """Return what share of the known images the threshold keeps, in nine streams of ten; None where unknown.
+        """What share of the known images the threshold keeps, in nine streams of ten; None where unknown.
 
         >>> from unseen import Session, demo
         >>> session = Session(demo.load().space)
@@ -132,12 +132,12 @@ class Session:
 
     @property
     def is_warming(self) -> bool:
-        """Return whether too few samples have been seen for the threshold to be reliable."""
+        """Whether too few samples have been seen for the threshold to be reliable."""
         return self.rule.is_warming(self.snapshot.threshold)
 
     @property
     def reservoir(self) -> Reservoir:
-        """Return the images that are kept."""
+        """The images that are kept."""
         return self._reservoir
 
     def observe(self, z: Float[Tensor, "T d"] | Any, keys: Sequence[str] = ()) -> Verdicts:
@@ -165,15 +165,15 @@ class Session:
             start = stop
         return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
 
-    def learn(self, reading: Reading, state: Any) -> Verdicts:
-        """Return the verdicts on samples that the detector has observed, at most `until_calibration` of them.
+    def learn(self, output: DetectorOutput, state: Any) -> Verdicts:
+        """The verdicts on samples that the detector has observed, at most `until_calibration` of them.
 
         `state` is that of the detector after them. Where the last one completes the count, examples set the threshold.
         """
         rule, before = self._live
-        is_due = reading.score.shape[0] == self.until_calibration
-        host = reading.cpu()  # verdicts are for the host
-        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity, device=reading.score.device)
+        is_due = output.score.shape[0] == self.until_calibration
+        host = output.cpu()  # verdicts are for the host
+        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity, device=output.score.device)
         verdicts = Verdicts(self.detector.labels.names, host, decisions)
         self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
         if is_due:
@@ -181,7 +181,7 @@ class Session:
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"] | Any) -> Verdicts:
-        """Return verdicts without learning anything; `observe` says what `z` may be.
+        """Verdicts without learning anything; `observe` says what `z` may be.
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
@@ -190,8 +190,8 @@ class Session:
         """
         z, _ = self._features(z)
         rule, snapshot = self._live
-        reading = self.detector.score(snapshot.detector, z).cpu()
-        return Verdicts(self.detector.labels.names, reading, rule.read(snapshot.threshold, reading.margin))
+        output = self.detector.score(snapshot.detector, z).cpu()
+        return Verdicts(self.detector.labels.names, output, rule.read(snapshot.threshold, output.margin))
 
     def _features(self, value: Any) -> KeyedFeatures:
         labels = self.detector.labels
@@ -199,7 +199,7 @@ class Session:
         return KeyedFeatures(z if isinstance(value, Tensor) else z.to(labels.id_anchors.device), keys)
 
     def rejudge(self, verdicts: Verdicts) -> Verdicts:
-        """Return verdicts on the same margins under the threshold and the confidence as they are now.
+        """Verdicts on the same margins under the threshold and the p_known as they are now.
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
@@ -253,7 +253,7 @@ class Session:
 
     @property
     def until_calibration(self) -> int:
-        """Return after how many images the examples set the threshold anew: a fixed count, whatever the calls."""
+        """After how many images the examples set the threshold anew: a fixed count, whatever the calls."""
         if not isinstance(self.rule, ByExamples):
             return sys.maxsize
         seen = int(self.snapshot.tally.seen)
@@ -263,7 +263,7 @@ class Session:
     def at(
         self, snapshot: Snapshot, *, detector: Detector[Any] | None = None, reservoir: Reservoir | None = None
     ) -> Session:
-        """Return another session that goes on from `snapshot`, with `detector` where states of both are the same."""
+        """Another session that goes on from `snapshot`, with `detector` where states of both are the same."""
         session = copy(self)
         session._detector, session._live = detector or self.detector, (self.rule, snapshot)
         session._reservoir = reservoir or self._reservoir
@@ -283,7 +283,7 @@ class Session:
         checkpoint.save(path, self._states(), {**self.identity, **extra})
 
     def to_bytes(self) -> bytes:
-        """Return what `save` writes."""
+        """What `save` writes."""
         return checkpoint.to_bytes(self._states(), self.identity)
 
     def _states(self) -> dict[str, Any]:
@@ -314,7 +314,7 @@ class Session:
         return session.resumed(found)
 
     def resumed(self, found: checkpoint.Checkpoint) -> Session:
-        """Return a session that goes on from a checkpoint; refuse one of another identity."""
+        """A session that goes on from a checkpoint; refuse one of another identity."""
         remedy = "use the settings the state was learned with"
         for what, value in self.identity.items():
             checkpoint.check_agreement(what, value, found.identity.get(what), remedy)
@@ -327,12 +327,12 @@ class Session:
         return self.at(Snapshot(**parts), reservoir=reservoir)
 
     def _restored_reservoir(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
-        """Return the reservoir of a state; where a state has none, it begins with the next image."""
+        """The reservoir of a state; where a state has none, it begins with the next image."""
         return Reservoir.of_tensors(tensors) if tensors else replace(self._reservoir, since=seen)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return what a state must agree on to be this session's."""
+        """What a state must agree on to be this session's."""
         return {
             "labels": self.detector.labels.fingerprint,
             "detector": self.detector.name,
@@ -361,37 +361,37 @@ class SessionSpec:
 
     @classmethod
     def of_state(cls, source: str | Path | bytes, labels: LabelSpace) -> SessionSpec:
-        """Return the description of the session that a state was saved by."""
+        """The description of the session that a state was saved by."""
         return cls.of_identity(checkpoint.load(source).identity, labels)
 
     @classmethod
     def of_identity(cls, identity: Mapping[str, Any], labels: LabelSpace) -> SessionSpec:
-        """Return the description of the session with this identity; refuse that of another label space."""
+        """The description of the session with this identity; refuse that of another label space."""
         remedy = "load the label space this state was learned with"
         checkpoint.check_agreement("label space", labels.fingerprint, identity["labels"], remedy)
         return cls(labels, *(identity[part] for part in ("detector", "settings", "threshold", "threshold_settings")))
 
     @property
     def rule(self) -> ThresholdRule[Any]:
-        """Return the threshold rule by itself."""
+        """The threshold rule by itself."""
         return threshold.make(self.threshold, **self.threshold_settings)
 
     def build(self) -> Session:
-        """Return a session before its first sample."""
+        """A session before its first sample."""
         return Session(detectors.make(self.detector, self.labels, **self.settings), self.rule, keep=self.keep)
 
     def resume(self, source: str | Path | bytes) -> Session:
-        """Return a session that goes on from a saved state; refuse a state that another description made."""
+        """A session that goes on from a saved state; refuse a state that another description made."""
         return self.build().resumed(checkpoint.load(source))
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return what a state must agree on to be resumed."""
+        """What a state must agree on to be resumed."""
         return self.build().identity
 
 
 def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[Any]:
-    """Return the rule by which the examples that a label space spares set the threshold, `rule` where they cannot.
+    """The rule by which the examples that a label space spares set the threshold, `rule` where they cannot.
 
     They cannot where there are too few for its recall, and do not where a rule is not adaptive.
     """
@@ -402,7 +402,7 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
 
 
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
-    unknown, none, known = np.bincount(verdicts.reading.route.numpy() + 1, minlength=3).tolist()  # by route
+    unknown, none, known = np.bincount(verdicts.output.route.numpy() + 1, minlength=3).tolist()  # by route
     gained = unknown + none + known, int(np.count_nonzero(verdicts.known.numpy())), known, unknown
     return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
 

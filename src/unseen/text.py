@@ -17,16 +17,16 @@ class TextLogits(NamedTuple):
 
 
 def text_logits(labels: LabelSpace, z: Float[Tensor, "T d"], *, tau: float) -> TextLogits:
-    """Return the logits of the known and of the negative names, in the dtype of `z`."""
+    """The logits of the known and of the negative names, in the dtype of `z`."""
     known, negative = (anchors.to(z.dtype) for anchors in (labels.id_anchors, labels.ood_anchors))
     return TextLogits(logits(z, known, tau=tau), logits(z, negative, tau=tau))
 
 
 def mcm(text: TextLogits) -> Float[Tensor, " T"]:
-    """Return the log-odds of the largest softmax probability over the known names (Eq. 2)."""
+    """The log-odds of the largest softmax probability over the known names (Eq. 2)."""
     return top(text.known).log_odds
 
 
 def neglabel(text: TextLogits) -> Float[Tensor, " T"]:
-    """Return the log-odds of the known names against the negative ones (Eq. 3)."""
+    """The log-odds of the known names against the negative ones (Eq. 3)."""
     return energy(text.known) - energy(text.negative)

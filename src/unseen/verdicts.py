@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen.detectors import Reading
+from unseen.detectors import DetectorOutput
 from unseen.errors import import_extra
 from unseen.storage.csv_cells import as_text_cell
 from unseen.threshold import Decisions
@@ -26,7 +26,7 @@ VERDICT_DTYPE = np.dtype(
     [
         ("score", "<f8"),
         ("margin", "<f8"),
-        ("confidence", "<f8"),
+        ("p_known", "<f8"),
         ("threshold", "<f8"),
         ("label", "<i4"),
         ("route", "i1"),
@@ -34,38 +34,38 @@ VERDICT_DTYPE = np.dtype(
         ("warming", "?"),
     ]
 )
-FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "confidence", "warming")  # of one record
+FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # of one record
 
 
 class Verdict(NamedTuple):
     """What is decided about one image.
 
-    >>> Verdict("cat", True, margin=3.1, confidence=0.96, nearest="cat", threshold=0.4).name
+    >>> Verdict("cat", True, margin=3.1, p_known=0.96, nearest="cat", threshold=0.4).name
     'cat'
     """
 
     name: str | None  # the known name, None for an unknown image
     known: bool
     margin: float  # score - baseline, in nats
-    confidence: float  # probability that the image is known
+    p_known: float  # probability that the image is known
     nearest: str  # the most likely known name, also of an unknown image
     threshold: float  # the margin from which an image is called known
     warming: bool = False  # True while too few images have been seen for the threshold to be reliable
 
     @property
     def probability(self) -> float:
-        """Return how likely the verdict itself is: of an unknown image, that it is unknown.
+        """How likely the verdict itself is: of an unknown image, that it is unknown.
 
-        >>> Verdict(None, False, -2.0, confidence=0.25, nearest="cat", threshold=0.4).probability
+        >>> Verdict(None, False, -2.0, p_known=0.25, nearest="cat", threshold=0.4).probability
         0.75
         """
-        return self.confidence if self.known else 1 - self.confidence
+        return self.p_known if self.known else 1 - self.p_known
 
     @property
     def why(self) -> str:
-        """Return the reason in one sentence; `unseen.discover.explain` adds words, negatives and similar images.
+        """The reason in one sentence; `unseen.discover.explain` adds words, negatives and similar images.
 
-        >>> print(Verdict(None, False, -2.0, confidence=0.25, nearest="cat", threshold=0.4).why)
+        >>> print(Verdict(None, False, -2.0, p_known=0.25, nearest="cat", threshold=0.4).why)
         unknown: nearest to cat, but 2.4 below the threshold; 75 % sure
         """
         away = f"{abs(self.margin - self.threshold):.1f}"
@@ -86,57 +86,57 @@ class Verdicts(Sequence[Verdict]):
     """
 
     names: tuple[str, ...]
-    reading: Reading
+    output: DetectorOutput
     decisions: Decisions
 
     @classmethod
     def joined(cls, parts: Sequence[Verdicts]) -> Verdicts:
-        """Return consecutive verdicts over the same names as one table."""
-        reading = Reading.joined([part.reading for part in parts])
-        return cls(parts[0].names, reading, Decisions.joined(part.decisions for part in parts))
+        """Consecutive verdicts over the same names as one table."""
+        output = DetectorOutput.joined([part.output for part in parts])
+        return cls(parts[0].names, output, Decisions.joined(part.decisions for part in parts))
 
     def select(self, rows: Int[Tensor, " n"]) -> Verdicts:
-        """Return the verdicts on some samples."""
-        reading = Reading(*(column[rows] for column in self.reading))
-        return Verdicts(self.names, reading, Decisions(*(column[rows] for column in self.decisions)))
+        """The verdicts on some samples."""
+        output = DetectorOutput(*(column[rows] for column in self.output))
+        return Verdicts(self.names, output, Decisions(*(column[rows] for column in self.decisions)))
 
     def rejudged(self, decisions: Decisions) -> Verdicts:
-        """Return other decisions about the same margins: those of a threshold that was set later."""
-        return Verdicts(self.names, self.reading, decisions)
+        """Other decisions about the same margins: those of a threshold that was set later."""
+        return Verdicts(self.names, self.output, decisions)
 
     @property
     def score(self) -> Float[Tensor, " T"]:
-        """Return what the detector returned."""
-        return self.reading.score
+        """What the detector returned."""
+        return self.output.score
 
     @cached_property
     def margin(self) -> Float[Tensor, " T"]:
-        """Return score - baseline."""
-        return self.reading.margin
+        """Score - baseline."""
+        return self.output.margin
 
     @property
     def label(self) -> Int[Tensor, " T"]:
-        """Return the index of the most likely known name."""
-        return self.reading.label
+        """The index of the most likely known name."""
+        return self.output.label
 
     @property
     def threshold(self) -> Float[Tensor, " T"]:
-        """Return the threshold that each sample met."""
+        """The threshold that each sample met."""
         return self.decisions.threshold
 
     @property
-    def confidence(self) -> Float[Tensor, " T"]:
-        """Return the probability that each sample is known."""
-        return self.decisions.confidence
+    def p_known(self) -> Float[Tensor, " T"]:
+        """The probability that each sample is known."""
+        return self.decisions.p_known
 
     @property
     def warming(self) -> Bool[Tensor, " T"]:
-        """Return which samples met a threshold that was not reliable yet."""
+        """Which samples met a threshold that was not reliable yet."""
         return self.decisions.warming
 
     @cached_property
     def known(self) -> Bool[Tensor, " T"]:
-        """Return which samples have a margin at or above their threshold."""
+        """Which samples have a margin at or above their threshold."""
         return self.margin >= self.threshold
 
     def __len__(self) -> int:
@@ -157,24 +157,24 @@ class Verdicts(Sequence[Verdict]):
         # once: a column per verdict would make reading them all quadratic
         known, nearest = self.known.tolist(), [self.names[label] for label in self.label.tolist()]
         names = [name if is_known else None for name, is_known in zip(nearest, known, strict=True)]
-        margin, confidence, threshold, warming = (
-            column.tolist() for column in (self.margin, self.confidence, self.threshold, self.warming)
+        margin, p_known, threshold, warming = (
+            column.tolist() for column in (self.margin, self.p_known, self.threshold, self.warming)
         )
-        return list(map(Verdict, names, known, margin, confidence, nearest, threshold, warming))
+        return list(map(Verdict, names, known, margin, p_known, nearest, threshold, warming))
 
     def __repr__(self) -> str:
         return f"Verdicts({int(self.known.sum())} known, {int((~self.known).sum())} unknown)"
 
     def structured(self) -> VerdictArray:
-        """Return the numbers as one numpy structured array."""
+        """The numbers as one numpy structured array."""
         table = np.empty(len(self), VERDICT_DTYPE)
         for field in VERDICT_DTYPE.names or ():
-            column = self.reading.route if field == "route" else getattr(self, field)
+            column = self.output.route if field == "route" else getattr(self, field)
             table[field] = column.cpu().numpy()
         return table
 
     def columns(self, keys: Sequence[str]) -> dict[str, list[Any]]:
-        """Return the columns of FIELDS, one entry per sample; NaN and infinity become None."""
+        """The columns of FIELDS, one entry per sample; NaN and infinity become None."""
         return columns(self.structured(), self.names, keys)
 
     def records(self, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -204,14 +204,14 @@ class Verdicts(Sequence[Verdict]):
         >>> from unseen import Session, demo
         >>> Session(demo.load().space).score(demo.load().z[:2]).csv(file := io.StringIO(), ["a.jpg", "b.jpg"])
         >>> file.getvalue().splitlines()[0]
-        'key,verdict,name,nearest,margin,threshold,confidence,warming'
+        'key,verdict,name,nearest,margin,threshold,p_known,warming'
         """
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows({name: as_text_cell(value) for name, value in one.items()} for one in self.records(keys))
 
     def arrow(self, keys: Sequence[str]) -> Any:
-        """Return a `pyarrow.Table`.
+        """A `pyarrow.Table`.
 
         >>> from unseen import Session, demo
         >>> Session(demo.load().space).score(demo.load().z[:2]).arrow(["a.jpg", "b.jpg"]).num_rows
@@ -219,11 +219,11 @@ class Verdicts(Sequence[Verdict]):
         """
         pyarrow = import_extra("pyarrow", "tables")
         kinds = dict.fromkeys(FIELDS, pyarrow.string())
-        kinds |= dict.fromkeys(("margin", "threshold", "confidence"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
+        kinds |= dict.fromkeys(("margin", "threshold", "p_known"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
         return pyarrow.table(self.columns(keys), schema=pyarrow.schema(kinds))
 
     def pandas(self, keys: Sequence[str]) -> Any:
-        """Return a `pandas.DataFrame`.
+        """A `pandas.DataFrame`.
 
         >>> from unseen import Session, demo
         >>> Session(demo.load().space).score(demo.load().z[:2]).pandas(["a.jpg", "b.jpg"])["nearest"].tolist()
@@ -233,7 +233,7 @@ class Verdicts(Sequence[Verdict]):
 
 
 def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> dict[str, list[Any]]:
-    """Return the columns of FIELDS for the numbers in `table`."""
+    """The columns of FIELDS for the numbers in `table`."""
     known, nearest = table["known"].tolist(), [names[label] for label in table["label"].tolist()]
     found: dict[str, list[Any]] = {
         "key": list(keys),
@@ -241,7 +241,7 @@ def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None
         "name": [name if is_known else None for name, is_known in zip(nearest, known, strict=True)],
         "nearest": nearest,
     }
-    found |= {field: list(map(finite, table[field].tolist())) for field in ("margin", "threshold", "confidence")}
+    found |= {field: list(map(finite, table[field].tolist())) for field in ("margin", "threshold", "p_known")}
     return found | {"warming": table["warming"].tolist()}
 
 
@@ -251,5 +251,5 @@ def records(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None
 
 
 def finite(number: float) -> float | None:
-    """Return a number that JSON can hold: None for NaN and infinity."""
+    """A number that JSON can hold: None for NaN and infinity."""
     return number if math.isfinite(number) else None

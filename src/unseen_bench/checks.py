@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen import checkpoint
-from unseen.detectors import Detector, Reading
+from unseen.detectors import Detector, DetectorOutput
 from unseen.detectors.state import flatten, is_state
 from unseen.errors import FeatureError
 
@@ -40,7 +40,7 @@ def check_detector(detector: Detector[Any], z: Tensor | None = None) -> None:
 
 
 def example_stream(detector: Detector[Any], samples: int = 60, *, noise: float = 1.2, seed: int = 0) -> Tensor:
-    """Return features around the anchors of both sides, some near enough that a gate is sure of them."""
+    """Features around the anchors of both sides, some near enough that a gate is sure of them."""
     labels = detector.labels
     anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
     generator = torch.Generator().manual_seed(seed)
@@ -66,19 +66,19 @@ def check_no_label_parameter(detector: Detector[Any], z: Tensor) -> None:
 def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
     """Every sample gets one finite score, one known name and one route, while learning and after."""
     learned, state = detector.observe(detector.start(), z)
-    for reading in (learned, detector.score(state, z)):
-        shapes = [tuple(part.shape) for part in reading]
+    for output in (learned, detector.score(state, z)):
+        shapes = [tuple(part.shape) for part in output]
         _require(
-            shapes == [(len(z),)] * len(reading), f"{len(z)} scores, labels, routes and baselines", f"shapes {shapes}"
+            shapes == [(len(z),)] * len(output), f"{len(z)} scores, labels, routes and baselines", f"shapes {shapes}"
         )
-        _require(reading.score.is_floating_point(), "floating-point scores", str(reading.score.dtype))
+        _require(output.score.is_floating_point(), "floating-point scores", str(output.score.dtype))
         for name in ("score", "baseline"):
-            _require(bool(getattr(reading, name).isfinite().all()), f"finite {name}s", "NaN or infinity")
-        _require(not bool(reading.clarity.isnan().any()), "clarity that is a number or -inf", "NaN")
-        known = (reading.label >= 0) & (reading.label < len(detector.labels.names))
-        _require(bool(known.all()), f"labels from 0 to {len(detector.labels.names) - 1}", str(reading.label.tolist()))
-        _require(reading.route.dtype == torch.int8, "routes as int8", str(reading.route.dtype))
-        _require(bool((reading.route.abs() <= 1).all()), "routes -1, 0 and 1", str(reading.route.unique().tolist()))
+            _require(bool(getattr(output, name).isfinite().all()), f"finite {name}s", "NaN or infinity")
+        _require(not bool(output.clarity.isnan().any()), "clarity that is a number or -inf", "NaN")
+        known = (output.label >= 0) & (output.label < len(detector.labels.names))
+        _require(bool(known.all()), f"labels from 0 to {len(detector.labels.names) - 1}", str(output.label.tolist()))
+        _require(output.route.dtype == torch.int8, "routes as int8", str(output.route.dtype))
+        _require(bool((output.route.abs() <= 1).all()), "routes -1, 0 and 1", str(output.route.unique().tolist()))
 
 
 def check_score_is_pure(detector: Detector[Any], z: Tensor) -> None:
@@ -96,7 +96,7 @@ def check_score_order_free(detector: Detector[Any], z: Tensor) -> None:
     _, state = detector.observe(detector.start(), z)
     order = torch.arange(len(z) - 1, -1, -1, device=z.device)
     straight, turned = detector.score(state, z), detector.score(state, z[order])
-    require_same(Reading(*(part[order] for part in straight)), turned, "score() of samples in reverse order")
+    require_same(DetectorOutput(*(part[order] for part in straight)), turned, "score() of samples in reverse order")
 
 
 def check_blocking(detector: Detector[Any], z: Tensor) -> None:
@@ -189,8 +189,8 @@ def check_bad_input(detector: Detector[Any], z: Tensor) -> None:
     for what, features in bad.items():
         for verb in (detector.score, detector.observe):
             _require(_is_refused(verb, state, features), f"FeatureError from {verb.__name__}() on {what}", "none")
-    reading, after = detector.observe(state, z[:0])
-    lengths = [len(part) for part in (*reading, *detector.score(state, z[:0]))]
+    output, after = detector.observe(state, z[:0])
+    lengths = [len(part) for part in (*output, *detector.score(state, z[:0]))]
     _require(not any(lengths), "empty readings of an empty batch", f"lengths {lengths}")
     require_same(detector.score(state, z), detector.score(after, z), "the state after an empty batch", exact=True)
 
@@ -216,7 +216,7 @@ def _require(holds: bool, expected: str, got: str) -> None:
         raise AssertionError(f"expected {expected}, got {got}" if got else f"expected {expected}")
 
 
-def require_same(expected: Reading, got: Reading, what: str, *, exact: bool = False) -> None:
+def require_same(expected: DetectorOutput, got: DetectorOutput, what: str, *, exact: bool = False) -> None:
     """Raise AssertionError unless two readings agree: within half of the digits, or in every bit."""
     tolerance = 0.0 if exact else tolerance_of(expected.score)
     shapes = expected.score.shape == got.score.shape
@@ -235,27 +235,27 @@ def _largest_difference(one: Tensor, other: Tensor) -> float:
 
 
 def tolerance_of(score: Tensor) -> float:
-    """Return half of the digits of the largest score."""
+    """Half of the digits of the largest score."""
     return float(torch.finfo(score.dtype).eps ** 0.5 * score.abs().max()) if len(score) else 0.0
 
 
 def random_vectors(z: Tensor) -> Tensor:
-    """Return as many random unit vectors, the same ones every time."""
+    """As many random unit vectors, the same ones every time."""
     drawn = torch.randn(z.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return normalize(drawn, dim=-1).to(z)
 
 
-def _first(count: int, detector: Detector[Any], z: Tensor) -> Reading:
-    return Reading(*(part[:count] for part in detector.observe(detector.start(), z)[0]))
+def _first(count: int, detector: Detector[Any], z: Tensor) -> DetectorOutput:
+    return DetectorOutput(*(part[:count] for part in detector.observe(detector.start(), z)[0]))
 
 
-def observe_in_parts(detector: Detector[Any], z: Tensor, sizes: list[int]) -> tuple[Reading, Any]:
-    """Return the readings of a stream that comes in calls of these sizes, and the state after the last one."""
-    state, readings = detector.start(), []
+def observe_in_parts(detector: Detector[Any], z: Tensor, sizes: list[int]) -> tuple[DetectorOutput, Any]:
+    """The readings of a stream that comes in calls of these sizes, and the state after the last one."""
+    state, outputs = detector.start(), []
     for part in z.split(sizes):
-        reading, state = detector.observe(state, part)
-        readings.append(reading)
-    return Reading.joined(readings), state
+        output, state = detector.observe(state, part)
+        outputs.append(output)
+    return DetectorOutput.joined(outputs), state
 
 
 def _with_first(z: Tensor, value: float | Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unseen import checkpoint
-from unseen.detectors import Detector, Online, OnlineID, Reading
+from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
 from unseen.detectors.base import BLOCK, unit
 from unseen.session import Session
 from unseen.text import text_logits
@@ -49,18 +49,20 @@ class Evaluation:
     recall_interval: RecallInterval | None  # what the rule says at the end that it keeps of the known images
 
     @property
-    def reading(self) -> Reading:
-        """Return what the detector returned."""
-        return self.verdicts.reading
+    def output(self) -> DetectorOutput:
+        """What the detector returned."""
+        return self.verdicts.output
 
     @property
     def reliability(self) -> list[ReliabilityBin]:
-        """Return how confidence and truth agree, by confidence."""
-        return reliability(self.verdicts.confidence, self.trial.is_id)
+        """How p_known and truth agree, by p_known."""
+        return reliability(self.verdicts.p_known, self.trial.is_id)
 
 
 SessionOrDetector = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
-Observe = Callable[[Sequence[Any], slice], Sequence[tuple[Reading, Any]]]  # readings and states after rows of streams
+Observe = Callable[
+    [Sequence[Any], slice], Sequence[tuple[DetectorOutput, Any]]
+]  # readings and states after rows of streams
 
 
 def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
@@ -93,10 +95,10 @@ def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], obse
         rows = slice(start, start + min(session.until_calibration for session in sessions))
         started = perf_counter()
         observed = observe([session.snapshot.detector for session in sessions], rows)
-        readings = [reading.cpu() for reading, _ in observed]
+        outputs = [output.cpu() for output, _ in observed]
         seconds += (perf_counter() - started) / len(sessions)
-        for parts, session, reading, (_, state) in zip(verdicts, sessions, readings, observed, strict=True):
-            parts.append(session.learn(reading, state))
+        for parts, session, output, (_, state) in zip(verdicts, sessions, outputs, observed, strict=True):
+            parts.append(session.learn(output, state))
         start = rows.stop
     return [
         judge_verdicts(session, Verdicts.joined(parts), trial, cost=_cost(seconds, session.snapshot.detector))
@@ -106,15 +108,15 @@ def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], obse
 
 def oracle(detector: Online | OnlineID, trial: Trial) -> Evaluation:
     """Run Algorithm 1 or 2 with routes taken from the truth: an upper bound for study, never a result of a detector."""
-    started, state, readings = perf_counter(), detector.start(), []
+    started, state, outputs = perf_counter(), detector.start(), []
     z = unit(_to_device_of(detector, trial.z), like=detector.labels.id_anchors)
     for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
         trust = torch.where(is_id, torch.inf, -torch.inf)
         text = text_logits(detector.labels, block, tau=detector.tau)
-        reading, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
-        readings.append(reading)
+        output, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
+        outputs.append(output)
     name, cost = f"oracle-{detector.name}", _cost(perf_counter() - started, state)
-    return judge(detector, Reading.joined(readings).cpu(), trial, name=name, cost=cost)
+    return judge(detector, DetectorOutput.joined(outputs).cpu(), trial, name=name, cost=cost)
 
 
 OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
@@ -123,61 +125,63 @@ NO_COST = Cost(0.0, 0)
 
 
 def judge(
-    judged: SessionOrDetector, reading: Reading, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
+    judged: SessionOrDetector, output: DetectorOutput, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
-    """Return every metric of scores that were made without the truth, and of the verdicts that follow from them."""
+    """Every metric of scores that were made without the truth, and of the verdicts that follow from them."""
     session = _session(judged)
-    verdicts = session.learn(reading, session.snapshot.detector)
+    verdicts = session.learn(output, session.snapshot.detector)
     return judge_verdicts(session, verdicts, trial, name=name, cost=cost)
 
 
 def judge_verdicts(
     session: Session, verdicts: Verdicts, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
-    """Return every metric of verdicts that were made without the truth, by a session that has made them."""
-    reading, is_id = verdicts.reading, trial.is_id
+    """Every metric of verdicts that were made without the truth, by a session that has made them."""
+    output, is_id = verdicts.output, trial.is_id
     metrics = {
-        **ranking(reading, is_id),
+        **ranking(output, is_id),
         **verdict_metrics(verdicts, is_id, ~is_id),
         **early_metrics(verdicts, is_id),
-        "accuracy": _fraction(reading.label[is_id] == trial.label[is_id]),
+        "accuracy": _fraction(output.label[is_id] == trial.label[is_id]),
         "accuracy_frozen": _fraction(_frozen_labels(session.detector, trial.z[is_id]) == trial.label[is_id]),
-        **gate_metrics(reading, is_id),
+        **gate_metrics(output, is_id),
     }
     by_source = {}
     for source in trial.source[~is_id].unique().tolist():
         known, unknown = sides(trial, source)
-        found = ranking(reading, known, unknown) | verdict_metrics(verdicts, known, unknown)
+        found = ranking(output, known, unknown) | verdict_metrics(verdicts, known, unknown)
         by_source[trial.sources[source]] = found
     detector, interval = name or session.detector.name, session.recall_interval
     return Evaluation(detector, metrics, by_source, verdicts, trial, cost, interval)
 
 
 def sides(trial: Trial, source: int) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
-    """Return the unknown samples of one set and the known ones they are compared with: those of the same stage."""
+    """The unknown samples of one set and the known ones they are compared with: those of the same stage."""
     unknown = ~trial.is_id & (trial.source == source)
     return trial.is_id & torch.isin(trial.stage, trial.stage[unknown]), unknown
 
 
-def ranking(reading: Reading, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"] | None = None) -> dict[str, float]:
-    """Return how well the margin (`margin_auroc`, ...) and the raw score (`auroc`, ...) rank known above unknown.
+def ranking(
+    output: DetectorOutput, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"] | None = None
+) -> dict[str, float]:
+    """How well the margin (`margin_auroc`, ...) and the raw score (`auroc`, ...) rank known above unknown.
 
     The margin is score less baseline: what a verdict carries. `unknown` is every sample that is not known if not given.
     """
     unknown = ~known if unknown is None else unknown
-    margin = reading.margin
+    margin = output.margin
     by_margin = summary(margin[known], margin[unknown])
     return {f"margin_{name}": value for name, value in by_margin.items()} | summary(
-        reading.score[known], reading.score[unknown]
+        output.score[known], output.score[unknown]
     )
 
 
 def verdict_metrics(verdicts: Verdicts, known: Bool[Tensor, " T"], unknown: Bool[Tensor, " T"]) -> dict[str, float]:
-    """Return how the verdicts on known and unknown samples agree with the truth.
+    """How the verdicts on known and unknown samples agree with the truth.
 
     `kept` and `rejected` are the shares judged rightly, `balanced` is their mean. `best_threshold` is the balanced
     accuracy of the best single threshold on these margins, `balanced_at_95` that of the threshold that truly keeps
-    95 % of the known; `ece` is the expected calibration error of the confidence.
+    95 % of the known; `ece` is the expected calibration error of the p_known.
     """
     margin, judged = verdicts.margin, known | unknown
     kept, rejected = _fraction(verdicts.known[known]), _fraction(~verdicts.known[unknown])
@@ -187,20 +191,20 @@ def verdict_metrics(verdicts: Verdicts, known: Bool[Tensor, " T"], unknown: Bool
         "balanced": (kept + rejected) / 2,
         "best_threshold": best_balanced(margin[known], margin[unknown]),
         "balanced_at_95": balanced_at_recall(margin[known], margin[unknown]),
-        "ece": calibration_error(reliability(verdicts.confidence[judged], known[judged])),
+        "ece": calibration_error(reliability(verdicts.p_known[judged], known[judged])),
     }
 
 
 def early_metrics(verdicts: Verdicts, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
-    """Return what was kept and rejected among the first EARLY samples."""
+    """What was kept and rejected among the first EARLY samples."""
     known, is_id = verdicts.known[:EARLY], is_id[:EARLY]
     kept, rejected = _fraction(known[is_id]), _fraction(~known[~is_id])
     return {f"kept_first_{EARLY}": kept, f"rejected_first_{EARLY}": rejected}
 
 
-def gate_metrics(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
-    """Return what share of the stream taught each side, and what share of that was routed rightly."""
-    known, unknown = reading.route > 0, reading.route < 0
+def gate_metrics(output: DetectorOutput, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
+    """What share of the stream taught each side, and what share of that was routed rightly."""
+    known, unknown = output.route > 0, output.route < 0
     return {
         "coverage_known": _fraction(known),
         "coverage_unknown": _fraction(unknown),
@@ -210,20 +214,20 @@ def gate_metrics(reading: Reading, is_id: Bool[Tensor, " T"]) -> dict[str, float
 
 
 def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, float]]:
-    """Return the metrics of consecutive slices of the stream."""
+    """The metrics of consecutive slices of the stream."""
     slices = torch.arange(len(evaluation.trial.z)).chunk(points)
     return [{"samples": float(part[-1] + 1), **_slice(evaluation, part)} for part in slices]
 
 
 def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
     is_id, verdicts = evaluation.trial.is_id[part], evaluation.verdicts.select(part)
-    ranked = ranking(verdicts.reading, is_id)
+    ranked = ranking(verdicts.output, is_id)
     judged = verdict_metrics(verdicts, is_id, ~is_id)
-    return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.reading, is_id)
+    return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.output, is_id)
 
 
 def _session(judged: SessionOrDetector) -> Session:
-    """Return a session that may learn: a new one, or one that goes on from a snapshot."""
+    """A session that may learn: a new one, or one that goes on from a snapshot."""
     return judged.at(judged.snapshot) if isinstance(judged, Session) else Session(judged)
 
 

@@ -5,7 +5,7 @@ side every metric is undefined and comes back as nan, not as an error: a stream 
 experiment, and its other figures are still defined. A NaN score has no rank and is refused.
 
 Verdicts are judged by what was kept of the known and rejected of the unknown, and confidences by how far they lie from
-the share of known images among those with much the same confidence.
+the share of known images among those with much the same p_known.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ class Ranks(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether one side has no score, so that nothing can be compared."""
+        """Whether one side has no score, so that nothing can be compared."""
         return not (len(self.positive) and len(self.negative))
 
     def for_negatives(self) -> Ranks:
-        """Return the ranks of the opposite question: finding negatives by low scores."""
+        """The ranks of the opposite question: finding negatives by low scores."""
         return Ranks(-self.negative.flip(0), -self.positive.flip(0))
 
 
 def auroc(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """Return how often an ID sample outscores an OOD one; a tie counts half."""
+    """How often an ID sample outscores an OOD one; a tie counts half."""
     return _auroc(_ranks(id_scores, ood_scores))
 
 
 def fpr_at_tpr(positive: Float[Tensor, " P"], negative: Float[Tensor, " N"], *, tpr: float = 0.95) -> float:
-    """Return the share of `negative` at or above the highest threshold that accepts a share `tpr` of `positive`."""
+    """The share of `negative` at or above the highest threshold that accepts a share `tpr` of `positive`."""
     if not 0 < tpr <= 1:
         raise SettingError(f"expected tpr in (0, 1], got {tpr!r}; 0.95 is customary")
     return _fpr(_ranks(positive, negative), tpr)
 
 
 def fpr95_id(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """Return the share of OOD accepted when 95 % of ID is accepted (MCM, NegLabel, CSP and the online paper)."""
+    """The share of OOD accepted when 95 % of ID is accepted (MCM, NegLabel, CSP and the online paper)."""
     return _fpr(_ranks(id_scores, ood_scores), 0.95)
 
 
 def fpr95_ood(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """Return the share of ID flagged when 95 % of OOD is caught (OpenOOD, pytorch-ood)."""
+    """The share of ID flagged when 95 % of OOD is caught (OpenOOD, pytorch-ood)."""
     return _fpr(_ranks(id_scores, ood_scores).for_negatives(), 0.95)
 
 
 def aupr_in(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """Return the average precision of finding ID samples by high scores."""
+    """The average precision of finding ID samples by high scores."""
     return _average_precision(_ranks(id_scores, ood_scores))
 
 
 def aupr_out(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """Return the average precision of finding OOD samples by low scores."""
+    """The average precision of finding OOD samples by low scores."""
     return _average_precision(_ranks(id_scores, ood_scores).for_negatives())
 
 
 def balanced_at_recall(
     id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"], *, recall: float = 0.95
 ) -> float:
-    """Return the balanced accuracy of the highest threshold that truly keeps a share `recall` of ID."""
+    """The balanced accuracy of the highest threshold that truly keeps a share `recall` of ID."""
     if not 0 < recall <= 1:
         raise SettingError(f"expected a recall in (0, 1], got {recall!r}; 0.95 is customary")
     ranks = _ranks(id_scores, ood_scores)
@@ -87,7 +87,7 @@ def balanced_at_recall(
 
 
 def best_balanced(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """Return the balanced accuracy of the best single threshold, found with the truth: a bound for any rule."""
+    """The balanced accuracy of the best single threshold, found with the truth: a bound for any rule."""
     ranks = _ranks(id_scores, ood_scores)
     if ranks.is_empty:
         return math.nan
@@ -99,38 +99,36 @@ def best_balanced(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"
 
 
 class ReliabilityBin(NamedTuple):
-    """Samples with much the same confidence: how many, their mean confidence, and the share that is known."""
+    """Samples with much the same p_known: how many, their mean p_known, and the share that is known."""
 
     samples: int
-    confidence: float
+    p_known: float
     known: float
 
 
-def reliability(
-    confidence: Float[Tensor, " T"], is_id: Bool[Tensor, " T"], *, bins: int = BINS
-) -> list[ReliabilityBin]:
-    """Return `bins` bins of equal width over [0, 1], the highest closed; nan where a bin is empty."""
-    confidence = confidence.detach().double().cpu()
-    if not bool(((confidence >= 0) & (confidence <= 1)).all()):
+def reliability(p_known: Float[Tensor, " T"], is_id: Bool[Tensor, " T"], *, bins: int = BINS) -> list[ReliabilityBin]:
+    """`bins` bins of equal width over [0, 1], the highest closed; nan where a bin is empty."""
+    p_known = p_known.detach().double().cpu()
+    if not bool(((p_known >= 0) & (p_known <= 1)).all()):
         raise DataError("expected confidences from 0 to 1, got others or NaN; find the samples behind them")
-    place = (confidence * bins).long().clamp(max=bins - 1)
+    place = (p_known * bins).long().clamp(max=bins - 1)
     count = torch.bincount(place, minlength=bins)
     columns = (
         torch.zeros(bins, dtype=torch.float64).index_add_(0, place, column) / count
-        for column in (confidence, is_id.cpu().double())
+        for column in (p_known, is_id.cpu().double())
     )
     return list(map(ReliabilityBin, count.tolist(), *(column.tolist() for column in columns)))
 
 
 def calibration_error(found: Sequence[ReliabilityBin]) -> float:
-    """Return the expected calibration error: the mean over samples of |confidence - share known| of their bin."""
+    """The expected calibration error: the mean over samples of |p_known - share known| of their bin."""
     total = sum(one.samples for one in found)
-    distance = math.fsum(one.samples * abs(one.confidence - one.known) for one in found if one.samples)
+    distance = math.fsum(one.samples * abs(one.p_known - one.known) for one in found if one.samples)
     return distance / total if total else math.nan
 
 
 def summary(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> dict[str, float]:
-    """Return every metric by name from one sort of each side.
+    """Every metric by name from one sort of each side.
 
     >>> summary(torch.tensor([3.0, 2.0]), torch.tensor([2.0, 1.0]))["auroc"]
     0.875
@@ -181,7 +179,7 @@ def _fpr(ranks: Ranks, tpr: float) -> float:
 
 
 def _threshold(ranks: Ranks, tpr: float) -> Float[Tensor, ""]:
-    """Return the highest threshold that accepts a share `tpr` of the positive scores."""
+    """The highest threshold that accepts a share `tpr` of the positive scores."""
     count = len(ranks.positive)
     # the first k with k / count >= tpr as floats compare: ceil(0.95 * count) is one too many for some counts
     accepted = torch.arange(1, count + 1, dtype=torch.float64) / count

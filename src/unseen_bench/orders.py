@@ -25,7 +25,7 @@ Order = Callable[..., Int[Tensor, " n"]]
 def order(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, kind: str = "shuffled", seed: int = 0, **options: object
 ) -> Int[Tensor, " n"]:
-    """Return the arrival order named `kind`; `options` go to the function of that name.
+    """The arrival order named `kind`; `options` go to the function of that name.
 
     >>> order(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), kind="ood_first").tolist()[0]
     1
@@ -42,44 +42,44 @@ def order(
 
 
 def shuffled(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
-    """Return every sample in random order."""
+    """Every sample in random order."""
     return torch.randperm(len(is_id), generator=_generator(seed))
 
 
 def id_first(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
-    """Return all ID samples, then all OOD samples, each side in random order."""
+    """All ID samples, then all OOD samples, each side in random order."""
     return _sides(is_id, seed=seed, known_first=True)
 
 
 def ood_first(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
-    """Return all OOD samples, then all ID samples, each side in random order."""
+    """All OOD samples, then all ID samples, each side in random order."""
     return _sides(is_id, seed=seed, known_first=False)
 
 
 def id_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Return only the ID samples, in random order."""
+    """Only the ID samples, in random order."""
     return _shuffle(is_id.nonzero().squeeze(1), _generator(seed))
 
 
 def ood_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Return only the OOD samples, in random order."""
+    """Only the OOD samples, in random order."""
     return _shuffle((~is_id).nonzero().squeeze(1), _generator(seed))
 
 
 def id_then_mixed(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
-    """Return half of the ID samples, then the others and all OOD samples shuffled."""
+    """Half of the ID samples, then the others and all OOD samples shuffled."""
     return _half_then_mixed(is_id, is_id, seed)
 
 
 def ood_then_mixed(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
-    """Return half of the OOD samples, then the others and all ID samples shuffled."""
+    """Half of the OOD samples, then the others and all ID samples shuffled."""
     return _half_then_mixed(is_id, ~is_id, seed)
 
 
 def temporal(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, sets: Sequence[int] | None = None
 ) -> Int[Tensor, " n"]:
-    """Return one stage per OOD set, in the order of `sets`: all ID samples shuffled with that set.
+    """One stage per OOD set, in the order of `sets`: all ID samples shuffled with that set.
 
     This is the protocol of the paper's table on temporal shift: the state is kept, and each stage is judged by its own
     samples (`stages`).
@@ -90,7 +90,7 @@ def temporal(
 
 
 def stages(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], indices: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Return the stage of each sample of a `temporal` order; all are in stage 0 where no sample comes twice."""
+    """The stage of each sample of a `temporal` order; all are in stage 0 where no sample comes twice."""
     if len(indices.unique()) == len(indices):
         return torch.zeros_like(indices)
     known, seen, sets = is_id[indices].tolist(), Counter[int](), dict[int, int]()
@@ -107,7 +107,7 @@ def stages(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], indices: Int[Te
 def drift(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, sets: Sequence[int] | None = None
 ) -> Int[Tensor, " T"]:
-    """Return one OOD set after another, in the order of `sets`, with the ID samples spread evenly between them."""
+    """One OOD set after another, in the order of `sets`, with the ID samples spread evenly between them."""
     generator = _generator(seed)
     known = _shuffle(is_id.nonzero().squeeze(1), generator)
     chosen = _sets(is_id, source, sets)
@@ -116,7 +116,7 @@ def drift(
 
 
 def bursts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
-    """Return one ID class after another, in random order, with the OOD samples spread evenly between them."""
+    """One ID class after another, in random order, with the OOD samples spread evenly between them."""
     generator = _generator(seed)
     classes = _shuffle(torch.tensor(_distinct(source[is_id]), dtype=torch.int64), generator)
     blocks = [_shuffle((is_id & (source == one)).nonzero().squeeze(1), generator) for one in classes]
@@ -125,14 +125,14 @@ def bursts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -
 
 
 def set_orders(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"]) -> list[tuple[int, ...]]:
-    """Return every order in which the OOD sets can follow one another: what `temporal` and `drift` take as `sets`."""
+    """Every order in which the OOD sets can follow one another: what `temporal` and `drift` take as `sets`."""
     return list(permutations(_distinct(source[~is_id])))
 
 
 def mixture(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, ood_share: float = 0.5
 ) -> Int[Tensor, " n"]:
-    """Return the largest random subset of which `ood_share` is OOD, in random order."""
+    """The largest random subset of which `ood_share` is OOD, in random order."""
     if not 0 <= ood_share <= 1:
         raise SettingError(f"expected ood_share in [0, 1], got {ood_share!r}; 0.5 takes as many of both")
     generator = _generator(seed)
@@ -145,19 +145,19 @@ def mixture(
 
 
 def mostly_id(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Return the largest random subset with ten ID samples for each OOD sample, in random order."""
+    """The largest random subset with ten ID samples for each OOD sample, in random order."""
     return mixture(is_id, source, seed=seed, ood_share=1 / 11)
 
 
 def mostly_ood(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Return the largest random subset with ten OOD samples for each ID sample, in random order."""
+    """The largest random subset with ten OOD samples for each ID sample, in random order."""
     return mixture(is_id, source, seed=seed, ood_share=10 / 11)
 
 
 def long_tail(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, ratio: float = 100.0
 ) -> Int[Tensor, " n"]:
-    """Return all OOD samples and fewer and fewer of each ID class, in random order.
+    """All OOD samples and fewer and fewer of each ID class, in random order.
 
     The classes are ranked at random; the first keeps everything, the last one part in `ratio`, and those between lie
     on the exponential curve that joins the two. Every class keeps at least one sample.
@@ -228,7 +228,7 @@ def _sets(is_id: Tensor, source: Tensor, sets: Sequence[int] | None) -> list[int
 
 
 def _interleaved(first: Tensor, second: Tensor) -> Tensor:
-    """Return both in their own order, each spread evenly over the whole."""
+    """Both in their own order, each spread evenly over the whole."""
     when = [(torch.arange(len(part)).double() + 0.5) / max(len(part), 1) for part in (first, second)]
     return torch.cat([first, second])[torch.cat(when).argsort(stable=True)]
 

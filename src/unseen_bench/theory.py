@@ -48,7 +48,7 @@ class Prototypes(NamedTuple):
 
     @property
     def undefined(self) -> Bool[Tensor, " C"]:
-        """Return for which classes v vanishes, so that the closed form has no direction."""
+        """For which classes v vanishes, so that the closed form has no direction."""
         return self.sign == 0
 
 
@@ -73,17 +73,17 @@ class Regret(NamedTuple):
 
     @property
     def curve(self) -> Float[Tensor, " T"]:
-        """Return the cumulative regret after each sample."""
+        """The cumulative regret after each sample."""
         return (self.loss - self.best).cumsum(0)
 
     @property
     def constant(self) -> float:
-        """Return the paper's 2M / rho + eps^2 rho, with eps the largest gradient this stream had."""
+        """The paper's 2M / rho + eps^2 rho, with eps the largest gradient this stream had."""
         return 2 * len(self.bank) / self.rho + float(self.gradient.max()) ** 2 * self.rho
 
     @property
     def bound(self) -> Float[Tensor, " T"]:
-        """Return the paper's bound after each sample; it would hold if the sphere were convex."""
+        """The paper's bound after each sample; it would hold if the sphere were convex."""
         return self.constant * torch.arange(1, len(self.loss) + 1, device=self.loss.device).double().sqrt()
 
 
@@ -113,7 +113,7 @@ def measure(
     tol: float = 1e-2,
     steps: int = 100,
 ) -> Gap:
-    """Return Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels."""
+    """Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels."""
     positive(tau=tau, kappa=kappa, rho=rho, tol=tol)
     anchors = labels.id_anchors
     z = _checked(anchors, z)
@@ -138,7 +138,7 @@ def measure(
 
 
 def modality(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"]) -> Modality:
-    """Return the mean cosines within and between images and text, and the distance of their centroids."""
+    """The mean cosines within and between images and text, and the distance of their centroids."""
     image, text = z.double().mean(dim=0), anchors.double().mean(dim=0)
     return Modality(
         _mean_cosine(image, len(z)),
@@ -149,12 +149,12 @@ def modality(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"]) -> Modality
 
 
 def pseudo_targets(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], *, tau: float) -> Float[Tensor, "T C"]:
-    """Return the frozen text's own soft labels (the targets of Eq. 7)."""
+    """The frozen text's own soft labels (the targets of Eq. 7)."""
     return torch.softmax(z @ anchors.T / tau, dim=1)
 
 
 def hard_targets(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], label: Int[Tensor, " T"]) -> Tensor:
-    """Return given labels as one-hot targets (the targets of Eq. 4)."""
+    """Given labels as one-hot targets (the targets of Eq. 4)."""
     classes = len(anchors)
     if label.shape != z.shape[:1] or label.is_floating_point() or bool(((label < 0) | (label >= classes)).any()):
         raise FeatureError(
@@ -167,7 +167,7 @@ def hard_targets(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], label: 
 def optimal_prototypes(
     z: Float[Tensor, "T d"], targets: Float[Tensor, "T C"], *, kappa: float, tol: float = 1e-2, steps: int = 100
 ) -> Prototypes:
-    """Return the unit rows that minimise Eq. 4 (one-hot targets) or Eq. 7 (soft ones) over all samples (Theorem 1).
+    """The unit rows that minimise Eq. 4 (one-hot targets) or Eq. 7 (soft ones) over all samples (Theorem 1).
 
     L-BFGS over free rows whose directions are the prototypes; it stops when every class meets the closed form within
     `tol`, when the loss no longer falls, or after `steps` iterations. Where targets can be met exactly, v goes to 0 and
@@ -205,7 +205,7 @@ def optimal_prototypes(
 
 
 def span_bound(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], *, energy: float = 1.0) -> Bound:
-    """Return 2 (1 - |Proj r|) per class for the span of `z`, and the rank of that span (Theorem 2).
+    """2 (1 - |Proj r|) per class for the span of `z`, and the rank of that span (Theorem 2).
 
     With `energy` below 1 the span is that of the leading directions, which hold this share of the squared length of the
     features: then it bounds only prototypes within those directions, not the optimal ones.
@@ -219,7 +219,7 @@ def span_bound(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], *, energy
 def class_bound(
     anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], label: Int[Tensor, " T"]
 ) -> Float[Tensor, " C"]:
-    """Return the bound on prototypes made of the class's own images alone, such as their mean; 2 without images."""
+    """The bound on prototypes made of the class's own images alone, such as their mean; 2 without images."""
     return torch.cat([span_bound(anchors[c : c + 1], z[label == c]).bound for c in range(len(anchors))])
 
 
@@ -232,7 +232,7 @@ def regret(
     kappa: float,
     rho: float,
 ) -> Regret:
-    """Return each sample's loss before the bank learns from it (Eq. 8), beside that of a fixed bank (Theorem 3)."""
+    """Each sample's loss before the bank learns from it (Eq. 8), beside that of a fixed bank (Theorem 3)."""
     positive(kappa=kappa, rho=rho)
     if not len(z):
         raise FeatureError("expected at least one sample to measure regret on, got none; pass the features of a stream")
@@ -270,7 +270,7 @@ def _loss(logits: Tensor, targets: Tensor) -> Float[Tensor, " T"]:
 
 
 def _pull(z: Tensor, targets: Tensor, bank: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss, Theorem 1's v = sum_i (p_i - pi_i) z_i of each class, and the mass that was weighed for it."""
+    """The loss, Theorem 1's v = sum_i (p_i - pi_i) z_i of each class, and the mass that was weighed for it."""
     logits = z @ bank.T / kappa
     pi = torch.softmax(logits, dim=1)
     return _loss(logits, targets).sum(), (targets - pi).T @ z, (targets + pi).sum(dim=0)

@@ -23,16 +23,16 @@ class Trial:
 
     @property
     def is_id(self) -> Bool[Tensor, " T"]:
-        """Return which samples belong to a known name."""
+        """Which samples belong to a known name."""
         return self.label >= 0
 
     @property
     def stage(self) -> Int[Tensor, " T"]:
-        """Return the stage of a temporal order to which each sample belongs, 0 in all others."""
+        """The stage of a temporal order to which each sample belongs, 0 in all others."""
         return torch.zeros_like(self.label) if self.stages is None else self.stages
 
     def arrival(self, kind: str, seed: int, **options: object) -> Int[Tensor, " S"]:
-        """Return the indices of the samples in the arrival order named `kind` (see arrival.ORDERS)."""
+        """The indices of the samples in the arrival order named `kind` (see arrival.ORDERS)."""
         return arrivals.order(self.is_id, self._class_or_set, kind=kind, seed=seed, **options)
 
     @property
@@ -41,11 +41,11 @@ class Trial:
         return torch.where(self.is_id, self.label, self.source)
 
     def ordered(self, kind: str, seed: int, **options: object) -> Trial:
-        """Return the trial in the arrival order named `kind`."""
+        """The trial in the arrival order named `kind`."""
         return self[self.arrival(kind, seed, **options)]
 
     def held_out(self) -> tuple[Trial, Trial]:
-        """Return the first half of each known class, to fit what needs ID images, and all the rest."""
+        """The first half of each known class, to fit what needs ID images, and all the rest."""
         kept = torch.ones(len(self.z), dtype=torch.bool)
         for label in self.label[self.is_id].unique():
             members = (self.label == label).nonzero().squeeze(1)

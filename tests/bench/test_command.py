@@ -11,7 +11,7 @@ from unseen_bench.run import Case, command, synthetic, timing
 
 @pytest.fixture
 def arguments(monkeypatch, tmp_path):
-    """Return a function that parses a command line of a resuming benchmark."""
+    """A function that parses a command line of a resuming benchmark."""
 
     def parse(*words):
         monkeypatch.setattr(sys, "argv", ["benchmark", str(tmp_path), *words])

@@ -13,7 +13,7 @@ from unseen_bench.run import Case, experiment, grouped, mean, read_rows, run_exp
 
 @pytest.fixture
 def counted():
-    """Return a function that makes cases and a list of the keys whose job was run."""
+    """A function that makes cases and a list of the keys whose job was run."""
     done = []
 
     def job(number):

@@ -21,7 +21,7 @@ REPO = Path(__file__).parents[2]
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """Return the folder of a small suite that stands in for every exhibit."""
+    """The folder of a small suite that stands in for every exhibit."""
     (tmp_path / "features").mkdir()
     table, methods = suite_files.write(tmp_path / "features"), ("mcm", "online", "online-id")
     exhibits = tuple(
@@ -137,7 +137,7 @@ def test_check_lists_the_files_of_every_suite(tmp_path):
 MINE = """
 from dataclasses import dataclass
 from typing import ClassVar
-from unseen.detectors import Reading
+from unseen.detectors import DetectorOutput
 from unseen.detectors.frozen import Frozen
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class Mine(Frozen):
     name: ClassVar[str] = "mine"
 
     def read(self, state, z):
-        return Reading.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))
+        return DetectorOutput.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))
 
 class Peeks(Mine):
     def read(self, state, z):

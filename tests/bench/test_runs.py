@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from helpers import suite_files
-from unseen.detectors import Detector, Online, Reading
+from unseen.detectors import Detector, DetectorOutput, Online
 from unseen.detectors.frozen import Frozen
 from unseen.errors import DataError, SettingError
 from unseen_bench import run as bench
@@ -30,7 +30,7 @@ class Peeking(Frozen):
 
     def read(self, state, z):
         cosine = z @ self.labels.id_anchors.T
-        return Reading.frozen(cosine.amax(1) - cosine.mean(), cosine.argmax(1))
+        return DetectorOutput.frozen(cosine.amax(1) - cosine.mean(), cosine.argmax(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,24 +52,24 @@ class LengthBlending(LearningOnline):
     """Weigh the score by the share of the stream that has passed: nobody tells a stream's length."""
 
     def observe(self, state, z):
-        reading, after = super().observe(state, z)
-        return reading._replace(score=reading.score * (torch.arange(1, len(z) + 1) / max(len(z), 1)).sqrt()), after
+        output, after = super().observe(state, z)
+        return output._replace(score=output.score * (torch.arange(1, len(z) + 1) / max(len(z), 1)).sqrt()), after
 
 
 class Lookahead(LearningOnline):
     """Add what only a call as long as the whole stream can give: the short streams of the checks show nothing."""
 
     def observe(self, state, z):
-        reading, after = super().observe(state, z)
-        return reading._replace(score=reading.score + (len(z) in (70, 80))), after
+        output, after = super().observe(state, z)
+        return output._replace(score=output.score + (len(z) in (70, 80))), after
 
 
 class FutureBaseline(LearningOnline):
     """Leave the score as it is and let the margin know the whole call."""
 
     def observe(self, state, z):
-        reading, after = super().observe(state, z)
-        return reading._replace(baseline=reading.score - reading.score[(z @ z.T).argmin(0)]), after
+        output, after = super().observe(state, z)
+        return output._replace(baseline=output.score - output.score[(z @ z.T).argmin(0)]), after
 
 
 class Count(NamedTuple):
@@ -85,28 +85,28 @@ class Counting(Detector[Count]):
         return Count(torch.zeros(()))
 
     def read(self, state, z):
-        return Reading.frozen(*(z @ self.labels.id_anchors.T).max(1))
+        return DetectorOutput.frozen(*(z @ self.labels.id_anchors.T).max(1))
 
     def learn(self, state, z):
         return self.counted(state.seen + torch.arange(len(z)), self.read(state, z)), Count(state.seen + len(z))
 
-    def counted(self, places, reading):
-        """Return a reading that knows the places of its samples."""
-        return reading
+    def counted(self, places, output):
+        """A reading that knows the places of its samples."""
+        return output
 
 
 class LateLookahead(Counting):
     """Look one sample ahead from sample 300 on, behind all that the short streams of the checks can show."""
 
-    def counted(self, places, reading):
-        return reading._replace(score=torch.where(places < 300, reading.score, reading.score.roll(-1)))
+    def counted(self, places, output):
+        return output._replace(score=torch.where(places < 300, output.score, output.score.roll(-1)))
 
 
 class TellsByPlace(Counting, Frozen):
     """Claim to learn nothing: where the known ones come first, the place of a sample is the truth."""
 
-    def counted(self, places, reading):
-        return reading._replace(score=-places.to(reading.score))
+    def counted(self, places, output):
+        return output._replace(score=-places.to(output.score))
 
 
 @pytest.fixture

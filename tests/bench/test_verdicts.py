@@ -22,7 +22,7 @@ FIELDS = {
 
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
-    """Return the name of a suite that the benchmark knows."""
+    """The name of a suite that the benchmark knows."""
     name = str(suite_files.write(tmp_path))
     monkeypatch.setattr(verdicts, "SUITES", {name: ("near", "far")})
     monkeypatch.setattr(verdicts, "FROZEN", {"mcm": {}, "neglabel": {}})

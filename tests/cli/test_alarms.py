@@ -6,7 +6,7 @@ import torch
 
 from unseen.alarm import UnknownRateAlarm
 from unseen.cli.alarms import REFERENCE, Alarms
-from unseen.detectors import Reading
+from unseen.detectors import DetectorOutput
 from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts
 
@@ -14,7 +14,7 @@ from unseen.verdicts import Verdicts
 def verdicts(label: torch.Tensor, *, warming: bool = False) -> Verdicts:
     ones = torch.ones(len(label))
     decisions = Decisions(0 * ones, 0.9 * ones, torch.full((len(label),), warming))
-    return Verdicts(("cat", "dog"), Reading.frozen(ones, label), decisions)
+    return Verdicts(("cat", "dog"), DetectorOutput.frozen(ones, label), decisions)
 
 
 def test_another_mix_of_names_is_told_once():

@@ -261,7 +261,7 @@ NAMES = ("--label", "red", "--label", "green")
 
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
-    """Return a folder per class with 15 photos of each known colour."""
+    """A folder per class with 15 photos of each known colour."""
     for i in range(30):
         name = ("red", "green")[i % 2]
         shade = tuple(min(255, c + 2 * i) for c in COLOURS[name])

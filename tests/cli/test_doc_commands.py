@@ -69,7 +69,7 @@ def run_here(page: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with everything that the commands name; the encoder knows colours."""
+    """A folder with everything that the commands name; the encoder knows colours."""
     made: Any = NamedColours()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))

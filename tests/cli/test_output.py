@@ -11,16 +11,16 @@ from unseen.cli import output
 from unseen.errors import SettingError
 
 KNOWN = {"key": "a.jpg", "verdict": "known", "name": "cat", "nearest": "cat", "margin": 3.0, "threshold": 0.4}
-KNOWN |= {"confidence": 0.95, "warming": False}
-UNKNOWN = KNOWN | {"key": "b.jpg", "verdict": "unknown", "name": None, "margin": -2.0, "confidence": 0.12}
+KNOWN |= {"p_known": 0.95, "warming": False}
+UNKNOWN = KNOWN | {"key": "b.jpg", "verdict": "unknown", "name": None, "margin": -2.0, "p_known": 0.12}
 
 
 def test_text_has_verdict_its_own_probability_name_margin_and_threshold() -> None:
     assert " ".join(output.verdict_line(KNOWN).split()) == "a.jpg known 95 % likely cat 3.00 ≥ 0.40"
     assert " ".join(output.verdict_line(UNKNOWN).split()) == "b.jpg unknown 88 % likely near cat -2.00 < 0.40"
     assert output.verdict_line(UNKNOWN | {"warming": True}).endswith("-2.00 <  ~0.40")
-    assert "  ? % likely" in output.verdict_line(UNKNOWN | {"confidence": None})
-    assert "unknown only    12 %" in output.verdict_line(UNKNOWN | {"confidence": 0.88})
+    assert "  ? % likely" in output.verdict_line(UNKNOWN | {"p_known": None})
+    assert "unknown only    12 %" in output.verdict_line(UNKNOWN | {"p_known": 0.88})
 
 
 LONG = {"key": "photos/" * 9 + "b.jpg", "nearest": "soft-coated wheaten terrier " * 3, "margin": -123.45}
@@ -63,7 +63,7 @@ def test_csv_has_the_fields_of_json_and_reasons_go_to_stderr(capsys: pytest.Capt
     table.skipped("c.png", "truncated file")
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
-        "key,verdict,name,nearest,margin,threshold,confidence,warming",
+        "key,verdict,name,nearest,margin,threshold,p_known,warming",
         "b.jpg,unknown,,cat,-2.0,0.4,0.12,False",
         "c.png,skipped,,,,,,",
     ]

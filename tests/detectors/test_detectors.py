@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from helpers.methods import ALL
 from helpers.streams import space, stream, unit
 from unseen import LabelSpace
-from unseen.detectors import Detector, Reading, base, make
+from unseen.detectors import Detector, DetectorOutput, base, make
 from unseen.detectors.neglabel import random_groups
 from unseen.errors import FeatureError, LabelError, SettingError
 from unseen_bench.checks import ALL_CHECKS, Check, example_stream
@@ -84,7 +84,7 @@ def test_float32_stays_close_to_float64_at_the_start(name: str) -> None:
 
 
 def shares(known: Tensor, negative: Tensor, members: Tensor, tau: float) -> Tensor:
-    """Return the mean over groups of the known names' share of the softmax."""
+    """The mean over groups of the known names' share of the softmax."""
     e, n = (known / tau).exp().sum(-1), (negative / tau).exp()
     return torch.stack([e / (e + n[..., group].sum(-1)) for group in members]).mean(0)
 
@@ -141,9 +141,9 @@ def test_frozen_scores_match_their_formulas(which: str, case: tuple[LabelSpace, 
     name, options, formula = LITERAL[which]
     labels, z = case
     detector = make(name, labels, **options)
-    reading = detector.score(detector.start(), z)
-    torch.testing.assert_close(reading.score, formula(labels, z), rtol=1e-6, atol=1e-9)
-    assert torch.equal(reading.label, (z @ labels.id_anchors.T).argmax(1))
+    output = detector.score(detector.start(), z)
+    torch.testing.assert_close(output.score, formula(labels, z), rtol=1e-6, atol=1e-9)
+    assert torch.equal(output.label, (z @ labels.id_anchors.T).argmax(1))
 
 
 @settings(max_examples=15, deadline=None)
@@ -260,7 +260,7 @@ class LiteralAdaNeg:
         return float(score), int(names.argmax()), route
 
     def names(self, cosine: Tensor) -> Tensor:
-        """Return each known name's mean probability over the groups."""
+        """Each known name's mean probability over the groups."""
         e, n = ((part / self.detector.tau).exp() for part in cosine.split([self.known, len(cosine) - self.known]))
         return torch.stack([e / (e.sum() + n[group].sum()) for group in self.detector.members]).mean(0)
 
@@ -274,11 +274,11 @@ def test_adaneg_matches_a_sample_by_sample_reference(adaptive: str, slots: int, 
     z = stream(labels, 90, seed=seed, noise=0.3)
     literal = LiteralAdaNeg(detector)
     expected = [literal.observe(x) for x in z]
-    reading, memory = detector.observe(detector.start(), z)
-    score = torch.sigmoid(reading.score) * (1 + detector.lam)
+    output, memory = detector.observe(detector.start(), z)
+    score = torch.sigmoid(output.score) * (1 + detector.lam)
     torch.testing.assert_close(score, torch.tensor([row[0] for row in expected], dtype=torch.float64))
-    assert reading.label.tolist() == [row[1] for row in expected]
-    assert reading.route.tolist() == [row[2] for row in expected]
+    assert output.label.tolist() == [row[1] for row in expected]
+    assert output.route.tolist() == [row[2] for row in expected]
     assert (memory.rows >= 0).sum(1).tolist() == [len(kept) - 1 for kept in literal.memory]
     later = stream(labels, 20, seed=seed + 50)
     frozen = detector.score(memory, later)
@@ -299,12 +299,12 @@ def test_adaneg_rewritten_together_as_on_a_gpu_equals_write_by_write(adaptive, s
     torch.testing.assert_close(same, memory)
 
 
-def in_pieces(detector: Detector, z: Tensor, pieces: list[int]) -> tuple[Reading, Any]:
-    state, readings = detector.start(), []
+def in_pieces(detector: Detector, z: Tensor, pieces: list[int]) -> tuple[DetectorOutput, Any]:
+    state, outputs = detector.start(), []
     for part in z.split(pieces):
-        reading, state = detector.observe(state, part)
-        readings.append(reading)
-    return Reading.joined(readings), state
+        output, state = detector.observe(state, part)
+        outputs.append(output)
+    return DetectorOutput.joined(outputs), state
 
 
 def test_adaneg_replaces_its_least_sure_image_only() -> None:
@@ -323,8 +323,8 @@ def test_adaneg_with_a_full_pool_replaces_images_of_the_same_class_only() -> Non
     detector = AdaNeg(labels, slots=2, tau=0.05)  # four rows
     z = labels.ood_anchors[[0, 0, 1, 1]]
     _, memory = detector.observe(detector.start(), z)
-    reading, after = detector.observe(memory, labels.id_anchors)
-    assert reading.route.tolist() == [1]
+    output, after = detector.observe(memory, labels.id_anchors)
+    assert output.route.tolist() == [1]
     assert int(after.stored) == int(memory.stored) == 4
     assert (after.rows[0] < 0).all()
 
@@ -388,10 +388,10 @@ def test_tanl_matches_a_sample_by_sample_reference(options: dict[str, Any]) -> N
     z = stream(labels, 50, noise=0.3)
     literal = LiteralTANL(detector)
     expected = [literal.observe(x) for x in z]
-    reading, _ = detector.observe(detector.start(), z)
-    assert reading.route.tolist() == [route for _, route in expected]
-    assert {-1, 1} <= set(reading.route.tolist())
-    torch.testing.assert_close(torch.sigmoid(reading.score), torch.tensor([share for share, _ in expected]).double())
+    output, _ = detector.observe(detector.start(), z)
+    assert output.route.tolist() == [route for _, route in expected]
+    assert {-1, 1} <= set(output.route.tolist())
+    torch.testing.assert_close(torch.sigmoid(output.score), torch.tensor([share for share, _ in expected]).double())
 
 
 def test_tanl_takes_the_first_of_equally_active_labels() -> None:
@@ -415,8 +415,8 @@ def test_clipscope_divides_by_the_share_of_a_name_among_the_predictions_before()
         expected.append(float(known[best] / known.sum() * mass / (counts[best] / counts.sum())))
         counts[best] += 1
     detector = make("clipscope", labels, tau=0.05)
-    reading, state = detector.observe(detector.start(), z)
-    torch.testing.assert_close(reading.score.exp(), torch.tensor(expected, dtype=torch.float64))
+    output, state = detector.observe(detector.start(), z)
+    torch.testing.assert_close(output.score.exp(), torch.tensor(expected, dtype=torch.float64))
     assert state.predicted.tolist() == counts.tolist()
 
 
@@ -445,9 +445,9 @@ def test_online_matches_algorithm_1(case: tuple[LabelSpace, Tensor], beta: float
     labels, z = case
     detector = make("online", labels, beta=beta)
     scores, routes = literal_online(labels, z, beta)
-    reading, _ = detector.observe(detector.start(), z)
-    torch.testing.assert_close(reading.score, torch.tensor(scores, dtype=torch.float64), rtol=1e-7, atol=1e-7)
-    assert reading.route.tolist() == routes
+    output, _ = detector.observe(detector.start(), z)
+    torch.testing.assert_close(output.score, torch.tensor(scores, dtype=torch.float64), rtol=1e-7, atol=1e-7)
+    assert output.route.tolist() == routes
 
 
 def test_online_id_matches_algorithm_2() -> None:
@@ -463,37 +463,37 @@ def test_online_id_matches_algorithm_2() -> None:
         best = int(logits.argmax())
         expected.append(float(logits[best] - torch.cat([logits[:best], logits[best + 1 :]]).logsumexp(0)))
     detector = make("online-id", labels)
-    reading, state = detector.observe(detector.start(), z)
+    output, state = detector.observe(detector.start(), z)
     assert 0 < seen < len(z)
-    torch.testing.assert_close(reading.score, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(output.score, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(state.bank, bank)
 
 
-def observed(name: str, labels: LabelSpace, z: Tensor, **options: Any) -> Reading:
+def observed(name: str, labels: LabelSpace, z: Tensor, **options: Any) -> DetectorOutput:
     detector = make(name, labels, **options)
     return detector.observe(detector.start(), z)[0]
 
 
 def test_online_without_a_step_is_neglabel() -> None:
     labels, z = space(), stream(space())
-    reading = observed("online", labels, z, rho=0.0)
-    assert reading.route.any()
-    torch.testing.assert_close(reading.score, observed("neglabel", labels, z, groups=1).score)
+    output = observed("online", labels, z, rho=0.0)
+    assert output.route.any()
+    torch.testing.assert_close(output.score, observed("neglabel", labels, z, groups=1).score)
 
 
 @pytest.mark.parametrize(("name", "frozen"), [("online", ("neglabel", {"groups": 1})), ("online-id", ("mcm", {}))])
 def test_beta_one_teaches_nothing(name: str, frozen: tuple[str, dict[str, int]]) -> None:
     labels, z = space(), stream(space())
-    reading = observed(name, labels, z, beta=1.0)
-    assert not reading.route.any()
-    torch.testing.assert_close(reading.score, observed(frozen[0], labels, z, tau=0.01, **frozen[1]).score)
+    output = observed(name, labels, z, beta=1.0)
+    assert not output.route.any()
+    torch.testing.assert_close(output.score, observed(frozen[0], labels, z, tau=0.01, **frozen[1]).score)
 
 
 def test_adaneg_without_sure_samples_scores_like_neglabel() -> None:
     labels, z = space(), stream(space())
-    reading = observed("adaneg", labels, z, sure=1.0)
-    assert not reading.route.any()
-    torch.testing.assert_close(reading.score, observed("neglabel", labels, z, groups=5).score)
+    output = observed("adaneg", labels, z, sure=1.0)
+    assert not output.route.any()
+    torch.testing.assert_close(output.score, observed("neglabel", labels, z, groups=5).score)
 
 
 def test_small_cases_by_hand() -> None:
@@ -510,9 +510,9 @@ def test_small_cases_by_hand() -> None:
         ("dnm", ("tau", 1.0), ("alpha", 0.8)): math.log((e + 1) * (0.8 - 0.2 / 2)),
     }
     for (name, *options), expected in by_hand.items():
-        reading = make(name, labels, **dict(options)).score(None, z)  # type: ignore[arg-type]
-        assert float(reading.score) == pytest.approx(expected), name
-        assert reading.label.tolist() == [0]
+        output = make(name, labels, **dict(options)).score(None, z)  # type: ignore[arg-type]
+        assert float(output.score) == pytest.approx(expected), name
+        assert output.label.tolist() == [0]
     pair = torch.stack([axes[:1], axes[1:2]], dim=1)
     assert float(make("gl-mcm", labels).score(None, pair).score) == pytest.approx(1.5 * e / (e + 1))
 

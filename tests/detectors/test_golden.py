@@ -16,7 +16,7 @@ AGREEING = 0.99
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_scores_on_the_demo_pack_are_the_stored_ones(name):
-    expected, got = golden.stored(name), golden.readings(name)
+    expected, got = golden.stored(name), golden.outputs(name)
     assert expected.keys() == got.keys()
     for field, column in got.items():
         is_close = (column.double() - expected[field].double()).abs() <= TOLERANCE

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.streams import space, stream
-from unseen.detectors import Reading
+from unseen.detectors import DetectorOutput
 from unseen_bench.methods.zeroshot.adaneg import AdaNeg
 from unseen_bench.methods.zeroshot.tanl import TANL
 
@@ -15,11 +15,11 @@ def test_adaneg_on_a_gpu_reads_as_on_a_cpu():
     z, results = stream(labels, 3000), []
     for place in ("cpu", "cuda"):
         detector = AdaNeg(labels.to(device=place))
-        state, readings = detector.start(), []
+        state, outputs = detector.start(), []
         for part in z.to(place).split([2000, 1000]):
-            reading, state = detector.observe(state, part)
-            readings.append(reading.cpu())
-        results.append((Reading.joined(readings), (state.rows >= 0).sum(1).cpu()))
+            output, state = detector.observe(state, part)
+            outputs.append(output.cpu())
+        results.append((DetectorOutput.joined(outputs), (state.rows >= 0).sum(1).cpu()))
     (one, slots), (two, same) = results
     torch.testing.assert_close(two.score, one.score, rtol=1e-3, atol=1e-2)
     assert float((two.route == one.route).double().mean()) > 0.999
@@ -33,11 +33,11 @@ def test_tanl_on_a_gpu_reads_as_on_a_cpu(options):
     z, results = stream(labels, 3000, noise=0.3), []
     for place in ("cpu", "cuda"):
         detector = TANL(labels.to(device=place), **options)
-        state, readings = detector.start(), []
+        state, outputs = detector.start(), []
         for part in z.to(place).split([2500, 1, 499]):
-            reading, state = detector.observe(state, part)
-            readings.append(reading.cpu())
-        results.append((Reading.joined(readings), state.seen.cpu(), state.total.cpu()))
+            output, state = detector.observe(state, part)
+            outputs.append(output.cpu())
+        results.append((DetectorOutput.joined(outputs), state.seen.cpu(), state.total.cpu()))
     (one, seen, total), (two, same, sums) = results
     assert float((two.route == one.route).double().mean()) > 0.995
     assert float((two.score - one.score).abs().median()) < 1e-3

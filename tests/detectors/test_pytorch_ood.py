@@ -32,7 +32,7 @@ CLOSE: dict[str, Any] = {"atol": 1e-4, "rtol": 1e-4}  # pytorch-ood computes in 
 
 
 def images() -> LabelledImages:
-    """Return labelled images with positive features, as after a ReLU: there, magnitudes and values are the same."""
+    """Labelled images with positive features, as after a ReLU: there, magnitudes and values are the same."""
     label = torch.arange(120) % CLASSES
     z = normalize((unit(CLASSES, DIM, seed=3)[label] + 0.4 * unit(120, DIM, seed=4)).abs(), dim=1).float()
     return LabelledImages(z, label, 3 * unit(CLASSES, DIM, seed=5).float(), 0.1 * unit(1, CLASSES, seed=6)[0].float())
@@ -48,7 +48,7 @@ def arrivals() -> Tensor:
 
 
 def ours(name: str, **settings: float) -> Any:
-    """Return a method with the head and the images above: no head is fitted, so that scikit-learn is not needed."""
+    """A method with the head and the images above: no head is fitted, so that scikit-learn is not needed."""
     return given(posthoc.REGISTRY[name](LABELS, **settings))
 
 
@@ -68,42 +68,40 @@ def flat_head(x: Tensor) -> Tensor:
 def test_msp_is_the_log_odds_of_their_probability() -> None:
     z = arrivals()
     torch.testing.assert_close(
-        torch.sigmoid(ours("fit-msp").confidence(z)), -theirs.MaxSoftmax.score(IMAGES.logits(z)), **CLOSE
+        torch.sigmoid(ours("fit-msp").p_known(z)), -theirs.MaxSoftmax.score(IMAGES.logits(z)), **CLOSE
     )
 
 
 def test_energy() -> None:
     z = arrivals()
-    torch.testing.assert_close(ours("fit-energy").confidence(z), -theirs.EnergyBased.score(IMAGES.logits(z)), **CLOSE)
+    torch.testing.assert_close(ours("fit-energy").p_known(z), -theirs.EnergyBased.score(IMAGES.logits(z)), **CLOSE)
 
 
 def test_odin_on_features_is_the_log_odds_of_their_probability() -> None:
     z = arrivals()
     found = theirs.ODIN(HEAD, eps=0.0014, temperature=1000.0).predict(z)
-    torch.testing.assert_close(torch.sigmoid(ours("fit-odin").confidence(z).double()), -found.double(), **CLOSE)
+    torch.testing.assert_close(torch.sigmoid(ours("fit-odin").p_known(z).double()), -found.double(), **CLOSE)
     steep = theirs.ODIN(HEAD, eps=0.1, temperature=1.0).predict(z)  # at T = 1000 every probability is near 1 / K
-    torch.testing.assert_close(
-        torch.sigmoid(ours("fit-odin", step=0.1, temperature=1.0).confidence(z)), -steep, **CLOSE
-    )
+    torch.testing.assert_close(torch.sigmoid(ours("fit-odin", step=0.1, temperature=1.0).p_known(z)), -steep, **CLOSE)
 
 
 def test_gradnorm_of_the_heads_weights() -> None:
     z = arrivals()
     found = theirs.GradNorm(HEAD, param_filter=lambda name: name == "weight").predict(z)
-    torch.testing.assert_close(ours("fit-gradnorm").confidence(z), -found, **CLOSE)
+    torch.testing.assert_close(ours("fit-gradnorm").p_known(z), -found, **CLOSE)
 
 
 def test_gen_is_their_mean_times_the_number_of_classes() -> None:
     z = arrivals()
     for count in (3, CLASSES):
         found = theirs.GEN.score(IMAGES.logits(z), gamma=0.1, M=count)
-        torch.testing.assert_close(ours("fit-gen", largest=count).confidence(z), -count * found, **CLOSE)
+        torch.testing.assert_close(ours("fit-gen", largest=count).p_known(z), -count * found, **CLOSE)
 
 
 def test_react_with_our_limit() -> None:
     z, react = arrivals(), ours("fit-react")
     found = theirs.ReAct(None, flat_head, threshold=react.limit).predict_feature_maps(maps(z))
-    torch.testing.assert_close(react.confidence(z), -found, **CLOSE)
+    torch.testing.assert_close(react.p_known(z), -found, **CLOSE)
     fitted = theirs.ReAct(None, flat_head, percentile=0.9).fit_feature_maps(maps(IMAGES.z), IMAGES.label)
     assert fitted.threshold == pytest.approx(react.limit, abs=1e-3)  # they interpolate between two activations
 
@@ -112,22 +110,22 @@ def test_react_with_our_limit() -> None:
 def test_ash_s_and_scale(dropped: float) -> None:
     z = arrivals()
     ash = theirs.ASH(None, flat_head, variant="ash-s", percentile=dropped).predict_feature_maps(maps(z))
-    torch.testing.assert_close(ours("fit-ash", dropped=dropped).confidence(z), -ash, **CLOSE)
+    torch.testing.assert_close(ours("fit-ash", dropped=dropped).p_known(z), -ash, **CLOSE)
     scale = theirs.SCALE(None, flat_head, percentile=dropped).predict_feature_maps(maps(z))
-    torch.testing.assert_close(ours("fit-scale", dropped=dropped).confidence(z), -scale, **CLOSE)
+    torch.testing.assert_close(ours("fit-scale", dropped=dropped).p_known(z), -scale, **CLOSE)
 
 
 def test_vim() -> None:
     z, vim = arrivals(), ours("fit-vim", share=0.5)
     found = theirs.ViM(None, d=DIM // 2, w=IMAGES.weight, b=IMAGES.bias).fit_features(IMAGES.z, IMAGES.label)
-    torch.testing.assert_close(vim.confidence(z), -found.predict_features(z), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(vim.p_known(z), -found.predict_features(z), atol=1e-3, rtol=1e-3)
 
 
 def test_knn_is_a_cosine_where_theirs_is_a_distance() -> None:
     pytest.importorskip("sklearn")
     z = arrivals()
     found = theirs.KNN(None, k=10).fit_features(IMAGES.z, IMAGES.label).predict_features(z)
-    torch.testing.assert_close(2 - 2 * ours("fit-knn", k=10).confidence(z).double(), found.double().square(), **CLOSE)
+    torch.testing.assert_close(2 - 2 * ours("fit-knn", k=10).p_known(z).double(), found.double().square(), **CLOSE)
 
 
 def test_mahalanobis_and_rmds_with_their_unshrunk_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +137,9 @@ def test_mahalanobis_and_rmds_with_their_unshrunk_scatter(monkeypatch: pytest.Mo
     monkeypatch.setattr(distance, "precision", scatter)
     z = arrivals()
     found = theirs.Mahalanobis(None).fit_features(IMAGES.z, IMAGES.label).predict_features(z)
-    torch.testing.assert_close(ours("fit-mahalanobis").confidence(z), -2 * found, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(ours("fit-mahalanobis").p_known(z), -2 * found, atol=1e-3, rtol=1e-3)
     relative = theirs.RMD(None).fit_features(IMAGES.z, IMAGES.label).predict_features(z)
-    torch.testing.assert_close(ours("fit-rmds").confidence(z), -relative, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(ours("fit-rmds").p_known(z), -relative, atol=1e-3, rtol=1e-3)
 
 
 def test_the_zero_shot_scores_of_the_text() -> None:

@@ -21,7 +21,7 @@ needs_int8 = pytest.mark.skipif(not int8.is_available(), reason="this CPU has no
 
 
 def outlier_layer() -> tuple[Affine, torch.Tensor]:
-    """Return a layer, and inputs in which one channel is a hundred times as wide as the others and off centre."""
+    """A layer, and inputs in which one channel is a hundred times as wide as the others and off centre."""
     generator = torch.Generator().manual_seed(0)
     width = torch.ones(64)
     width[7] = 100

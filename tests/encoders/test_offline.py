@@ -22,7 +22,7 @@ GOLDEN = [0.028049, -0.080383, 0.017596, 0.034747, -0.007982, -0.002084, 0.02525
 
 
 def gradient():
-    """Return a picture that exercises resizing, cropping and all three channels."""
+    """A picture that exercises resizing, cropping and all three channels."""
     row, column = np.mgrid[0:300, 0:400]
     waves = 127.5 + 127.5 * np.sin(np.stack([row / 17, column / 23, (row + column) / 31], axis=-1))
     return Image("gradient", Pillow.fromarray(waves.astype(np.uint8)))

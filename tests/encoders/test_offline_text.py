@@ -17,7 +17,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "photo", "of", "cat", "dog", 
 
 @pytest.fixture
 def tiny_bert(tmp_path: Path) -> SentenceEncoder:
-    """Return a two-layer BERT that went through the same three files as the real one."""
+    """A two-layer BERT that went through the same three files as the real one."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     from safetensors.torch import save_file

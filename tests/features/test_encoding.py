@@ -37,7 +37,7 @@ def encoder(tmp_path) -> Any:
 
 @pytest.fixture
 def photos(tmp_path):
-    """Return a folder of JPEG files of several sizes and kinds, with two that cannot be read."""
+    """A folder of JPEG files of several sizes and kinds, with two that cannot be read."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for i, image in enumerate(pictures(11, size=(50, 40))):
@@ -62,7 +62,7 @@ def launcher(encoder, **options):
 
 
 def decoding_launcher(encoder, decode=decode_by_pillow):
-    """Return a launcher that leaves plain files to a decoder."""
+    """A launcher that leaves plain files to a decoder."""
     steps = encoder.byte_steps
     reader = ImageReader(steps.cropped, leaves_plain=True)
     return BatchLauncher(reader, encoder.byte_vectors, CPU, GpuDecoder(steps, CPU, decode, resize_by_pillow(steps)))
@@ -131,7 +131,7 @@ def test_a_file_that_neither_decodes_is_skipped_with_pillows_reason(encoder, pho
         raise RuntimeError("Failed to decode batch")
 
     (photos / "00.jpg").write_bytes(b"\xff\xd8\xff damaged \xff\xd9")
-    monkeypatch.setattr("unseen.features.reading.plain_size", lambda data: (50, 40))
+    monkeypatch.setattr("unseen.features.output.plain_size", lambda data: (50, 40))
     expected = [row for one in stream_images(find_images(photos), encoder) for row in one[0].skipped]
     (found,) = encode_ahead(find_images(photos), decoding_launcher(encoder, refuse), size=64)
     assert [row for row in found.rows if isinstance(row, Skipped)] == expected

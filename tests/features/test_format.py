@@ -12,7 +12,7 @@ from unseen.features import load_features
 
 @pytest.fixture
 def written(tmp_path):
-    """Return a function that writes a features file and returns its path."""
+    """A function that writes a features file and returns its path."""
 
     def write(metadata=None, **tensors):
         path = tmp_path / "cats.safetensors"

@@ -27,7 +27,7 @@ def made(name: str, examples: Examples = EXAMPLES, **settings: int) -> Any:
 
 
 def looks(labels: LabelSpace, count: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images of each name around a point that lies apart from its text."""
+    """Images of each name around a point that lies apart from its text."""
     names, width = len(labels.names), labels.dim
     centres = normalize(labels.id_anchors.float() + unit(names, width, seed=11).float(), dim=1)
     label = torch.arange(names).repeat(count)

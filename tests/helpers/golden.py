@@ -19,8 +19,8 @@ FILE = Path(__file__).parents[1] / "data" / "golden" / "demo_scores.safetensors"
 EVERY = 7  # only each seventh row is stored; the detector observes all of them
 
 
-def readings(name: str) -> dict[str, Tensor]:
-    """Return what a detector says of the demo pack: observed in a shuffled order, and the first samples unlearned."""
+def outputs(name: str) -> dict[str, Tensor]:
+    """What a detector says of the demo pack: observed in a shuffled order, and the first samples unlearned."""
     pack = demo.load()
     detector, z = detectors.make(name, pack.space), pack.shuffled(0).z
     if detector.parts:
@@ -34,13 +34,13 @@ def readings(name: str) -> dict[str, Tensor]:
 
 
 def stored(name: str) -> dict[str, Tensor]:
-    """Return what the file holds of a detector."""
+    """What the file holds of a detector."""
     return {key.partition("/")[2]: part for key, part in load_file(FILE).items() if key.partition("/")[0] == name}
 
 
 def rewrite(name: str) -> None:
     """Replace the stored scores of one detector by those of today."""
-    found = readings(name)
+    found = outputs(name)
     found["label"] = found["label"].to(torch.int16)
     parts = {f"{name}/{field}": column.contiguous() for field, column in found.items()}
     others = {key: part for key, part in load_file(FILE).items() if key.partition("/")[0] != name}

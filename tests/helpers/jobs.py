@@ -5,5 +5,5 @@ from typing import Any
 
 
 def square(number: int) -> dict[str, Any]:
-    """Return the square and the process that computed it."""
+    """The square and the process that computed it."""
     return {"square": number**2, "process": os.getpid()}

@@ -50,7 +50,7 @@ class Frozen(NamedTuple):
 
 
 def is_update(seen: int) -> bool:
-    """Return whether the state changes after this many samples: 1 each until 16, every 2 until 32, at most 256."""
+    """Whether the state changes after this many samples: 1 each until 16, every 2 until 32, at most 256."""
     interval = 1
     while interval < 256 and seen > 16 * interval:
         interval *= 2
@@ -58,7 +58,7 @@ def is_update(seen: int) -> bool:
 
 
 def observed(labels: LabelSpace, z: Tensor) -> Result:
-    """Return what the detector says of a stream."""
+    """What the detector says of a stream."""
     one = Reference(labels)
     score, label, route, baseline = zip(*(one.observe(row) for row in z.double()), strict=True)
     floats = (torch.tensor(column, dtype=torch.float64) for column in (score, baseline))
@@ -137,7 +137,7 @@ class Reference:
         return odds + contrast / 2 + contrast**2 / (2 * variance) / 4
 
     def image_logits(self, side: int, name: int, z: Tensor) -> tuple[float, float, float]:
-        """Return what image space adds to a logit: of the start of the name, and of its mean now; and its images."""
+        """What image space adds to a logit: of the start of the name, and of its mean now; and its images."""
         images, total = self.claimed[side].get(name, (0.0, torch.zeros_like(z)))
         start = self.side_means[1 - side] + 0.25 * (self.anchors[side][name] - self.text_mean)
         mean = (start + total) / (1 + images)
@@ -217,7 +217,7 @@ class Reference:
 
 
 def two_groups(u: Tensor) -> float:
-    """Return Sarle's coefficient of bimodality: 0 for a normal, 1 for two points."""
+    """Sarle's coefficient of bimodality: 0 for a normal, 1 for two points."""
     if len(u) <= 4:
         return 0.0
     off = u - u.mean()

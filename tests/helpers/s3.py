@@ -46,7 +46,7 @@ def server(**environment: str) -> Iterator[str]:
 
 
 def uri(endpoint: str, path: str) -> str:
-    """Return the URI of a path in the bucket."""
+    """The URI of a path in the bucket."""
     return f"s3://{BUCKET}/{path}?scheme=http&region=us-east-1&endpoint_override={quote(endpoint, safe='')}"
 
 

@@ -17,7 +17,7 @@ PAPER: dict[str, Any] = {"kappa": 0.05, "tau": 0.01}
 def case(
     samples: int, classes: int, dim: int, share: float, *, rho: float = 0.1, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return anchors, samples around them and decaying steps for a share of the samples, in float64."""
+    """Anchors, samples around them and decaying steps for a share of the samples, in float64."""
     generator = torch.Generator().manual_seed(seed)
     anchors = unit(classes, dim, seed=seed + 1)
     near = anchors[torch.randint(classes, (samples,), generator=generator)]
@@ -35,7 +35,7 @@ def difference(got: Scan, expected: Scan) -> dict[str, float]:
 
 
 def split_float16(x: Tensor, *, left: bool) -> Tensor:
-    """Return what the GPU kernel `split` has to return."""
+    """What the GPU kernel `split` has to return."""
     padded = 8 * -(-x.shape[-1] // 8)
     whole = torch.nn.functional.pad(blas.SPLIT * x, (0, padded - x.shape[-1]))
     high = whole.half()

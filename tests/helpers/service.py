@@ -124,7 +124,7 @@ class Server:
 
 
 def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
-    """Return the blocks of features in a stream's journal, read by nothing but SQLite."""
+    """The blocks of features in a stream's journal, read by nothing but SQLite."""
     with sqlite3.connect(folder / "journal.db") as db:
         rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
     db.close()
@@ -132,7 +132,7 @@ def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
 
 
 def reference(config: StreamConfig, labels: Any, parts: list[Tensor]) -> Session:
-    """Return a fresh session that has observed `parts` in order."""
+    """A fresh session that has observed `parts` in order."""
     session = config.spec(labels).build()
     for part in parts:
         session.observe(part)
@@ -153,14 +153,14 @@ def downloaded(remote: Remote, labels: Any, path: Path) -> dict[str, Tensor]:
 
 
 def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:
-    """Return by how much two states differ, where they do not agree bit by bit."""
+    """By how much two states differ, where they do not agree bit by bit."""
     assert left.keys() == right.keys()
     gaps = {name: (left[name].double() - right[name].double()).abs().max() for name in left if left[name].numel()}
     return {name: float(gap) for name, gap in gaps.items() if not torch.equal(left[name], right[name])}
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    """Return whether two states are equal bit by bit."""
+    """Whether two states are equal bit by bit."""
     return not different(left, right)
 
 

@@ -23,7 +23,7 @@ def space(known: int = 6, negative: int = 30, dim: int = 16, *, dtype: torch.dty
 
 
 def stream(labels: LabelSpace, count: int = 80, *, seed: int = 3, noise: float = 0.15) -> Tensor:
-    """Return samples around the anchors of both sides, so that a gate at tau = 0.01 routes most of them."""
+    """Samples around the anchors of both sides, so that a gate at tau = 0.01 routes most of them."""
     anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
     generator = torch.Generator().manual_seed(seed)
     near = anchors[torch.randint(len(anchors), (count,), generator=generator)]
@@ -31,7 +31,7 @@ def stream(labels: LabelSpace, count: int = 80, *, seed: int = 3, noise: float =
 
 
 def cone(known: int = 4, negative: int = 20, dim: int = 8, *, dtype: torch.dtype = torch.float64) -> LabelSpace:
-    """Return names that are near each other, as text is: logits at tau = 0.01 differ by a few nats only."""
+    """Names that are near each other, as text is: logits at tau = 0.01 differ by a few nats only."""
     axis = torch.eye(dim, dtype=dtype)[0]
     rows = normalize(5 * axis + unit(known + negative, dim, seed=1, dtype=dtype), dim=1)
     names = tuple(f"name {i}" for i in range(known + negative))
@@ -39,7 +39,7 @@ def cone(known: int = 4, negative: int = 20, dim: int = 8, *, dtype: torch.dtype
 
 
 def two_clouds(labels: LabelSpace, count: int, *, seed: int = 3, noise: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Return images that lie apart from the text, the unknown around a centre of their own; and which are known."""
+    """Images that lie apart from the text, the unknown around a centre of their own; and which are known."""
     generator = torch.Generator().manual_seed(seed)
     like = labels.id_anchors
     is_known = torch.rand(count, generator=generator) < 0.5

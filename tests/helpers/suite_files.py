@@ -55,7 +55,7 @@ def put(folder: Path, name: str, z: Tensor, labels: Tensor | None = None, *, met
 
 
 def around(anchors: Tensor, *, seed: int, reach: float = 1.2) -> Tensor:
-    """Return one sample near each anchor, some near enough that a gate is sure of them."""
+    """One sample near each anchor, some near enough that a gate is sure of them."""
     generator = torch.Generator().manual_seed(seed)
     drawn = normalize(torch.randn(anchors.shape, generator=generator), dim=1)
     return normalize(anchors + reach * torch.rand(len(anchors), 1, generator=generator) * drawn, dim=1)

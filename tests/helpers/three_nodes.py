@@ -110,7 +110,7 @@ def encode_by_gpus(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row
 
 
 def compared(verb: str, model: Path, images: Path, folder: Path) -> Row:
-    """Return the row of an encoding whose vectors are in `ray`, beside those of this process."""
+    """The row of an encoding whose vectors are in `ray`, beside those of this process."""
     encoder = load_encoder(model, device="cpu")
     list(encode_images(find_images(str(images)), encoder, FeatureCache(folder / "here", encoder), size=4))
     here, there = load_features(folder / "here"), load_features(folder / "ray")
@@ -134,7 +134,7 @@ def score(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
 
 
 def bits(result: keyed.StreamResult) -> tuple[bytes, str]:
-    """Return every column of the verdicts, and the checksum in the state."""
+    """Every column of the verdicts, and the checksum in the state."""
     header = json.loads(result.state[8 : 8 + int.from_bytes(result.state[:8], "little")])
     return result.verdicts.structured().tobytes(), header["__metadata__"]["sha256"]
 
@@ -158,7 +158,7 @@ def mine(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
 
 
 def other_versions(nodes: ThreeNodes) -> Row:
-    """Return what a machine is told that has another Ray, or another version of this package, than the cluster."""
+    """What a machine is told that has another Ray, or another version of this package, than the cluster."""
     ray, told = cluster.module(), []
     for module in (ray, version):
         try:
@@ -170,7 +170,7 @@ def other_versions(nodes: ThreeNodes) -> Row:
 
 
 def without_head(words: list[str], begun: Callable[[], bool]) -> list[str]:
-    """Return what a command prints on a second cluster, after the first one lost its head as soon as it had begun."""
+    """What a command prints on a second cluster, after the first one lost its head as soon as it had begun."""
     ends = []
     for kills in (True, False):
         nodes = ThreeNodes()
@@ -317,7 +317,7 @@ def serve(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
 
 
 def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row:
-    """Return the row of a verb: what came in and out, by key."""
+    """The row of a verb: what came in and out, by key."""
     distinct = len(set(rows_out))
     return {
         "verb": verb,
@@ -380,7 +380,7 @@ def main() -> None:
 
 
 def summary(rows: list[Row]) -> str:
-    """Return the sums over all verbs in one line."""
+    """The sums over all verbs in one line."""
     names = ("rows_in", "rows_out", "lost", "doubled", "killed")
     totals = (f"{name.replace('_', ' ')} {sum(row[name] for row in rows):,}" for name in names)
     return ", ".join(totals) + f", equal in {sum(row['equal'] for row in rows)} of {len(rows)} verbs"

@@ -128,7 +128,7 @@ def test_a_picture_converted_in_bands_equals_one_converted_whole(monkeypatch, mo
 
 
 def tiled_tiff(picture: int, tile: int) -> bytes:
-    """Return a grey TIFF of a square picture in one square tile."""
+    """A grey TIFF of a square picture in one square tile."""
     packed = zlib.compress(bytes(tile * tile), 9)
     sizes = {256: picture, 257: picture, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 0, 325: len(packed)}
     sizes[324] = 8 + 2 + 12 * len(sizes) + 4
@@ -143,7 +143,7 @@ def test_a_tile_may_be_larger_than_its_picture_but_not_without_end():
 
 
 def jpeg_with_scans(more: int) -> bytes:
-    """Return a progressive JPEG whose last scan comes so many times more."""
+    """A progressive JPEG whose last scan comes so many times more."""
     data = encoded(Pillow.effect_noise((64, 64), 50), "JPEG", progressive=True)
     return data[:-2] + data[data.rfind(b"\xff\xda") : -2] * more + data[-2:]
 

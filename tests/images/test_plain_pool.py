@@ -25,7 +25,7 @@ time.sleep(60)
 
 @pytest.fixture
 def paths(tmp_path):
-    """Return files of several sizes and kinds, one with a name that is not UTF-8, and one that is not there."""
+    """Files of several sizes and kinds, one with a name that is not UTF-8, and one that is not there."""
     for i in range(9):
         picture = flat(size=(40 + i, 30), colour=(i, 20, 30))
         (tmp_path / f"{i}.jpg").write_bytes(encoded(picture, "JPEG", progressive=i == 3))
@@ -35,7 +35,7 @@ def paths(tmp_path):
 
 
 def parts(files):
-    """Return the bytes of each file."""
+    """The bytes of each file."""
     ends = np.cumsum([size for size, _, _ in files.found])
     return [part.tobytes() for part in np.split(files.data, ends[:-1])]
 
@@ -95,7 +95,7 @@ def test_a_script_without_a_main_guard_reads_and_its_process_ends_with_it(paths,
 
 
 def is_running(pid):
-    """Return whether a process is there and has not ended: nobody may be left to collect it."""
+    """Whether a process is there and has not ended: nobody may be left to collect it."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"

@@ -31,7 +31,7 @@ from unseen.labels.residuals import (
 
 
 def drawn(labels: LabelSpace, shots: int, *, seed: int = 0, shift: float = 0.6) -> Examples:
-    """Return examples around points that lie apart from the text of each name, as images do."""
+    """Examples around points that lie apart from the text of each name, as images do."""
     generator = torch.Generator().manual_seed(seed)
     names, width = len(labels.names), labels.dim
     centres = normalize(labels.id_anchors.float() + shift * unit(names, width, seed=7).float(), dim=1)

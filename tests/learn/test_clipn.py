@@ -20,7 +20,7 @@ NAMES = ("cat", "dog", "nice")
 
 
 def published(model: torch.nn.Module, *, prompts: int = 2) -> dict[str, Tensor]:
-    """Return the text tower of a model of transformers as open_clip names it, twice: for yes and for no."""
+    """The text tower of a model of transformers as open_clip names it, twice: for yes and for no."""
     own = model.state_dict()
     text: dict[str, Tensor] = {
         "token_embedding{}.weight": own["text_model.embeddings.token_embedding.weight"],
@@ -66,7 +66,7 @@ def towers(encoder: HubEncoder, tmp_path: Path, weights: dict[str, Tensor] | Non
 
 
 def highest_end(weights: dict[str, Tensor], ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Return weights and tokens in which the end is the last word of the vocabulary, as in CLIP's."""
+    """Weights and tokens in which the end is the last word of the vocabulary, as in CLIP's."""
     order = torch.tensor([0, 1, 2, *range(4, 11), 3])
     moved = {name: one[order] if name.startswith("token_embedding") else one for name, one in weights.items()}
     return moved, torch.argsort(order)[ids]

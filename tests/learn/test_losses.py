@@ -21,7 +21,7 @@ def loss_of(method: str, negative: Tensor, done: float = 0.0, **parts: Tensor) -
 
 
 def mean_nll(z: Tensor, rows: Tensor, label: Tensor, scale: float = 100.0) -> float:
-    """Return the mean of -log softmax(scale cosine) at the label, name by name."""
+    """The mean of -log softmax(scale cosine) at the label, name by name."""
     total = 0.0
     for image, name in zip(z, label.tolist(), strict=True):
         logit = [scale * float(image @ row) for row in rows]
@@ -31,7 +31,7 @@ def mean_nll(z: Tensor, rows: Tensor, label: Tensor, scale: float = 100.0) -> fl
 
 
 def pairwise(rows: Tensor) -> float:
-    """Return the mean cosine of all pairs of rows of each name."""
+    """The mean cosine of all pairs of rows of each name."""
     found = [
         float(rows[i, name] @ rows[j, name])
         for name in range(rows.shape[1])

@@ -21,7 +21,7 @@ average = [91.0, nan]
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Return a suite with its rows and where their scores are."""
+    """A suite with its rows and where their scores are."""
     folder = tmp_path_factory.mktemp("report")
     suite = suites.load(str(suite_files.write(folder, table=suite_files.TABLE + PAPER)), folder)
     runs = list_runs(suite, names=CHOSEN, orders=("shuffled", "temporal"), seeds=2)

@@ -139,7 +139,7 @@ def client(running: Running) -> Iterator[TestClient]:
 
 @pytest.fixture
 def path(client: TestClient, tmp_path: Path) -> str:
-    """Return where a new stream is."""
+    """Where a new stream is."""
     LABELS.save(tmp_path / "space.safetensors")
     files = {"space": (tmp_path / "space.safetensors").read_bytes()}
     made = client.post("/v1/streams", files=files, data={"stream": '{"detector": "online"}'})

@@ -17,7 +17,7 @@ from helpers.methods import ALL
 from helpers.streams import space, stream, unit
 from unseen import Session
 from unseen.cli import app
-from unseen.detectors import Detector, Online, OnlineID, PooledEvidence, Reading, make
+from unseen.detectors import Detector, DetectorOutput, Online, OnlineID, PooledEvidence, make
 from unseen.detectors.merging import merged_bank
 from unseen.detectors.state import flatten
 from unseen.errors import SettingError
@@ -27,7 +27,7 @@ MERGING = sorted(name for name, kind in ALL.items() if kind.merges and not kind.
 LEARNING = ["pooled", "online", "online-id", "framework"]
 
 
-def equal(one: Reading, other: Reading) -> bool:
+def equal(one: DetectorOutput, other: DetectorOutput) -> bool:
     return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
 
 
@@ -44,10 +44,10 @@ def test_one_observer_gives_the_sequential_result(name: str, every: int) -> None
     detector = make(name, space(dtype=torch.float32))
     z = stream(detector.labels, 50)
     sequential, end = detector.observe(detector.start(), z)
-    reading, state = ShardedDetector.of(detector, shards=1, every=every).observe(detector.start(), z)
-    torch.testing.assert_close(reading, sequential, rtol=1e-4, atol=1e-4)
+    output, state = ShardedDetector.of(detector, shards=1, every=every).observe(detector.start(), z)
+    torch.testing.assert_close(output, sequential, rtol=1e-4, atol=1e-4)
     if every == 1000:  # the same calls: the same bits
-        assert equal(reading, sequential)
+        assert equal(output, sequential)
         assert all(torch.equal(flatten(end)[name], part) for name, part in flatten(state).items())
 
 
@@ -59,8 +59,8 @@ def test_pooled_gives_the_sequential_result_whatever_the_number_of_observers(
     detector = PooledEvidence(space())
     z = stream(detector.labels, 1500)
     sequential, end = detector.observe(detector.start(), z)
-    reading, state = ShardedDetector.of(detector, shards=shards, every=every, split=split).observe(detector.start(), z)
-    torch.testing.assert_close(reading, sequential, rtol=1e-9, atol=1e-9)
+    output, state = ShardedDetector.of(detector, shards=shards, every=every, split=split).observe(detector.start(), z)
+    torch.testing.assert_close(output, sequential, rtol=1e-9, atol=1e-9)
     one, other = (each.updated(detector.labels) for each in (state, end))
     torch.testing.assert_close(one[:-1], other[:-1], rtol=1e-7, atol=1e-7)
     assert int(state.pending.size) == int(end.pending.size)
@@ -70,9 +70,9 @@ def test_pooled_gives_the_sequential_result_whatever_the_number_of_observers(
 def test_banks_stay_on_the_sphere_and_counts_add_up(rule: str) -> None:
     detector = Online(space())
     z = stream(detector.labels, 100)
-    reading, state = ShardedDetector.of(detector, shards=4, every=40, rule=rule).observe(detector.start(), z)
+    output, state = ShardedDetector.of(detector, shards=4, every=40, rule=rule).observe(detector.start(), z)
     sequential, end = detector.observe(detector.start(), z)
-    assert torch.equal(reading.route, sequential.route)  # the frozen text routes
+    assert torch.equal(output.route, sequential.route)  # the frozen text routes
     assert (int(state.id_seen), int(state.ood_seen)) == (int(end.id_seen), int(end.ood_seen))
     assert int(state.id_seen) > 10 < int(state.ood_seen)
     for bank in state[:2]:
@@ -100,8 +100,8 @@ def test_every_observer_starts_a_round_with_the_merged_state_and_sees_its_own_pa
     detector = make(name, space())
     start = learned(detector, 256)
     z = stream(detector.labels, 32)
-    reading, state = ShardedDetector.of(detector, shards=2, every=16).observe(start, z)
-    for part, scores in ((z[:16], reading.score[:16]), (z[16:], reading.score[16:])):
+    output, state = ShardedDetector.of(detector, shards=2, every=16).observe(start, z)
+    for part, scores in ((z[:16], output.score[:16]), (z[16:], output.score[16:])):
         own = [detector.observe_part(start, part[first::2]) for first in (0, 1)]
         torch.testing.assert_close(torch.stack([one.score for one, _ in own], dim=1).flatten(), scores)
         start = detector.merge(start, [taught for _, taught in own])
@@ -109,7 +109,7 @@ def test_every_observer_starts_a_round_with_the_merged_state_and_sees_its_own_pa
 
 
 def learned(detector: Detector[Any], count: int) -> Any:
-    """Return the state after so many samples, which one observer learned."""
+    """The state after so many samples, which one observer learned."""
     return detector.observe(detector.start(), stream(detector.labels, count, seed=5))[1]
 
 
@@ -121,9 +121,9 @@ def test_rounds_that_cross_an_update_are_an_approximation() -> None:
     labels = space()
     start, z = learned(PooledEvidence(labels), 4096), stream(labels, 1024)
     sequential, _ = PooledEvidence(labels).observe(start, z)
-    reading, state = ShardedDetector.of(LongRounds(labels), shards=8, every=1024).observe(start, z)
-    torch.testing.assert_close(reading.score[:256], sequential.score[:256])
-    assert not torch.allclose(reading.score[256:], sequential.score[256:])
+    output, state = ShardedDetector.of(LongRounds(labels), shards=8, every=1024).observe(start, z)
+    torch.testing.assert_close(output.score[:256], sequential.score[:256])
+    assert not torch.allclose(output.score[256:], sequential.score[256:])
     assert int(state.seen) == 4096 + 1024
 
 
@@ -131,9 +131,9 @@ def test_the_margins_of_all_observers_of_a_young_stream_have_one_baseline() -> N
     detector = PooledEvidence(space())
     z = stream(detector.labels, 400)
     sequential, _ = detector.observe(detector.start(), z)
-    reading, _ = ShardedDetector.of(detector, shards=16, every=1024).observe(detector.start(), z)
-    assert equal(*(Reading(*(column[:256] for column in each)) for each in (sequential, reading)))
-    assert torch.equal(reading.baseline, sequential.baseline)
+    output, _ = ShardedDetector.of(detector, shards=16, every=1024).observe(detector.start(), z)
+    assert equal(*(DetectorOutput(*(column[:256] for column in each)) for each in (sequential, output)))
+    assert torch.equal(output.baseline, sequential.baseline)
 
 
 class Counting(LocalObservers):
@@ -142,7 +142,9 @@ class Counting(LocalObservers):
     def __init__(self) -> None:
         self.rounds: list[int] = []
 
-    def observe(self, detector: Any, state: Any, parts: Sequence[Tensor], rule: Any) -> tuple[list[Reading], Any]:
+    def observe(
+        self, detector: Any, state: Any, parts: Sequence[Tensor], rule: Any
+    ) -> tuple[list[DetectorOutput], Any]:
         self.rounds.append(sum(map(len, parts)))
         return super().observe(detector, state, parts, rule)
 
@@ -162,7 +164,7 @@ def test_sessions_with_one_and_with_many_observers_load_each_others_states(tmp_p
     many.save(tmp_path / "state.safetensors")
     one = Session.load(tmp_path / "state.safetensors", detector.labels)
     assert type(one.detector) is OnlineID
-    assert torch.equal(one.score(z).reading.score, many.score(z).reading.score)
+    assert torch.equal(one.score(z).output.score, many.score(z).output.score)
     again = Session.load(
         tmp_path / "state.safetensors", detector.labels, detector=ShardedDetector.of(detector, shards=2, every=9)
     )
@@ -171,8 +173,8 @@ def test_sessions_with_one_and_with_many_observers_load_each_others_states(tmp_p
 
 def test_an_empty_stream_is_scored_and_bad_options_are_refused() -> None:
     detector = Online(space())
-    reading, state = ShardedDetector.of(detector, shards=4, every=8).observe(detector.start(), unit(0, 16))
-    assert len(reading.score) == 0
+    output, state = ShardedDetector.of(detector, shards=4, every=8).observe(detector.start(), unit(0, 16))
+    assert len(output.score) == 0
     assert int(state.id_seen) == 0
     for options in ({"shards": 0}, {"shards": 9, "every": 8}, {"rule": "median"}, {"split": "cards"}):
         with pytest.raises(SettingError, match="expected"):
@@ -182,9 +184,11 @@ def test_an_empty_stream_is_scored_and_bad_options_are_refused() -> None:
 class Backwards(LocalObservers):
     """Observers that finish in another order than they were asked."""
 
-    def observe(self, detector: Any, state: Any, parts: Sequence[Tensor], rule: Any) -> tuple[list[Reading], Any]:
+    def observe(
+        self, detector: Any, state: Any, parts: Sequence[Tensor], rule: Any
+    ) -> tuple[list[DetectorOutput], Any]:
         done = [detector.observe_part(state, part) for part in parts[::-1]][::-1]
-        return [reading for reading, _ in done], detector.merge(state, [taught for _, taught in done], rule=rule)
+        return [output for output, _ in done], detector.merge(state, [taught for _, taught in done], rule=rule)
 
 
 def test_the_order_in_which_observers_finish_changes_no_bit() -> None:
@@ -253,9 +257,9 @@ def test_actors_of_pooled_are_sent_what_was_taught_and_the_state_only_if_they_la
         sharded = ShardedDetector.of(detector, shards=2, every=256, observers=team)
         _, state = sharded.observe(start, z[:512])
         team.actors[0]._own.round = -1  # as one that died and came back
-        reading, _ = sharded.observe(state, z[512:])
+        output, _ = sharded.observe(state, z[512:])
     assert [change.taught is None for change in sent] == [True, False, False, True, False]
-    torch.testing.assert_close(reading, sharded.detector.observe(state, z[512:])[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(output, sharded.detector.observe(state, z[512:])[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.ray

@@ -102,7 +102,7 @@ class Dies(HashEncoder):
 
 @pytest.fixture
 def shipped(ray: Any) -> Any:
-    """Return Ray, told to send these modules along: workers cannot import from the tests."""
+    """Ray, told to send these modules along: workers cannot import from the tests."""
     for module in (tiny_text, sys.modules[__name__]):
         ray.cloudpickle.register_pickle_by_value(module)
     return ray

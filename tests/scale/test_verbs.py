@@ -80,7 +80,7 @@ def sources(tmp_path_factory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def local(sources, model, tmp_path_factory):
-    """Return the features of the local path and what it skipped."""
+    """The features of the local path and what it skipped."""
     folder = tmp_path_factory.mktemp("local")
     encoder = load_encoder(model, device="cpu")
     cache = FeatureCache(folder, encoder)
@@ -147,7 +147,7 @@ def test_every_kind_of_source_is_encoded_although_a_worker_is_killed(ray, model,
 
 
 def _deadly(plan, number):
-    """Return the plan with a picture that kills whoever decodes it, as one too large for the memory does."""
+    """The plan with a picture that kills whoever decodes it, as one too large for the memory does."""
     shards = list(plan.shards)
     first, *rest = shards[number].inputs
     poison = first._replace(entry=replace(first.entry, decode=partial(os._exit, 1)))
@@ -194,7 +194,7 @@ def test_misuse_is_refused_before_work_begins(ray, model, sources, tmp_path):
 
 @pytest.fixture(scope="module")
 def streams():
-    """Return a label space, samples and the stream of each: uneven lengths, interleaved."""
+    """A label space, samples and the stream of each: uneven lengths, interleaved."""
     labels = space(dtype=torch.float32)
     z = stream(labels, 900)
     keys = [f"camera {min(int(x), 11)}" for x in torch.rand(900, generator=torch.Generator().manual_seed(5)) ** 2 * 12]
@@ -202,7 +202,7 @@ def streams():
 
 
 def columns(result: keyed.StreamResult) -> list[torch.Tensor]:
-    return [*result.verdicts.reading, *result.verdicts.decisions]
+    return [*result.verdicts.output, *result.verdicts.decisions]
 
 
 @pytest.mark.parametrize("detector", ["default", "online"])
@@ -253,7 +253,7 @@ def test_a_stream_of_one_sample_costs_less_than_a_millisecond_of_the_driver(ray,
 
 
 def _sum(state: bytes) -> str:
-    """Return the checksum in a state file, whose own bytes may hold the same fields in another order."""
+    """The checksum in a state file, whose own bytes may hold the same fields in another order."""
     return json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])["__metadata__"]["sha256"]
 
 

@@ -39,7 +39,7 @@ SHAPES = [  # samples, classes, width, share of teachers: one block and many, on
 
 
 def on_gpu(*shape: Any, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return anchors, teacher logits, samples and steps on the GPU."""
+    """Anchors, teacher logits, samples and steps on the GPU."""
     anchors, z, step = (x.cuda() for x in case(*shape, **options))
     return tuple(x.to(dtype) for x in (anchors, z @ anchors.T / 0.01, z, step))  # type: ignore[return-value]
 

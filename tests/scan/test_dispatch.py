@@ -225,7 +225,7 @@ def test_every_backend_of_a_cpu_gives_the_same_numbers():
 
 
 def fake_nvcc(folder: Path, *, fails: bool = False) -> Path:
-    """Return a compiler that copies nothing but its name, or fails."""
+    """A compiler that copies nothing but its name, or fails."""
     script = folder / "nvcc"
     body = (
         "echo 'error: no such thing' >&2; exit 2" if fails else 'while [ "$1" != -o ]; do shift; done; echo so > "$2"'

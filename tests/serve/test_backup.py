@@ -137,7 +137,7 @@ def clock(monkeypatch):
 
 
 def filled(data, clock, *, retain: int) -> tuple[str, dict[float, int], list[torch.Tensor]]:
-    """Return a stream of twelve blocks ten seconds apart, how many samples it had when, and the blocks."""
+    """A stream of twelve blocks ten seconds apart, how many samples it had when, and the blocks."""
     streams = LocalStreams(DataFolder(data), Settings(data, durability=Durability(every=20, retain=retain)))
     entry = streams.create(LABELS, StreamConfig("", "", "*", "online"))
     parts, seen = [stream(LABELS, 10, seed=seed) for seed in range(12)], {}

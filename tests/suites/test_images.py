@@ -77,7 +77,7 @@ class Colours:
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """Return a small tree in OpenOOD's layout; one listed picture is absent, one is torn."""
+    """A small tree in OpenOOD's layout; one listed picture is absent, one is torn."""
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     root = tmp_path / "data"
     lists = root / "benchmark_imglist" / "toy"

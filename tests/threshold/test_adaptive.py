@@ -43,11 +43,11 @@ def test_without_a_baseline_moved_and_scaled_margins_give_the_same_decisions(shi
     rule = Adaptive()
     one, two = (rule.learn(rule.start(), m)[0] for m in (margin, shift + scale * margin))
     torch.testing.assert_close(two.threshold[128:], shift + scale * one.threshold[128:], rtol=1e-4, atol=1e-4 * scale)
-    torch.testing.assert_close(two.confidence[128:], one.confidence[128:], rtol=0, atol=1e-4)
+    torch.testing.assert_close(two.p_known[128:], one.p_known[128:], rtol=0, atol=1e-4)
 
 
 def mixed(count: int, *, share: float = 0.5, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return margins of a stream in nats from the baseline, and which images are known."""
+    """Margins of a stream in nats from the baseline, and which images are known."""
     is_known = torch.rand(count, generator=torch.Generator().manual_seed(seed)) < share
     return torch.where(is_known, normal(count, 9, 5.4, seed=seed), gumbel(count, -6, 3, seed=seed + 1)), is_known
 
@@ -67,16 +67,16 @@ def test_with_a_baseline_the_wanted_share_is_kept_and_less_where_known_images_ar
 def test_with_a_baseline_confidence_is_calibrated(share):
     margin, is_known = mixed(6000, share=share)
     rule = Adaptive(derives_baseline=True)
-    confidence = rule.learn(rule.start(), margin)[0].confidence
-    assert bool(((confidence >= 0) & (confidence <= 1)).all())
-    assert expected_calibration_error(confidence[500:], is_known[500:]) < 0.05
+    p_known = rule.learn(rule.start(), margin)[0].p_known
+    assert bool(((p_known >= 0) & (p_known <= 1)).all())
+    assert expected_calibration_error(p_known[500:], is_known[500:]) < 0.05
 
 
-def expected_calibration_error(confidence: Tensor, is_known: Tensor) -> float:
-    """Return the mean distance of confidence and share of known images in ten bins of confidence."""
-    bins = (10 * confidence).long().clamp(max=9)
-    gaps = [(confidence[bins == b] - is_known[bins == b].double()).sum().abs() for b in range(10)]
-    return float(sum(gaps) / len(confidence))
+def expected_calibration_error(p_known: Tensor, is_known: Tensor) -> float:
+    """The mean distance of p_known and share of known images in ten bins of p_known."""
+    bins = (10 * p_known).long().clamp(max=9)
+    gaps = [(p_known[bins == b] - is_known[bins == b].double()).sum().abs() for b in range(10)]
+    return float(sum(gaps) / len(p_known))
 
 
 @pytest.mark.parametrize("derives_baseline", [False, True])
@@ -85,8 +85,8 @@ def test_decisions_have_the_dtype_of_margins_and_confidence_is_a_probability(dty
     rule = Adaptive(derives_baseline=derives_baseline)
     margin = torch.cat([two_modes(300)[0], torch.tensor([1e6, -1e6])]).to(dtype)
     decisions, state = rule.learn(rule.start(), margin)
-    assert decisions.threshold.dtype == decisions.confidence.dtype == dtype
-    assert bool(((decisions.confidence >= 0) & (decisions.confidence <= 1)).all())
+    assert decisions.threshold.dtype == decisions.p_known.dtype == dtype
+    assert bool(((decisions.p_known >= 0) & (decisions.p_known <= 1)).all())
     assert len(rule.learn(state, margin[:0])[0].threshold) == 0
 
 
@@ -183,7 +183,7 @@ def test_abrupt_changes_are_followed_alike_however_the_stream_is_divided(seed):
         assert (state.probability.diff() >= -1e-12).all()
     for found, expected in zip(Decisions.joined(parts), whole, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    assert ((whole.confidence >= 0) & (whole.confidence <= 1)).all()
+    assert ((whole.p_known >= 0) & (whole.p_known <= 1)).all()
 
 
 def test_a_threshold_does_not_depend_on_later_samples():

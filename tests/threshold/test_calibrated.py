@@ -114,7 +114,7 @@ def test_splitting_the_stream_changes_nothing():
 def test_the_confidence_is_that_of_the_base():
     rule, state = calibrated_rule(normal(50, 8, 3))
     margin = torch.tensor([-1.0, 0.0, 2.0])
-    assert torch.equal(rule.read(state, margin).confidence, Fixed(0.0).confidence(None, margin))
+    assert torch.equal(rule.read(state, margin).p_known, Fixed(0.0).p_known(None, margin))
 
 
 def test_a_base_with_a_recall_aims_at_that_of_the_calibration():
@@ -204,7 +204,7 @@ def test_rejudging_applies_the_threshold_of_now_to_margins_of_then(labels):
     assert torch.equal(final.known, verdicts.margin >= session.threshold)
     assert not final.warming.any()
     assert len(verdicts.threshold.unique()) > 1
-    assert math.isfinite(float(final.confidence.sum()))
+    assert math.isfinite(float(final.p_known.sum()))
 
 
 def test_a_label_space_of_other_width_is_refused(labels):

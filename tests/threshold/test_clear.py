@@ -27,19 +27,19 @@ NOT_TOLD = -torch.inf
 
 
 def known_images(count: int, mean: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return margins and clarity of known images: normal, and margins follow clarity."""
+    """Margins and clarity of known images: normal, and margins follow clarity."""
     clarity = normal(count, 0, 0.24, seed=seed)
     return normal(count, mean, 3.0, seed=seed + 1) + MARGIN_PER_CLARITY * clarity, clarity
 
 
 def near_images(count: int, mean: float, *, seed: int = 5) -> tuple[Tensor, Tensor]:
-    """Return margins and clarity of near unknown images: few are clear."""
+    """Margins and clarity of near unknown images: few are clear."""
     clarity = normal(count, -0.26, 0.18, seed=seed)
     return normal(count, mean, 3.0, seed=seed + 1) + MARGIN_PER_CLARITY * (clarity + 0.26), clarity
 
 
 def shuffled(*kinds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return margins and clarity of all images in random order."""
+    """Margins and clarity of all images in random order."""
     margin, clarity = (torch.cat(parts) for parts in zip(*kinds, strict=True))
     order = torch.randperm(len(margin), generator=torch.Generator().manual_seed(0))
     return margin[order], clarity[order]
@@ -55,7 +55,7 @@ KNOWN, UNKNOWN = torch.linspace(-5, 25, 61, dtype=torch.float64), torch.linspace
 
 
 def best_means(found: ClearImages) -> tuple[float, float]:
-    """Return the most likely mean margins of unknown and of known images."""
+    """The most likely mean margins of unknown and of known images."""
     fit = found.log_likelihood(log_density(UNKNOWN, KNOWN))
     unknown, known = divmod(int(fit.argmax()), len(KNOWN))
     return float(UNKNOWN[unknown]), float(KNOWN[known])

@@ -18,7 +18,7 @@ def expected_sides(known_mean: float = 9.5, unknown_mean: float = -6.0) -> tuple
 
 
 def plain_ratio(known: Array, unknown: Array) -> Array:
-    """Return the ratio by loops: from the peak outwards it may only fall to the left and rise to the right."""
+    """The ratio by loops: from the peak outwards it may only fall to the left and rise to the right."""
     ratio, peak = known / (unknown + OUTLIER / NODES), int(known.argmax())
     for i in range(peak - 1, -1, -1):
         ratio[i] = min(ratio[i], ratio[i + 1])
@@ -80,7 +80,7 @@ def test_the_share_of_known_images_is_estimated(share):
 
 
 def far_history() -> correction.Corrected:
-    """Return where images lie in a stream whose unknown images were far from all names."""
+    """Where images lie in a stream whose unknown images were far from all names."""
     at_nodes = nodes.counts(torch.cat([normal(3000, 11, 5.5), gumbel(3000, -14, 2)]))
     return correction.corrected(*expected_sides(11.0, -14.0), at_nodes)
 

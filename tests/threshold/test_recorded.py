@@ -14,7 +14,7 @@ PIECES = [[SAMPLES], [200, 150, 129, 9000, 2521], [5000, 128, 6872]]
 
 
 def stream():
-    """Return margins and clarity of a stream whose unknown images change in the middle."""
+    """Margins and clarity of a stream whose unknown images change in the middle."""
     generator = torch.Generator().manual_seed(0)
     half = SAMPLES // 2
     parts = [torch.cat([normal(half // 2, 9, 5), gumbel(half // 2, mean, 3)]) for mean in (-4, 5)]

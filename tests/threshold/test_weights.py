@@ -22,7 +22,7 @@ from unseen.threshold.weights import FEW
 
 @cache
 def exact_log_density() -> Array:
-    """Return the log density of every hypothesis in float64, less its mean over all of them."""
+    """The log density of every hypothesis in float64, less its mean over all of them."""
     known, unknown = mixture.cells()
     mixed = torch.cat([share * known + (1 - share) * unknown for share in KNOWN_SHARES], dim=1)
     found = (mixed + OUTLIER / NODES).log()
@@ -30,7 +30,7 @@ def exact_log_density() -> Array:
 
 
 def exact_posterior(weighted: Array) -> Array:
-    """Return the probability of every hypothesis by a literal product in float64."""
+    """The probability of every hypothesis by a literal product in float64."""
     fit = weighted @ exact_log_density() + np.tile(mixture.hypotheses().log_prior.numpy(), len(KNOWN_SHARES))
     weight = np.exp(fit - fit.max(-1, keepdims=True))
     return weight / weight.sum(-1, keepdims=True)

@@ -43,7 +43,7 @@ class LazyGroup(TyperGroup):
             self.commands.update((name, TyperCommand(name, rich_help_panel=panel)) for name in names)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command with its first line alone, which is what a list of commands shows."""
+        """A command with its first line alone, which is what a list of commands shows."""
         command = self.commands.get(cmd_name)
         if command:
             command.help = first_line(cmd_name)
@@ -58,20 +58,20 @@ class LazyGroup(TyperGroup):
             raise typer.Exit(terminal.STOPPED) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that the first word names, imported, and the other words."""
+        """The command that the first word names, imported, and the other words."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and load_command(str(name)), rest
 
 
 def first_line(name: str) -> str:
-    """Return the first line of a command's help, or of the file of a group, without importing it."""
+    """The first line of a command's help, or of the file of a group, without importing it."""
     file = ast.parse(pkgutil.get_data(_home(name), f"{name}.py") or b"")
     functions = [node for node in file.body if isinstance(node, ast.FunctionDef) and node.name == name]
     return (ast.get_docstring(functions[0] if functions else file) or "").partition("\n")[0]
 
 
 def load_command(name: str) -> Any:
-    """Return a command with its options and subcommands, imported."""
+    """A command with its options and subcommands, imported."""
     part = typer.Typer(rich_markup_mode=MARKUP)
     if name in EXTENDED:
         part.add_typer(_command_group(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
@@ -86,7 +86,7 @@ def load_command(name: str) -> Any:
 
 
 def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:
-    """Return a command that takes any words, and further commands under its name."""
+    """A command that takes any words, and further commands under its name."""
     group = options.default_group()
     group.command(name)(_find(name, name))
     for other in others:
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def defect(error: Exception) -> UnseenError:
-    """Return an unexpected error as one sentence; its traceback is written to a file."""
+    """An unexpected error as one sentence; its traceback is written to a file."""
     with tempfile.NamedTemporaryFile("w", prefix="unseen-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"unseen {unseen.__version__}\n{' '.join(sys.argv)}\n{''.join(traceback.format_exception(error))}")
     return UnseenError(
@@ -159,7 +159,7 @@ def defect(error: Exception) -> UnseenError:
 
 
 def file_error(error: OSError) -> UnseenError:
-    """Return an error of the system about a file or a connection as an error of this package.
+    """An error of the system about a file or a connection as an error of this package.
 
     >>> print(file_error(PermissionError(13, "Permission denied", "/etc/state")))
     expected files that can be read and written, got: Permission denied (/etc/state); check permissions and free space

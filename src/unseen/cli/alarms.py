@@ -38,7 +38,7 @@ class Alarms:
             yield f"the mix of names is not that of the first {REFERENCE} images"
 
     def _mix_changes(self, outcome: np.ndarray[Any, Any], kinds: int) -> bool:
-        """Return whether these outcomes raise the alarm on the mix; the first REFERENCE set its allowed rates."""
+        """Whether these outcomes raise the alarm on the mix; the first REFERENCE set its allowed rates."""
         if self.mix is None or self.mix_state is None:
             self.counts = np.bincount(outcome, minlength=kinds) + (0 if self.counts is None else self.counts)
             if self.counts.sum() >= REFERENCE:
@@ -49,7 +49,7 @@ class Alarms:
         return before.raised_at is None and self.mix_state.raised_at is not None
 
     def shown(self) -> dict[str, Any]:
-        """Return the state of both tests as one JSON object."""
+        """The state of both tests as one JSON object."""
         changed = self.mix_state is not None and self.mix_state.raised_at is not None
         return {
             "allowed": self.rule.allowed,

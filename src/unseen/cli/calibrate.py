@@ -129,7 +129,7 @@ class KnownImages:
 
 
 def calibration_lines(found: Calibration, threshold: float, at: int) -> list[str]:
-    """Return what a calibration promises and what more images would buy.
+    """What a calibration promises and what more images would buy.
 
     >>> print(calibration_lines(Calibration(20, 0.95, 1.5, 0.861, 0.997), 1.2, 0)[1])
     a new known image is kept with probability at least 95 %; in nine of ten calibrations with 20 images the share of \
@@ -148,7 +148,7 @@ all known images kept lies between 86.1 and 99.7 %
 
 
 def find_known(source: str, recall: float) -> Iterable[Entry] | None:
-    """Return the images of a source, None where it holds features; refuse too few before anything is encoded."""
+    """The images of a source, None where it holds features; refuse too few before anything is encoded."""
     check_recall(recall)
     if is_features(source):
         return None
@@ -162,13 +162,13 @@ def find_known(source: str, recall: float) -> Iterable[Entry] | None:
 
 
 def is_features(source: str) -> bool:
-    """Return whether a source holds features: a folder of `unseen encode`, a .safetensors or a .parquet file."""
+    """Whether a source holds features: a folder of `unseen encode`, a .safetensors or a .parquet file."""
     path = Path(source)
     return path.suffix in (".safetensors", ".parquet") or (path / MANIFEST).is_file()
 
 
 def read_known(source: str, labels: LabelSpace, recall: float) -> KnownImages:
-    """Return features of known images; refuse those of another encoder."""
+    """Features of known images; refuse those of another encoder."""
     features = load_features(source)
     made_by, own = features.encoder, labels.manifest.get("encoder_fingerprint")
     if own and made_by not in ("", features.metadata.get("encoder"), own):
@@ -185,7 +185,7 @@ def read_known(source: str, labels: LabelSpace, recall: float) -> KnownImages:
 
 
 def encode_known(entries: Iterable[Entry], model: Encoder, recall: float, *, batch: int = 32) -> KnownImages:
-    """Return known images with their features; what cannot be read is skipped with its reason."""
+    """Known images with their features; what cannot be read is skipped with its reason."""
     parts, keys, skipped = [], [], []
     with terminal.progress("images") as bar:
         task = bar.add_task("calibrate", total=len(entries) if isinstance(entries, Sized) else None, rate="")
@@ -209,6 +209,6 @@ def warn_folders(keys: Iterable[str], labels: LabelSpace) -> None:
 
 
 def stream_threshold(session: Session) -> float:
-    """Return the threshold that the stream alone gives."""
+    """The threshold that the stream alone gives."""
     rule, state = session.rule, session.snapshot.threshold
     return rule.inner.threshold_of(state.stream) if isinstance(rule, Calibrated) else session.threshold

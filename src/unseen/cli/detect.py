@@ -171,6 +171,6 @@ class DetectRun(StreamRun):
 
 
 def _width(entries: Iterable[Entry]) -> int:
-    """Return the width of the column for the keys."""
+    """The width of the column for the keys."""
     keys = entries.keys if isinstance(entries, FoundEntries) else (entry.path for entry in entries)
     return output.longest(keys) if isinstance(entries, Sequence) else output.KEY

@@ -45,7 +45,7 @@ SENTENCES = {
 
 
 def _named(record: Mapping[str, Any]) -> str:
-    """Return how many images of a promoted group have its name now."""
+    """How many images of a promoted group have its name now."""
     if record["verb"] != "promote":
         return ""
     if record["images"] == 1:

@@ -99,7 +99,7 @@ class EncodeRun:
 
     @property
     def rate(self) -> float:
-        """Return images per second, decoding included."""
+        """Images per second, decoding included."""
         return self.encoded / max(time.perf_counter() - self.started, 1e-9)
 
     def finish(self, batches: Iterator[EncodedBatch], total: int | None, encoder: str, output: str) -> NoReturn:

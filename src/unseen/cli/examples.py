@@ -34,7 +34,7 @@ class ExampleImages:
 
     @classmethod
     def find(cls, source: str, *, saved: LabelSpace | None, state: Path | None) -> ExampleImages:
-        """Return the examples of a source; refuse them where a state has begun without."""
+        """The examples of a source; refuse them where a state has begun without."""
         if state and state.exists():
             raise SettingError(
                 f"expected --examples for a new state, got {state}, which has begun; leave --examples out (the state "
@@ -54,7 +54,7 @@ class ExampleImages:
             raise DataError(unknown_classes_message(foreign, tuple(names), self.source))
 
     def teach(self, space: LabelSpace, model: Encoder, *, recall: float | None) -> LabelSpace:
-        """Return the label space that the examples have moved; of enough, some are spared for the threshold.
+        """The label space that the examples have moved; of enough, some are spared for the threshold.
 
         `recall` is None where something else sets the threshold.
         """
@@ -81,7 +81,7 @@ class ExampleImages:
         return moved
 
     def encode(self, space: LabelSpace, model: Encoder) -> Examples:
-        """Return the features of the examples with the index of the name of each."""
+        """The features of the examples with the index of the name of each."""
         if self.features is not None:
             found = Examples.of(self.features, space.names)
             found.check(space)
@@ -130,7 +130,7 @@ class ExampleImages:
 def names_of(
     path: Path | None, given: list[str] | None, examples: ExampleImages | None, saved: LabelSpace | None
 ) -> list[str]:
-    """Return the names that are given, else those of the folders of examples, else none where a space is saved."""
+    """The names that are given, else those of the folders of examples, else none where a space is saved."""
     if path or given:
         names = label_space.names_from_options(path, given)
     elif saved:
@@ -143,7 +143,7 @@ def names_of(
 
 
 def left_out_text(space: LabelSpace) -> str:
-    """Return what leaving examples out has shown."""
+    """What leaving examples out has shown."""
     before, _, after = space.manifest["examples_loss"].partition(" -> ")
     if space.manifest["examples_penalty"] == "inf":
         return "names stay where their text is: no sure gain on examples that were left out"
@@ -151,7 +151,7 @@ def left_out_text(space: LabelSpace) -> str:
 
 
 def class_folders(source: str) -> dict[str, list[Entry]]:
-    """Return the images of each folder in `source`, by the name of the folder; a folder may have none."""
+    """The images of each folder in `source`, by the name of the folder; a folder may have none."""
     root = Path(source)
     if not root.is_dir():
         raise DataError(f"expected a folder with one folder of examples per class, got none at {source}; make one")

@@ -42,7 +42,7 @@ def explain(
 def _vectors(
     session: Session, photo: str, encoder: str | None, device: str | None
 ) -> list[tuple[str, Float[Tensor, " d"]]]:
-    """Return key and vector of a kept image, or of the images at a path."""
+    """Key and vector of a kept image, or of the images at a path."""
     kept = session.reservoir.images
     called = kept.names()
     if photo in called:

@@ -59,7 +59,7 @@ def group(
 
 
 def _thumbnails(found: Grouping) -> dict[str, bytes]:
-    """Return thumbnails of the exemplars that are files and can be read here."""
+    """Thumbnails of the exemplars that are files and can be read here."""
     keys = [key for one in found.groups for key in one.exemplars if Path(key).is_file()]
     if not keys:
         return {}
@@ -89,7 +89,7 @@ def _of_features(features: str, space: Path | None, words: str, encoder: str | N
 
 
 def group_lines(one: Group) -> list[str]:
-    """Return a group as lines of text."""
+    """A group as lines of text."""
     names = ", ".join(f"{word.word} {100 * word.share:.0f} %" for word in one.suggestions[:4])
     copies = f" (copies: {one.size - one.distinct})" if one.distinct < one.size else ""
     notes = [
@@ -104,7 +104,7 @@ def group_lines(one: Group) -> list[str]:
 
 
 def summary_text(found: Grouping, report: Path | None) -> str:
-    """Return the counts in one line."""
+    """The counts in one line."""
     more = f" · {len(found.groups) - SHOWN} more groups: --json" if len(found.groups) > SHOWN else ""
     page = f" · report in {report}" if report else ""
     growing = ", ".join(str(one.number) for one in found.groups if one.growing)

@@ -96,7 +96,7 @@ def rotate_key(
 
 
 def _seconds(text: str) -> float:
-    """Return a duration such as 30m, 12h or 90d in seconds."""
+    """A duration such as 30m, 12h or 90d in seconds."""
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if not found:
         raise SettingError(f"expected a duration such as 30m, 12h or 90d, got {text!r}; write a number and a unit")

@@ -21,7 +21,7 @@ from unseen.progress import Progress
 
 
 def names_from_options(path: Path | None, given: list[str] | None) -> list[str]:
-    """Return the names of a file and of the command line, in that order."""
+    """The names of a file and of the command line, in that order."""
     warn_commas(given or ())
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
@@ -39,7 +39,7 @@ def warn_commas(given: Sequence[str]) -> None:
 
 
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
-    """Return the label space of `--space`, or the one saved beside the state; None for a new one."""
+    """The label space of `--space`, or the one saved beside the state; None for a new one."""
     if state and state.exists():
         check_state(state)
         return LabelSpace.load(space) if space else find_space(state)
@@ -53,7 +53,7 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
 
 
 def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabulary: int | None) -> LabelSpace:
-    """Return a new label space, with negatives mined from `vocabulary` words of WordNet (None: as in Python)."""
+    """A new label space, with negatives mined from `vocabulary` words of WordNet (None: as in Python)."""
     corpus = wordnet().thinned(corpus_size_for(negatives) if vocabulary is None else vocabulary)
     terminal.err.print(f"mining negatives from {corpus.name} (what is encoded is kept)")
     with words_bar() as progress:
@@ -80,7 +80,7 @@ def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> No
 
 
 def changed_names(before: Sequence[str], after: Sequence[str]) -> str:
-    """Return what was added and removed between two lists of names.
+    """What was added and removed between two lists of names.
 
     >>> changed_names(("cat", "dog"), ("dog", "cow"))
     "added 'cow', removed 'cat'"

@@ -22,12 +22,12 @@ MOST = 1 << 17  # images that are remembered, the latest; 16 bytes each
 
 
 def record_path(state: Path) -> Path:
-    """Return where the record of a state lies."""
+    """Where the record of a state lies."""
     return state.with_suffix(".learned.safetensors")
 
 
 def digest(image: Image) -> int:
-    """Return 64 bits that change with the path of an image, its size or any of its pixels."""
+    """64 bits that change with the path of an image, its size or any of its pixels."""
     path = image.path if "://" in image.path else os.path.abspath(image.path)
     made = hashlib.sha256(f"{path}\0{image.pixels.size}\0".encode(errors="surrogateescape"))
     made.update(image.pixels.tobytes())
@@ -43,7 +43,7 @@ class LearnedFiles:
 
     @classmethod
     def of_state(cls, state: Path, seen: int) -> "LearnedFiles":
-        """Return the record of a state that has seen so many images; an empty one where there is none."""
+        """The record of a state that has seen so many images; an empty one where there is none."""
         path = record_path(state)
         if not path.exists():
             return cls(path)
@@ -52,7 +52,7 @@ class LearnedFiles:
         return cls(path, {one: place for one, place in pairs if place < seen})
 
     def claim(self, images: Sequence[Image], seen: int, *, again: bool = False) -> Bool[Tensor, " n"]:
-        """Return which images are new, and record these as the next that are learned; `again`: all are new."""
+        """Which images are new, and record these as the next that are learned; `again`: all are new."""
         is_new = []
         for one in map(digest, images):
             is_new.append(again or one not in self.places)

@@ -101,7 +101,7 @@ def mine(
 
 
 def _corpus(words: Path | None, vocabulary: int | None, miner: str) -> Corpus | None:
-    """Return the words to mine, None where the rule says which."""
+    """The words to mine, None where the rule says which."""
     if words:
         return word_list(words)
     return None if vocabulary is None else find_miner(miner).corpus().thinned(vocabulary)
@@ -138,7 +138,7 @@ def _on_ray(
 
 
 def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, list[str]]:
-    """Return what to call each label space, and its names: one per file, or one of the names given."""
+    """What to call each label space, and its names: one per file, or one of the names given."""
     files = [file for path in paths for file in (sorted(path.glob("*.txt")) if path.is_dir() else [path])]
     if paths and not files:
         raise LabelError(f"expected text files in {paths[0]}, got none; put one .txt of names per label space there")
@@ -152,7 +152,7 @@ def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, li
 
 
 def output_files(output: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """Return the file of each label space: the output itself for one, files in that folder for several."""
+    """The file of each label space: the output itself for one, files in that folder for several."""
     if len(wanted) == 1:
         return dict.fromkeys(wanted, output)
     if output.suffix:

@@ -77,7 +77,7 @@ Gpus = Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, suc
 
 
 def __getattr__(name: str) -> Any:
-    """Return the option `Detector`, whose help lists the detectors: importing them takes a second, and torch."""
+    """The option `Detector`, whose help lists the detectors: importing them takes a second, and torch."""
     if name != "Detector":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from unseen import detectors
@@ -91,12 +91,12 @@ class DefaultGroup(TyperGroup):
     """A group whose first command takes all words where the first of them names no other: `unseen bench SUITE`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the subcommand that the first word names and the other words, or the first command and all words."""
+        """The subcommand that the first word names and the other words, or the first command and all words."""
         first, *others = self.commands
         return (args[0], self.commands[args[0]], args[1:]) if args[0] in others else ("", self.commands[first], args)
 
 
 def default_group() -> typer.Typer:
-    """Return a group that leaves every word, `--help` too, to its commands."""
+    """A group that leaves every word, `--help` too, to its commands."""
     settings = {"ignore_unknown_options": True}
     return typer.Typer(cls=DefaultGroup, context_settings=settings, add_help_option=False, no_args_is_help=True)

@@ -71,19 +71,19 @@ def check_formats(*, as_json: bool, as_csv: bool) -> None:
 
 
 def choose(*, as_json: bool, as_csv: bool = False, key: int = KEY, name: int = 0) -> Output:
-    """Return the output that the options ask for; `key` and `name` are the widths of the longest ones."""
+    """The output that the options ask for; `key` and `name` are the widths of the longest ones."""
     if as_json:
         return Output(terminal.emit, lambda key, reason: terminal.emit({"key": key, "skipped": reason}))
     return _csv_table() if as_csv else _text(widths(terminal.out.width if terminal.out.is_terminal else 0, key, name))
 
 
 def longest(words: Iterable[str]) -> int:
-    """Return the columns that the longest of some words takes on a terminal."""
+    """The columns that the longest of some words takes on a terminal."""
     return max((cell_len(printable(one)) for one in words), default=0)
 
 
 def widths(columns: int, key: int, name: int) -> Widths:
-    """Return the columns for images and names; 0 `columns` is a file or a pipe, where nothing is shortened.
+    """The columns for images and names; 0 `columns` is a file or a pipe, where nothing is shortened.
 
     >>> widths(80, key=60, name=3)
     Widths(key=33, name=8, is_cut=True, is_narrow=False)
@@ -102,7 +102,7 @@ def widths(columns: int, key: int, name: int) -> Widths:
 
 
 def _text(columns: Widths) -> Output:
-    """Return lines for people."""
+    """Lines for people."""
     return Output(
         lambda record: print(verdict_line(record, columns)),
         lambda key, reason: print(skipped_line(key, reason, columns)),
@@ -110,7 +110,7 @@ def _text(columns: Widths) -> Output:
 
 
 def _csv_table() -> Output:
-    """Return a table for spreadsheets; the reason of a skipped input goes to stderr."""
+    """A table for spreadsheets; the reason of a skipped input goes to stderr."""
     table = csv.DictWriter(sys.stdout, FIELDS)
     table.writeheader()
 
@@ -125,11 +125,11 @@ def _csv_table() -> Output:
 
 
 def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
-    """Return one verdict as one line: image, verdict and how likely it is, name or nearest name, margin and threshold.
+    """One verdict as one line: image, verdict and how likely it is, name or nearest name, margin and threshold.
 
     On a narrow terminal it is two lines. A threshold of which too few images have been seen is marked "~".
 
-    >>> verdict = {"key": "b.jpg", "verdict": "unknown", "name": None, "nearest": "espresso", "confidence": 0.03}
+    >>> verdict = {"key": "b.jpg", "verdict": "unknown", "name": None, "nearest": "espresso", "p_known": 0.03}
     >>> verdict |= {"margin": -2.51, "threshold": 0.4, "warming": False}
     >>> verdict_line(verdict, Widths(key=8, name=33))
     'b.jpg    unknown  97 % likely  near espresso                      -2.51 <   0.40'
@@ -153,7 +153,7 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
 
 
 def skipped_line(key: str, reason: str, columns: Widths) -> str:
-    """Return the key of a skipped input and the reason, in two lines on a narrow terminal."""
+    """The key of a skipped input and the reason, in two lines on a narrow terminal."""
     words = printable(key)
     if columns.is_narrow:
         return f"{without_start(words, columns.key)}\n  skipped: {reason}"
@@ -161,22 +161,22 @@ def skipped_line(key: str, reason: str, columns: Widths) -> str:
 
 
 def probability_text(record: Record) -> str:
-    """Return how likely the verdict itself is, in words; a verdict is by threshold, so it may be the less likely one.
+    """How likely the verdict itself is, in words; a verdict is by threshold, so it may be the less likely one.
 
-    >>> probability_text({"verdict": "unknown", "confidence": 0.03})
+    >>> probability_text({"verdict": "unknown", "p_known": 0.03})
     ' 97 % likely'
-    >>> probability_text({"verdict": "known", "confidence": 0.08})
+    >>> probability_text({"verdict": "known", "p_known": 0.08})
     'only     8 %'
     """
-    confidence = record["confidence"]
-    if confidence is None:
+    p_known = record["p_known"]
+    if p_known is None:
         return "  ? % likely"
-    percent = round(100 * (confidence if record["verdict"] == "known" else 1 - confidence))
+    percent = round(100 * (p_known if record["verdict"] == "known" else 1 - p_known))
     return f"{percent:>3} % likely" if percent >= 50 else f"only {percent:>5} %"
 
 
 def printable(words: str) -> str:
-    """Return words on one line, with control characters escaped.
+    """Words on one line, with control characters escaped.
 
     >>> print(printable("new\\nline.jpg"))
     new\\nline.jpg
@@ -185,7 +185,7 @@ def printable(words: str) -> str:
 
 
 def without_start(words: str, width: int) -> str:
-    """Return words that fit a column: the end of a path says more than its beginning.
+    """Words that fit a column: the end of a path says more than its beginning.
 
     >>> without_start("photos/2024/holiday/beach.jpg", 16)
     '…liday/beach.jpg'
@@ -198,7 +198,7 @@ def without_start(words: str, width: int) -> str:
 
 
 def without_middle(words: str, width: int) -> str:
-    """Return words that fit a column, with their beginning and their end.
+    """Words that fit a column, with their beginning and their end.
 
     >>> without_middle("soft-coated wheaten terrier", 17)
     'soft-coat…terrier'
@@ -210,7 +210,7 @@ def without_middle(words: str, width: int) -> str:
 
 
 def _padded(words: str, width: int) -> str:
-    """Return words filled to a column: letters of some scripts take two."""
+    """Words filled to a column: letters of some scripts take two."""
     return words + " " * (width - cell_len(words))
 
 

@@ -99,7 +99,7 @@ def _csv(rows: list[ReviewedImage], path: Path) -> None:
 
 
 def folder_name(label: str) -> str:
-    """Return a label as the name of one folder inside another, whatever a person wrote.
+    """A label as the name of one folder inside another, whatever a person wrote.
 
     >>> folder_name("cat"), folder_name("24/7 shop"), folder_name("..")
     ('cat', '24_7 shop', '__')

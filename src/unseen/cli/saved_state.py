@@ -14,7 +14,7 @@ Space = Annotated[Path | None, typer.Option(help="Label space of the state, if i
 
 
 def open_session(state: Path, space: Path | None) -> Session:
-    """Return the session that a state was saved by."""
+    """The session that a state was saved by."""
     check_state(state)
     labels = label_space.saved_space(space, state, has_names=True)
     assert labels is not None  # the state exists
@@ -22,5 +22,5 @@ def open_session(state: Path, space: Path | None) -> Session:
 
 
 def load_given_space(space: Path | None) -> LabelSpace | None:
-    """Return the label space of `--space`, None where the one beside the state is meant."""
+    """The label space of `--space`, None where the one beside the state is meant."""
     return LabelSpace.load(space) if space else None

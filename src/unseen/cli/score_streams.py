@@ -75,7 +75,7 @@ def _run(
     keep: Callable[[keyed.StreamResult], None] | None,
     ray: str | None,
 ) -> list[keyed.StreamResult]:
-    """Return the result of every stream, without its state, which is kept as soon as it is there."""
+    """The result of every stream, without its state, which is kept as soon as it is there."""
     results = []
     with terminal.progress("samples") as bar, _runner(ray) as run:
         task = bar.add_task(f"{len(streams):,} streams", total=len(samples), rate="")

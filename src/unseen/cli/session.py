@@ -35,25 +35,25 @@ class SessionOptions:
 
     @property
     def kind(self) -> type[detectors.Detector[Any]]:
-        """Return the class of the detector."""
+        """The class of the detector."""
         return detectors.find(self.detector or detectors.DEFAULT)
 
     @property
     def rule(self) -> ThresholdRule[Any] | None:
-        """Return the threshold rule of the options, None where they have none."""
+        """The threshold rule of the options, None where they have none."""
         if self.threshold is not None:
             return Fixed(self.threshold)
         return None if self.recall is None else Adaptive(self.recall)
 
     def spec(self, labels: LabelSpace) -> SessionSpec:
-        """Return the description of a new session."""
+        """The description of a new session."""
         rule = self.rule or Adaptive()
         return SessionSpec(
             labels, self.detector or detectors.DEFAULT, threshold=rule.name, threshold_settings=rule.settings
         )
 
     def session(self, labels: LabelSpace, state: Path | None) -> Session:
-        """Return a new session, or the one that `state` was saved by; refuse options that it was not learned with."""
+        """A new session, or the one that `state` was saved by; refuse options that it was not learned with."""
         if state is None or not state.exists():
             return self.spec(labels).build()
         saved = Session.load(state, labels)
@@ -68,7 +68,7 @@ class SessionOptions:
         return saved
 
     def _fits_calibrated_rule(self, kept: object) -> bool:
-        """Return whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
+        """Whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
         return isinstance(kept, Calibrated) and (self.calibrate is not None or self.recall == kept.recall)
 
 

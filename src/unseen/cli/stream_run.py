@@ -68,18 +68,18 @@ class StreamRun:
 
     @property
     def taught(self) -> int:
-        """Return how many images the session has ever learned from."""
+        """How many images the session has ever learned from."""
         tally = self.session.snapshot.tally
         return int(tally.taught_known + tally.taught_unknown)
 
     @property
     def rate(self) -> float:
-        """Return images per second, decoding and encoding included."""
+        """Images per second, decoding and encoding included."""
         return self.judged / max(time.perf_counter() - self.started, 1e-9)
 
     @property
     def exit_code(self) -> int:
-        """Return 1 where an input was skipped or the run was stopped."""
+        """1 where an input was skipped or the run was stopped."""
         return terminal.SKIPPED if self.skipped or self.is_stopped else terminal.DONE
 
     @contextmanager
@@ -141,7 +141,7 @@ class StreamRun:
         return batch.verdicts.records(keys)
 
     def judge(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"] | None = None) -> Verdicts:
-        """Return the verdicts on the next images, learning from those that are new unless `learn` is False."""
+        """The verdicts on the next images, learning from those that are new unless `learn` is False."""
         if not self.learn or (is_new is not None and not is_new.any()):
             verdicts = self.session.score(z)
         elif is_new is None or is_new.all():
@@ -157,7 +157,7 @@ class StreamRun:
         return verdicts
 
     def _count_examples(self, z: Float[Tensor, "T d"]) -> int:
-        """Return how many images are examples as well."""
+        """How many images are examples as well."""
         labels = self.session.detector.labels
         found = [one.contains(z) for one in (labels.examples, labels.spared) if one is not None and z.ndim == 2]
         return int(torch.stack(found).any(0).sum()) if found else 0
@@ -168,7 +168,7 @@ class StreamRun:
         return Verdicts.joined(parts).select(torch.cat([new, old]).argsort())
 
     def rejudge(self, verdicts: Verdicts) -> Verdicts:
-        """Return verdicts of before under the threshold of now, and count those in place of the first."""
+        """Verdicts of before under the threshold of now, and count those in place of the first."""
         final = self.session.rejudge(verdicts)
         self.known += int(final.known.sum()) - int(verdicts.known.sum())
         return final
@@ -239,13 +239,13 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def threshold_in_words(session: Session) -> str:
-    """Return the threshold of a session and what its rule does; "~" marks one of which too few images were seen."""
+    """The threshold of a session and what its rule does; "~" marks one of which too few images were seen."""
     young = "~" if session.is_warming else ""
     return f"threshold {young}{session.threshold:z.2f} ({rule_in_words(session)})"
 
 
 def rule_in_words(session: Session) -> str:
-    """Return what the threshold rule of a session does."""
+    """What the threshold rule of a session does."""
     rule = session.rule
     if isinstance(rule, Calibrated):
         ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
@@ -259,7 +259,7 @@ def rule_in_words(session: Session) -> str:
 
 
 def promise_in_words(session: Session, recall: float) -> str:
-    """Return what share of the known images an adaptive threshold keeps, and whether known photos are needed."""
+    """What share of the known images an adaptive threshold keeps, and whether known photos are needed."""
     interval = session.recall_interval
     if interval is None:
         return f"; a guess with {session.detector.name}: calibrate it (--calibrate)"

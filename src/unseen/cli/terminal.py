@@ -33,7 +33,7 @@ def emit(row: Mapping[str, object]) -> None:
 
 
 def progress(unit: str) -> Progress:
-    """Return a progress bar on stderr that counts `unit`s, says how fast, and how long it will take."""
+    """A progress bar on stderr that counts `unit`s, says how fast, and how long it will take."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,7 +47,7 @@ def progress(unit: str) -> Progress:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with null for what JSON has no number for: a share of nothing is nan."""
+    """A value with null for what JSON has no number for: a share of nothing is nan."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

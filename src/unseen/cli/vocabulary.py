@@ -27,7 +27,7 @@ EncoderName = Annotated[str | None, typer.Option(help="Encoder of the label spac
 
 
 def load_vocabulary(words: str, labels: LabelSpace, encoder: str | None = None) -> Vocabulary:
-    """Return the words that `--words` asks for, with their vectors.
+    """The words that `--words` asks for, with their vectors.
 
     Where the encoder has approximate vectors of WordNet's words, only those that suit a group are encoded; other words
     are all encoded, once, and then kept.
@@ -50,7 +50,7 @@ def _vocabulary(parts: Sequence[Candidates]) -> Vocabulary:
 
 
 def text_encoder(labels: LabelSpace, encoder: str | None = None) -> Encoder:
-    """Return the encoder of a label space; refuse another one."""
+    """The encoder of a label space; refuse another one."""
     model = load_encoder(encoder or labels.encoder)
     label_space.check_space(labels, [], model)
     return model

@@ -51,14 +51,14 @@ class Pack:
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Return words that groups of the demo may be called by: ImageNet's names and a few everyday words."""
+    """Words that groups of the demo may be called by: ImageNet's names and a few everyday words."""
     tensors, text = load_tensors(WORDS, kind="demo-words")
     return Vocabulary(tuple(json.loads(text)["words"]), normalize(tensors["vectors"].float(), dim=-1))
 
 
 @cache
 def load() -> Pack:
-    """Return the pack in the order of its classes; shuffle it before use."""
+    """The pack in the order of its classes; shuffle it before use."""
     tensors, text = load_tensors(PACK, kind=KIND)
     header = json.loads(text)
     space = LabelSpace(

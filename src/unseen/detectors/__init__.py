@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unseen.errors import SettingError
 
 if TYPE_CHECKING:
-    from unseen.detectors.base import Detector, Reading
+    from unseen.detectors.base import Detector, DetectorOutput
     from unseen.detectors.framework import Framework
     from unseen.detectors.mcm import MCM
     from unseen.detectors.neglabel import NegLabel
@@ -104,7 +104,7 @@ def make(name: str, labels: "LabelSpace", **settings: Any) -> "Detector[Any]":
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
 
 
-_OFFERED = {"Detector": "base", "Reading": "base"}
+_OFFERED = {"Detector": "base", "DetectorOutput": "base"}
 _OFFERED |= {where.partition(":")[2]: where.partition(":")[0].rpartition(".")[2] for where in DETECTORS.values()}
 
 

@@ -25,10 +25,10 @@ FEW_SAMPLES = 16  # for which an operation of NumPy takes less time than one of 
 UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
 
 
-class Reading(NamedTuple):
+class DetectorOutput(NamedTuple):
     """What a detector returns for each sample.
 
-    >>> Reading.frozen(torch.tensor([2.0]), torch.tensor([0]), baseline=torch.tensor([0.5])).margin
+    >>> DetectorOutput.frozen(torch.tensor([2.0]), torch.tensor([0]), baseline=torch.tensor([0.5])).margin
     tensor([1.5000])
     """
 
@@ -40,34 +40,36 @@ class Reading(NamedTuple):
 
     @property
     def margin(self) -> Float[Tensor, " T"]:
-        """Return score - baseline: comparable over the life of a stream."""
+        """Score - baseline: comparable over the life of a stream."""
         return self.score - self.baseline
 
     @classmethod
-    def of(cls, score: Tensor, label: Tensor, route: Tensor) -> Reading:
-        """Return a reading whose scores are log-odds."""
+    def of(cls, score: Tensor, label: Tensor, route: Tensor) -> DetectorOutput:
+        """A reading whose scores are log-odds."""
         return cls(score, label, route.to(torch.int8), torch.zeros_like(score), torch.full_like(score, -torch.inf))
 
     @classmethod
-    def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> Reading:
-        """Return a reading of samples that taught nothing."""
+    def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> DetectorOutput:
+        """A reading of samples that taught nothing."""
         baseline = torch.zeros_like(score) if baseline is None else baseline
         route = torch.zeros_like(label, dtype=torch.int8)
         return cls(score, label, route, baseline, torch.full_like(score, -torch.inf))
 
     @classmethod
-    def joined(cls, parts: list[Reading]) -> Reading:
-        """Return consecutive readings as one."""
+    def joined(cls, parts: list[DetectorOutput]) -> DetectorOutput:
+        """Consecutive readings as one."""
         return parts[0] if len(parts) == 1 else cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def cpu(self) -> Reading:
-        """Return the reading in host memory; from a GPU in one transfer."""
+    def cpu(self) -> DetectorOutput:
+        """The reading in host memory; from a GPU in one transfer."""
         if not self.score.is_cuda:
             return self
         widest_first = sorted(self._asdict().items(), key=lambda item: -item[1].element_size())  # numbers stay aligned
         flat = [part.contiguous().view(torch.uint8) for _, part in widest_first]
         sent = torch.cat(flat).cpu().split([len(part) for part in flat])
-        return Reading(**{name: own.view(part.dtype) for (name, part), own in zip(widest_first, sent, strict=True)})
+        return DetectorOutput(
+            **{name: own.view(part.dtype) for (name, part), own in zip(widest_first, sent, strict=True)}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +81,8 @@ class Detector(ABC, Generic[S]):
 
     >>> from unseen import demo, detectors
     >>> detector = detectors.make("mcm", demo.load().space)
-    >>> reading, state = detector.observe(detector.start(), demo.load().z[:5])
-    >>> reading.margin.shape, state
+    >>> output, state = detector.observe(detector.start(), demo.load().z[:5])
+    >>> output.margin.shape, state
     (torch.Size([5]), None)
     """
 
@@ -92,7 +94,7 @@ class Detector(ABC, Generic[S]):
     derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
     parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
     merges: ClassVar[bool] = False  # states learned side by side can become one
-    carries: ClassVar[bool] = False  # a state can move to another label space
+    transfers: ClassVar[bool] = False  # a state can move to another label space
 
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on, and settings outside their ranges."""
@@ -102,7 +104,7 @@ class Detector(ABC, Generic[S]):
                 check(one.name, getattr(self, one.name))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: all but cached properties, which hold locks and weak references."""
+        """What is pickled and copied: all but cached properties, which hold locks and weak references."""
         kind = type(self)
         return {
             name: value
@@ -126,31 +128,31 @@ class Detector(ABC, Generic[S]):
 
     @abstractmethod
     def start(self) -> S:
-        """Return the state before the first sample."""
+        """The state before the first sample."""
 
     @abstractmethod
-    def read(self, state: S, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: S, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block with the state as it is."""
 
-    def learn(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
+    def learn(self, state: S, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, S]:
         """Score a block in arrival order, each sample after its own update; methods that never learn only read."""
         return self.read(state, z), state
 
-    def score(self, state: S, z: Float[Tensor, "T d"]) -> Reading:
-        """Return how `state` reads `z`: pure, and the order of the samples does not matter."""
-        return Reading.joined([self.read(state, block) for block in blocks(self._checked(z), BLOCK)])
+    def score(self, state: S, z: Float[Tensor, "T d"]) -> DetectorOutput:
+        """How `state` reads `z`: pure, and the order of the samples does not matter."""
+        return DetectorOutput.joined([self.read(state, block) for block in blocks(self._checked(z), BLOCK)])
 
-    def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, S]:
+    def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, S]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
-        readings = []
+        outputs = []
         for block in blocks(self._checked(z), self.block_for(z)):
-            reading, state = self.learn(state, block)
-            readings.append(reading)
-        return Reading.joined(readings), state
+            output, state = self.learn(state, block)
+            outputs.append(output)
+        return DetectorOutput.joined(outputs), state
 
     def observe_many(
         self, states: Sequence[S], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
-    ) -> list[tuple[Reading, S]]:
+    ) -> list[tuple[DetectorOutput, S]]:
         """Observe independent streams, each an order of rows of `z`: seeds, sets, tenants over one pool of features.
 
         The results are those of `observe(state, z[order])` for each; detectors that can do all at once on a GPU do.
@@ -158,15 +160,15 @@ class Detector(ABC, Generic[S]):
         return [self.observe(state, z[order]) for state, order in zip(states, orders, strict=True)]
 
     def block_for(self, z: Tensor) -> int:
-        """Return how many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
+        """How many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
         return GPU_BLOCK if z.is_cuda else BLOCK
 
-    def observe_part(self, state: S, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
-        """Return the readings of one observer's part of a round, and what it teaches, for `merge`: here, its state."""
+    def observe_part(self, state: S, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Any]:
+        """The readings of one observer's part of a round, and what it teaches, for `merge`: here, its state."""
         return self.observe(state, z)
 
     def merge(self, start: S, taught: Sequence[Any], *, rule: MergeRule = "mean") -> S:
-        """Return `start` after what observers that went on from it were taught, each by a part of one stream."""
+        """`start` after what observers that went on from it were taught, each by a part of one stream."""
         self.check_merges()
         return self._merged(start, taught, rule)
 
@@ -182,32 +184,32 @@ class Detector(ABC, Generic[S]):
         return start
 
     def samples_until_shared(self, state: S) -> int:
-        """Return how many samples one observer must still learn before others can share the stream."""
+        """How many samples one observer must still learn before others can share the stream."""
         return 0
 
     def merge_interval(self, state: S, most: int) -> int:
-        """Return after how many samples of the stream, at most `most`, observers that share it are merged again."""
+        """After how many samples of the stream, at most `most`, observers that share it are merged again."""
         return most
 
-    def carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
-        """Return a state of `before`, the same detector over another label space, as one of this detector's.
+    def transferred(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
+        """A state of `before`, the same detector over another label space, as one of this detector's.
 
         What was learned of a word goes where the word has gone; a new word starts from its text. `z` are images of the
         stream, from which means that depend on the names are corrected.
         """
-        if not self.carries:
+        if not self.transfers:
             raise SettingError(
                 f"expected a detector whose state can move to other names, got {self.name!r}; "
                 "choose pooled, online or one that never learns"
             )
-        return self._carried(state, before, self._checked(z))
+        return self._transferred(state, before, self._checked(z))
 
-    def _carried(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
+    def _transferred(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
         return state
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return every option by name: what a checkpoint must agree on."""
+        """Every option by name: what a checkpoint must agree on."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "labels" and f.init}
 
     def check_features(self, z: Tensor) -> None:
@@ -225,12 +227,12 @@ class Detector(ABC, Generic[S]):
 
 
 def blocks(z: Tensor, size: int) -> Sequence[Tensor]:
-    """Return consecutive parts of at most `size` samples, at least one."""
+    """Consecutive parts of at most `size` samples, at least one."""
     return z.split(size) if z.shape[0] > size else (z,)
 
 
 def unit(z: Tensor, *, like: Tensor) -> Tensor:
-    """Return features as exactly unit rows in the dtype and on the device of `like`; refuse what is not nearly so."""
+    """Features as exactly unit rows in the dtype and on the device of `like`; refuse what is not nearly so."""
     if not z.is_floating_point():
         raise FeatureError(f"expected floating-point features, got {z.dtype}; convert with .float()")
     if z.device != like.device:
@@ -245,7 +247,7 @@ def unit(z: Tensor, *, like: Tensor) -> Tensor:
 
 
 def _few_units(z: Float[Tensor, "T d"]) -> Float[Tensor, "T d"] | None:
-    """Return few samples in host memory as unit rows, by NumPy, which is faster; None where one is not nearly so."""
+    """Few samples in host memory as unit rows, by NumPy, which is faster; None where one is not nearly so."""
     rows = z.numpy()
     norm = np.sqrt(np.vecdot(rows, rows))
     return torch.from_numpy(rows / norm[:, None]) if (abs(norm - 1) <= UNIT_TOLERANCE).all() else None
@@ -263,12 +265,12 @@ def _not_unit(z: Tensor, norm: Tensor) -> str:
 
 
 def setting(default: Any, low: float, high: float, *, low_open: bool = False) -> Any:
-    """Return a field of a detector with its default, and the range `[low, high]`, or `(low, high]`, of its values."""
+    """A field of a detector with its default, and the range `[low, high]`, or `(low, high]`, of its values."""
     return field(default=default, metadata={"check": partial(in_range, low=low, high=high, low_open=low_open)})
 
 
 def above_zero(default: float) -> Any:
-    """Return a field of a detector with its default, whose values are finite and above zero."""
+    """A field of a detector with its default, whose values are finite and above zero."""
     return field(default=default, metadata={"check": lambda name, value: positive(**{name: value})})
 
 

@@ -25,16 +25,16 @@ class Framework(SingleBank):
     name: ClassVar[str] = "framework"
 
     def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
-        """Return the soft targets; every sample teaches."""
+        """The soft targets; every sample teaches."""
         targets = self._text_targets(z) if self.targets is None else self._own_targets(self.targets(z).to(z), len(z))
         return targets, torch.ones(len(z), dtype=torch.bool, device=z.device)
 
     def block_for(self, z: Tensor) -> int:
-        """Return the whole stream on a GPU, unless the caller's own targets, [T, K] in size, come with it."""
+        """The whole stream on a GPU, unless the caller's own targets, [T, K] in size, come with it."""
         return super().block_for(z) if self.targets is None else Detector.block_for(self, z)
 
     def _own_targets(self, targets: Tensor, samples: int) -> Tensor:
-        """Return the logits of the caller's soft targets; refuse what is no distribution."""
+        """The logits of the caller's soft targets; refuse what is no distribution."""
         names = len(self.labels.names)
         if targets.shape != (samples, names) or not bool((targets >= 0).all()):
             raise FeatureError(

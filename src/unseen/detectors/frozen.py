@@ -11,7 +11,7 @@ class Frozen(Detector[None]):
     """A method whose score depends on the frozen text only."""
 
     merges: ClassVar[bool] = True
-    carries: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
 
     def start(self) -> None:
         return

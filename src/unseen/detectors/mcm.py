@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import logits, top
 
@@ -21,6 +21,6 @@ class MCM(FrozenSoftmax):
     name: ClassVar[str] = "mcm"
     needs_names: ClassVar[int] = 2
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         best = top(logits(z, self.labels.id_anchors, tau=self.tau))
-        return Reading.frozen(best.log_odds, best.label)
+        return DetectorOutput.frozen(best.log_odds, best.label)

@@ -22,7 +22,7 @@ def merged_bank(
     *,
     rule: MergeRule,
 ) -> Float[Tensor, "C d"]:
-    """Return the bank moved on the sphere by the parts' moves: their mean weighted by teaching counts, or their sum.
+    """The bank moved on the sphere by the parts' moves: their mean weighted by teaching counts, or their sum.
 
     `mean` is the weighted mean of the banks, drawn back to the sphere. It learns about as much in a round as one part
     did. `sum` learns as much as all of them together, and overshoots where the parts were taught the same.
@@ -38,7 +38,7 @@ def merged_bank(
 
 
 def sum_of_parts(start: Tensor, ends: Sequence[Tensor]) -> Tensor:
-    """Return a sum over the stream: what stood at the start and what every part added to it. Exact for counts."""
+    """A sum over the stream: what stood at the start and what every part added to it. Exact for counts."""
     total = start.clone()
     for end in ends:
         total += end - start

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import Reading, above_zero, in_range
+from unseen.detectors.base import DetectorOutput, above_zero, in_range
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.labels import LabelSpace
 from unseen.odds import energy, logits
@@ -32,19 +32,19 @@ class NegLabel(FrozenSoftmax):
         super().__post_init__()
         in_range("groups", self.groups, 1, max(PUBLISHED_GROUPS, len(self.labels.negatives)))
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         known = logits(z, self.labels.id_anchors, tau=self.tau)
         negative = logits(z, self.labels.ood_anchors, tau=self.tau)
-        return Reading.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))
+        return DetectorOutput.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))
 
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
-        """Return which negatives are in which group; a remainder that fills no group is dropped, as published."""
+        """Which negatives are in which group; a remainder that fills no group is dropped, as published."""
         return random_groups(self.labels, self.groups, self.seed)
 
 
 def random_groups(labels: LabelSpace, groups: int, seed: int) -> Int[Tensor, "G n"]:
-    """Return equal groups of a seeded permutation of the negatives, one each where there are fewer than `groups`.
+    """Equal groups of a seeded permutation of the negatives, one each where there are fewer than `groups`.
 
     One group keeps the order.
     """
@@ -59,7 +59,7 @@ def random_groups(labels: LabelSpace, groups: int, seed: int) -> Int[Tensor, "G 
 def grouped_log_odds(
     known: Float[Tensor, " T"], negative: Float[Tensor, "T L"], members: Int[Tensor, "G n"]
 ) -> Float[Tensor, " T"]:
-    """Return the log-odds of the known names' mean share over groups: exact where the mean itself rounds to 1."""
+    """The log-odds of the known names' mean share over groups: exact where the mean itself rounds to 1."""
     if len(members) == 1:
         return known - energy(negative)
     parts = negative.index_select(1, members.flatten()).view(-1, *members.shape)  # twice as fast as [:, members]

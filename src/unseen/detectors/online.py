@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from unseen.detectors.base import Detector, Reading, setting
-from unseen.detectors.carrying import OldPlaces, rows_by_old_place
+from unseen.detectors.base import Detector, DetectorOutput, setting
 from unseen.detectors.merging import MergeRule, merged_bank, sum_of_parts
 from unseen.detectors.prototypes import PrototypeLearner
+from unseen.detectors.transfer import OldPlaces, rows_by_old_place
 from unseen.gate import decaying_steps, exact_near_bound, routes
 from unseen.odds import energy, logit, logits, top
 from unseen.scan import Anchors, TargetSource, is_on_gpu, read, run_both, scan, scan_many, shared_targets
@@ -38,19 +38,19 @@ class Online(PrototypeLearner[Banks]):
 
     name: ClassVar[str] = "online"
     needs_negatives: ClassVar[bool] = True
-    carries: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
 
     def start(self) -> Banks:
-        """Return both banks as frozen text (Eq. 15)."""
+        """Both banks as frozen text (Eq. 15)."""
         none = torch.zeros((), dtype=torch.int64, device=self.labels.id_anchors.device)
         return Banks(self.labels.id_anchors, self.labels.ood_anchors, none, none)
 
-    def read(self, state: Banks, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: Banks, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block with the banks as they are (Eq. 14)."""
         known = top(logits(z, state.id_bank, tau=self.tau))
-        return Reading.frozen(known.energy - energy(logits(z, state.ood_bank, tau=self.tau)), known.label)
+        return DetectorOutput.frozen(known.energy - energy(logits(z, state.ood_bank, tau=self.tau)), known.label)
 
-    def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[Reading, Banks]:
+    def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Banks]:
         """Learn from a block in order and score each sample after its own update (Algorithm 1)."""
         sources, trust = self.sources_and_trust(z)
         return self.learn_with_trust(state, z, sources, trust)
@@ -61,7 +61,7 @@ class Online(PrototypeLearner[Banks]):
         z: Float[Tensor, "T d"],
         sources: tuple[TargetSource, TargetSource],
         trust: Float[Tensor, " T"],
-    ) -> tuple[Reading, Banks]:
+    ) -> tuple[DetectorOutput, Banks]:
         """Learn and score; samples of trust logit(beta) or more teach known, of its negative or less unknown.
 
         `sources` hold the soft targets of the known and of the unknown bank.
@@ -77,13 +77,13 @@ class Online(PrototypeLearner[Banks]):
         )
         route = known.to(torch.int8) - unknown.to(torch.int8)
         return (
-            Reading.of(id_read.energy - ood_read.energy, id_read.label, route),
+            DetectorOutput.of(id_read.energy - ood_read.energy, id_read.label, route),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
         )
 
     def observe_many(
         self, states: Sequence[Banks], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
-    ) -> list[tuple[Reading, Banks]]:
+    ) -> list[tuple[DetectorOutput, Banks]]:
         """Observe independent streams, each an order of rows of `z`; on a GPU all at once."""
         if not is_on_gpu(z) or not states:
             return super().observe_many(states, z, orders)
@@ -91,7 +91,7 @@ class Online(PrototypeLearner[Banks]):
 
     def observe_together(
         self, states: Sequence[Banks], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
-    ) -> list[tuple[Reading, Banks]]:
+    ) -> list[tuple[DetectorOutput, Banks]]:
         """Observe streams side by side; the logits of the frozen text are computed once per image for all of them."""
         z = self._checked(z)
         anchors, trust = self._anchors, self.sources_and_trust(z)[1]
@@ -110,7 +110,7 @@ class Online(PrototypeLearner[Banks]):
         score, route = id_scan.read.energy - ood_scan.read.energy, known.to(torch.int8) - unknown.to(torch.int8)
         return [
             (
-                Reading.of(score[i, :n], id_scan.read.label[i, :n], route[i, :n]),
+                DetectorOutput.of(score[i, :n], id_scan.read.label[i, :n], route[i, :n]),
                 Banks(id_scan.bank[i], ood_scan.bank[i], id_seen[i], ood_seen[i]),
             )
             for i, n in enumerate(map(len, orders))
@@ -123,7 +123,7 @@ class Online(PrototypeLearner[Banks]):
     def sources_and_trust(
         self, z: Float[Tensor, "T d"]
     ) -> tuple[tuple[TargetSource, TargetSource], Float[Tensor, " T"]]:
-        """Return the sources of both banks' soft targets, and the frozen text's log-odds that a sample is known."""
+        """The sources of both banks' soft targets, and the frozen text's log-odds that a sample is known."""
         sources: tuple[TargetSource, TargetSource]
         if is_on_gpu(z):  # logits of whole streams do not fit: reduced here, computed again for teachers
             known, negative = (read(z, rows, tau=tau).energy for rows, tau in self._anchors)
@@ -133,7 +133,7 @@ class Online(PrototypeLearner[Banks]):
             trust = neglabel(text)
         return sources, exact_near_bound(trust, neglabel, self.labels, z, tau=self.tau, bound=logit(self.beta))
 
-    def _carried(self, state: Banks, before: Detector[Banks], z: Float[Tensor, "n d"]) -> Banks:
+    def _transferred(self, state: Banks, before: Detector[Banks], z: Float[Tensor, "n d"]) -> Banks:
         known, negative = OldPlaces.of(self.labels, before.labels)
         return state._replace(
             id_bank=rows_by_old_place(state.id_bank, state.ood_bank, known, fresh=self.labels.id_anchors),
@@ -151,5 +151,5 @@ class Online(PrototypeLearner[Banks]):
 
 
 def _stack_banks(banks: list[Tensor]) -> Tensor:
-    """Return banks side by side, or the one they all are."""
+    """Banks side by side, or the one they all are."""
     return banks[0] if all(bank is banks[0] for bank in banks) else torch.stack(banks)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, setting
+from unseen.detectors.base import DetectorOutput, setting
 from unseen.detectors.single_bank import Bank, SingleBank
 from unseen.gate import exact_near_bound
 from unseen.labels import LabelSpace
@@ -29,17 +29,17 @@ class OnlineID(SingleBank):
 
     @cached_property
     def names_only(self) -> LabelSpace:
-        """Return the label space without the negatives, which this method does not use."""
+        """The label space without the negatives, which this method does not use."""
         return self.labels.with_negatives(0)
 
     def learn_with_trust(
         self, state: Bank, z: Float[Tensor, "T d"], sources: TextLogits, trust: Float[Tensor, " T"]
-    ) -> tuple[Reading, Bank]:
+    ) -> tuple[DetectorOutput, Bank]:
         """Learn and score with routes from elsewhere; samples of trust logit(beta) or more teach."""
         return self._taught(state, z, sources.known, trust >= logit(self.beta))
 
     def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
-        """Return the frozen text as soft targets, and the samples whose MCM is at least `beta` (Eq. 46)."""
+        """The frozen text as soft targets, and the samples whose MCM is at least `beta` (Eq. 46)."""
         targets, bound = self._text_targets(z), logit(self.beta)
         best = read(z, targets.rows, tau=self.tau) if isinstance(targets, Anchors) else top(targets)
         return targets, exact_near_bound(best.log_odds, mcm, self.names_only, z, tau=self.tau, bound=bound) >= bound

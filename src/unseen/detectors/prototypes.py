@@ -22,5 +22,5 @@ class PrototypeLearner(Detector[S]):
     merges: ClassVar[bool] = True
 
     def block_for(self, z: Tensor) -> int:
-        """Return the whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
+        """The whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
         return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)

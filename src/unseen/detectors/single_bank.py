@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.merging import MergeRule, merged_bank, sum_of_parts
 from unseen.detectors.prototypes import PrototypeLearner
 from unseen.gate import decaying_steps
@@ -32,31 +32,31 @@ class SingleBank(PrototypeLearner[Bank]):
 
     @abstractmethod
     def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
-        """Return the soft targets of samples, and which samples teach."""
+        """The soft targets of samples, and which samples teach."""
 
     def start(self) -> Bank:
-        """Return the bank as frozen text."""
+        """The bank as frozen text."""
         anchors = self.labels.id_anchors
         return Bank(anchors, torch.zeros((), dtype=torch.int64, device=anchors.device))
 
-    def read(self, state: Bank, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: Bank, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block with the bank as it is (Eq. 48)."""
         best = top(logits(z, state.bank, tau=self.tau))
-        return Reading.frozen(best.log_odds, best.label)
+        return DetectorOutput.frozen(best.log_odds, best.label)
 
-    def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[Reading, Bank]:
+    def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Bank]:
         """Learn from a block in order (Eq. 8) and score each sample after its own update."""
         return self._taught(state, z, *self.teaching(z))
 
     def _taught(
         self, state: Bank, z: Float[Tensor, "T d"], targets: TargetSource, taught: Bool[Tensor, " T"]
-    ) -> tuple[Reading, Bank]:
+    ) -> tuple[DetectorOutput, Bank]:
         step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
         best, bank = scan(state.bank, targets, z, step, kappa=self.kappa, tau=self.tau)
-        return Reading.of(best.log_odds, best.label, taught), Bank(bank, seen)
+        return DetectorOutput.of(best.log_odds, best.label, taught), Bank(bank, seen)
 
     def _text_targets(self, z: Float[Tensor, "T d"]) -> Tensor | Anchors:
-        """Return the logits of the frozen text; on a GPU the anchors, because logits of whole streams do not fit."""
+        """The logits of the frozen text; on a GPU the anchors, because logits of whole streams do not fit."""
         anchors = self.labels.id_anchors
         return Anchors(anchors, self.tau) if is_on_gpu(z) else logits(z, anchors, tau=self.tau)
 

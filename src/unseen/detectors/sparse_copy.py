@@ -16,7 +16,7 @@ BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def sparse_copy(tensor: Tensor, filled: Bool[Tensor, " n"], *, share: float) -> Tensor:
-    """Return a copy with memory of its own; where at most `share` of the rows are filled, the others take none."""
+    """A copy with memory of its own; where at most `share` of the rows are filled, the others take none."""
     if tensor.is_cuda or tensor.nbytes < LARGE:
         return tensor.clone()
     rows = filled.nonzero().squeeze(1)
@@ -26,7 +26,7 @@ def sparse_copy(tensor: Tensor, filled: Bool[Tensor, " n"], *, share: float) -> 
 
 
 def filled_rows(tensor: Tensor) -> Bool[Tensor, " n"]:
-    """Return which rows hold anything but zeros, bit by bit; all of a small tensor, where it does not matter."""
+    """Which rows hold anything but zeros, bit by bit; all of a small tensor, where it does not matter."""
     if tensor.is_cuda or tensor.nbytes < LARGE:
         return torch.ones(tensor.shape[:1], dtype=torch.bool)
     bits = tensor.view(len(tensor), -1).view(BITS[tensor.element_size()])
@@ -34,7 +34,7 @@ def filled_rows(tensor: Tensor) -> Bool[Tensor, " n"]:
 
 
 def untouched_zeros(like: Tensor) -> Tensor:
-    """Return zeros of the shape and kind of `like`, aligned to a page, in memory that is not taken yet."""
+    """Zeros of the shape and kind of `like`, aligned to a page, in memory that is not taken yet."""
     if not hasattr(mmap, "MAP_ANONYMOUS"):  # Windows
         return torch.zeros_like(like)
     memory = mmap.mmap(-1, like.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

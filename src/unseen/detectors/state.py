@@ -9,7 +9,7 @@ S = TypeVar("S")
 
 
 def is_state(value: object) -> bool:
-    """Return whether a value is None or a NamedTuple of tensors and of further NamedTuples."""
+    """Whether a value is None or a NamedTuple of tensors and of further NamedTuples."""
     if value is None:
         return True
     parts = [getattr(value, name) for name in getattr(value, "_fields", ())]
@@ -17,7 +17,7 @@ def is_state(value: object) -> bool:
 
 
 def map_state(function: Callable[..., Tensor], state: S, *others: S) -> S:
-    """Return a state of the kind of `state` with `function` of the tensors of the same name in all states."""
+    """A state of the kind of `state` with `function` of the tensors of the same name in all states."""
     if state is None:
         return state
     if isinstance(state, Tensor):
@@ -27,7 +27,7 @@ def map_state(function: Callable[..., Tensor], state: S, *others: S) -> S:
 
 
 def flatten(state: Any) -> dict[str, Tensor]:
-    """Return the tensors of a state by name; names of nested parts are joined by dots."""
+    """The tensors of a state by name; names of nested parts are joined by dots."""
     if state is None:
         return {}
     found: dict[str, Tensor] = {}
@@ -37,6 +37,6 @@ def flatten(state: Any) -> dict[str, Tensor]:
 
 
 def unflatten(like: S, tensors: dict[str, Tensor]) -> S:
-    """Return a state of the kind of `like` from tensors by name."""
+    """A state of the kind of `like` from tensors by name."""
     names = map(tensors.__getitem__, flatten(like))
     return map_state(lambda _: next(names), like)

@@ -20,7 +20,7 @@ WORDS = 4096  # words that describe images; more take time and change little
 def describe_images(
     z: Float[Tensor, "n d"], mean: Float[Tensor, " d"], words: Float[Tensor, "w d"]
 ) -> Float[Tensor, "n 2d"]:
-    """Return unit descriptions of images, look and words counting alike; the look alone where there are no words."""
+    """Unit descriptions of images, look and words counting alike; the look alone where there are no words."""
     look = normalize(z - mean, dim=-1)
     if len(words) < 2:
         return look
@@ -31,7 +31,7 @@ def describe_images(
 
 
 def average_linkage(x: Float[Tensor, "n d"], *, least_cosine: float = LEAST_COSINE) -> Int[Tensor, " n"]:
-    """Return the cluster of each unit row: average linkage; a mean cosine below `least_cosine` joins nothing.
+    """The cluster of each unit row: average linkage; a mean cosine below `least_cosine` joins nothing.
 
     Chains of nearest neighbours find the same tree as joining the closest pair each time, in quadratic time. A cluster
     whose nearest neighbour is less than `least_cosine` alike is final, because joining others never brings one closer.
@@ -72,7 +72,7 @@ def _join(similarity: np.ndarray, size: np.ndarray, into: int, other: int) -> No
 
 
 def _roots(parent: np.ndarray) -> np.ndarray:
-    """Return the cluster that each item ended in."""
+    """The cluster that each item ended in."""
     while not np.array_equal(parent, parent[parent]):
         parent = parent[parent]
     return parent

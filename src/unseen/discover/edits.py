@@ -26,17 +26,17 @@ KEPT = 8  # edits that can be undone
 
 
 def space_path(state: Path) -> Path:
-    """Return where the label space of a state lies."""
+    """Where the label space of a state lies."""
     return state.with_suffix(".space.safetensors")
 
 
 def edits_folder(state: Path) -> Path:
-    """Return the folder with what edits of a state need to be undone."""
+    """The folder with what edits of a state need to be undone."""
     return state.with_suffix(".edits")
 
 
 def find_space(state: Path) -> LabelSpace:
-    """Return the label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
+    """The label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
     if not (path := space_path(state)).exists():
         raise StateError(f"expected the label space of {state} at {path}, got no file; pass --space")
     space = LabelSpace.load(path)
@@ -71,7 +71,7 @@ def undo(state: Path, space: LabelSpace | None = None) -> Edited:
 
 
 def _before(state: Path, number: int) -> Session | None:
-    """Return the session before an edit, None where it is no longer kept."""
+    """The session before an edit, None where it is no longer kept."""
     saved = edits_folder(state) / f"{number:04d}.safetensors"
     if not saved.exists():
         return None

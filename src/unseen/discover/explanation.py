@@ -57,17 +57,17 @@ class Explanation:
 
     @property
     def learned_margin(self) -> float:
-        """Return what the stream added to the margin."""
+        """What the stream added to the margin."""
         return self.verdict.margin - self.text_margin
 
     def row(self) -> dict[str, Any]:
-        """Return everything as one JSON object."""
+        """Everything as one JSON object."""
         row = asdict(self) | {"verdict": "known" if self.verdict.known else "unknown"}
         row |= {name: value for name, value in self.verdict._asdict().items() if name != "known"}
         return row | {"learned_margin": self.learned_margin, "why": self.sentence()}
 
     def sentence(self) -> str:
-        """Return the main reason in one sentence.
+        """The main reason in one sentence.
 
         >>> verdict = Verdict(None, False, -2.0, 0.1, "cat", 1.0)
         >>> words = (WordShare("cat", 0.12),), (WordShare("lorry", 0.6),)
@@ -96,7 +96,7 @@ class Explanation:
         return f"looks like none of your names ({best_of})"
 
     def lines(self) -> list[str]:
-        """Return the reasons as lines of text."""
+        """The reasons as lines of text."""
         verdict = self.verdict
         away = abs(verdict.margin - verdict.threshold)
         where = "above" if verdict.margin >= verdict.threshold else "below"
@@ -111,7 +111,7 @@ class Explanation:
 
 
 def explain(session: Session, z: Float[Tensor, " d"] | Any, *, key: str = "", count: int = COUNT) -> Explanation:
-    """Return why an image gets its verdict from a session as it is now; nothing is learned.
+    """Why an image gets its verdict from a session as it is now; nothing is learned.
 
     `z` is the features of one image, or, where the session has an encoder, an image as `Session.observe` takes it.
 
@@ -139,7 +139,7 @@ def explain(session: Session, z: Float[Tensor, " d"] | Any, *, key: str = "", co
 
 
 def _one_row(session: Session, value: Any) -> KeyedFeatures:
-    """Return one image as a batch of one, with its key if it has one."""
+    """One image as a batch of one, with its key if it has one."""
     if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
         return KeyedFeatures(torch.as_tensor(value).unsqueeze(0))
     found = as_features(value, session.encoder)
@@ -152,14 +152,14 @@ _STARTS: WeakKeyDictionary[Detector[Any], Any] = WeakKeyDictionary()
 
 
 def _start(detector: Detector[Any]) -> Any:
-    """Return the state before the first image, made once: with many names it takes longer than the explanation."""
+    """The state before the first image, made once: with many names it takes longer than the explanation."""
     if detector not in _STARTS:
         _STARTS[detector] = detector.start()
     return _STARTS[detector]
 
 
 def top_shares(words: Sequence[str], shares: Float[Tensor, " n"], count: int) -> tuple[WordShare, ...]:
-    """Return the words with the largest shares, the largest first."""
+    """The words with the largest shares, the largest first."""
     top = shares.topk(min(count, len(shares)))
     return tuple(WordShare(words[i], share) for i, share in zip(top.indices.tolist(), top.values.tolist(), strict=True))
 
@@ -167,7 +167,7 @@ def top_shares(words: Sequence[str], shares: Float[Tensor, " n"], count: int) ->
 def similar_images(
     images: KeptImages, z: Float[Tensor, " d"], names: Sequence[str], count: int, *, but: str = ""
 ) -> tuple[SimilarImage, ...]:
-    """Return the kept images that are most like an image, itself (by its key) left out."""
+    """The kept images that are most like an image, itself (by its key) left out."""
     if not len(images):
         return ()
     cosine = centred_cosines(images.features, images.mean, z.float())
@@ -186,14 +186,14 @@ def similar_images(
 def centred_cosines(
     images: Float[Tensor, "n d"], mean: Float[Tensor, " d"], z: Float[Tensor, " d"]
 ) -> Float[Tensor, " n"]:
-    """Return the cosine of each unit image with `z`, all less the mean image; raw cosines of images are all high."""
+    """The cosine of each unit image with `z`, all less the mean image; raw cosines of images are all high."""
     along, common = (images @ torch.stack([z - mean, mean], 1)).unbind(1)
     norms = (1 - 2 * common + mean @ mean).clamp(min=1e-12).sqrt()  # |row - mean| of unit rows
     return (along - mean @ (z - mean)) / norms / (z - mean).norm().clamp(min=1e-6)
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; one that rounds to 0 is called "under 1 %".
+    """A share in percent; one that rounds to 0 is called "under 1 %".
 
     >>> percent(0.004), percent(0.0), percent(0.6)
     ('under 1 %', '0 %', '60 %')

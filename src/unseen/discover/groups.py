@@ -45,7 +45,7 @@ class Group:
     suggestions: tuple[Suggestion, ...]
 
     def row(self) -> dict[str, Any]:
-        """Return everything as one JSON object."""
+        """Everything as one JSON object."""
         return asdict(self)
 
 
@@ -64,7 +64,7 @@ class Grouping(NamedTuple):
 def group(
     session: Session, vocabulary: Vocabulary | None = None, *, smallest: int = SMALLEST, dismissed: bool = False
 ) -> Grouping:
-    """Return the unknown images that a session has kept, in groups; groups that were seen before keep their numbers.
+    """The unknown images that a session has kept, in groups; groups that were seen before keep their numbers.
 
     `vocabulary` is where names are suggested from, the negatives of the label space by default. With `dismissed`,
     groups that were dismissed are returned too.
@@ -105,7 +105,7 @@ def group_features(
     *,
     smallest: int = SMALLEST,
 ) -> Grouping:
-    """Return all images of a set of features in groups, known and unknown ones."""
+    """All images of a set of features in groups, known and unknown ones."""
     session = Session(labels)
     nothing = torch.zeros(len(z))
     nearest = (z.to(labels.id_anchors) @ labels.id_anchors.T).argmax(1).cpu()
@@ -131,14 +131,14 @@ def check_has_unknown(reservoir: Reservoir, seen: int) -> None:
 
 
 def cluster_members(images: KeptImages, cluster: Int[Tensor, " n"], smallest: int) -> list[Int[Tensor, " m"]]:
-    """Return the members of each cluster with enough distinct images, in order of arrival."""
+    """The members of each cluster with enough distinct images, in order of arrival."""
     ids, counts = cluster.unique(return_counts=True)
     members = [(cluster == one).nonzero().flatten() for one in ids[counts >= smallest].tolist()]
     return [rows for rows in members if len(distinct(images.features[rows])) >= smallest]
 
 
 def distinct(z: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
-    """Return the rows that are no copy of an earlier row."""
+    """The rows that are no copy of an earlier row."""
     is_copy = (z @ z.T > DUPLICATE).tril(diagonal=-1).any(1)
     return (~is_copy).nonzero().flatten()
 
@@ -146,7 +146,7 @@ def distinct(z: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
 def number_clusters(
     clusters: Sequence[Int[Tensor, " m"]], before: Int[Tensor, " n"], next_number: int
 ) -> tuple[list[int], int]:
-    """Return a number for each cluster and the next free one; a cluster goes on with the number most of it had.
+    """A number for each cluster and the next free one; a cluster goes on with the number most of it had.
 
     The pair of a cluster and an earlier group that share most images is taken first; either may be used once, and
     only where half of one of the two is in the other.
@@ -183,7 +183,7 @@ class GroupDescriber(NamedTuple):
     seen: int
 
     def groups(self, numbers: Sequence[int], groups: Sequence[KeptImages]) -> list[Group]:
-        """Return the descriptions of groups."""
+        """The descriptions of groups."""
         orders = [self._by_centrality(images) for images in groups]
         central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
         directions = [normalize(z - self.mean, dim=-1) for z in central]
@@ -221,7 +221,7 @@ class GroupDescriber(NamedTuple):
 
 
 def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
-    """Return whether the latest images hold many more of a group than their share of the stream: four deviations.
+    """Whether the latest images hold many more of a group than their share of the stream: four deviations.
 
     Of a group that comes at a constant rate, each image is among the latest with probability RECENT / seen. Soon after
     the first RECENT images nearly all are, so that no group is growing yet.
@@ -233,7 +233,7 @@ def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:
 
 
 def with_numbers(reservoir: Reservoir, numbers: Mapping[int, int], next_group: int) -> Reservoir:
-    """Return a reservoir whose images have the group that `numbers` gives their place, 0 where it gives none."""
+    """A reservoir whose images have the group that `numbers` gives their place, 0 where it gives none."""
     images = reservoir.images
     column = torch.tensor([numbers.get(place, 0) for place in images.place.tolist()], dtype=torch.int64)
     return reservoir.with_images(replace(images, group=column), next_group=next_group)

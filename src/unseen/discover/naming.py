@@ -50,24 +50,24 @@ class Vocabulary:
             raise LabelError(f"expected a vector per word, got {len(self.words)} words and {len(self.vectors)} vectors")
 
     def with_names(self, labels: LabelSpace) -> Vocabulary:
-        """Return the known names of a label space, then the words that none of them is spelled like."""
+        """The known names of a label space, then the words that none of them is spelled like."""
         others = self.without(labels.names)
         vectors = torch.cat([labels.id_anchors.float().cpu(), others.vectors])
         return Vocabulary((*labels.names, *others.words), vectors, self.encode)
 
     @classmethod
     def of_space(cls, labels: LabelSpace) -> Vocabulary:
-        """Return the negatives of a label space: words that are there without an encoder."""
+        """The negatives of a label space: words that are there without an encoder."""
         return cls(labels.negatives, labels.ood_anchors.float().cpu())
 
     def without(self, names: Sequence[str]) -> Vocabulary:
-        """Return the words that none of `names` is spelled like."""
+        """The words that none of `names` is spelled like."""
         taken = set(map(canonical_spelling, names))
         rows = [row for row, word in enumerate(self.words) if canonical_spelling(word) not in taken]
         return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows], self.encode)
 
     def refined(self, groups: Sequence[Float[Tensor, "n d"]], *, exact: int = 0) -> Vocabulary:
-        """Return exact vectors of the words that suit the groups best; those of the first `exact` words stay.
+        """Exact vectors of the words that suit the groups best; those of the first `exact` words stay.
 
         An approximate vector has a lower cosine with images than an exact one, so the two do not compete fairly.
         """
@@ -81,7 +81,7 @@ class Vocabulary:
 
     @cached_property
     def directions(self) -> Float[Tensor, "w d"]:
-        """Return each word as a direction from the mean word."""
+        """Each word as a direction from the mean word."""
         return normalize(self.vectors - self.vectors.mean(0), dim=-1)
 
     def shares(self, groups: Sequence[Float[Tensor, "n d"]]) -> Iterator[Float[Tensor, " w"]]:
@@ -107,7 +107,7 @@ class Families:
                     self._heads.setdefault(row, []).append(head)
 
     def suggest(self, shares: Float[Tensor, " w"], *, count: int = COUNT) -> tuple[Suggestion, ...]:
-        """Return the words with the largest shares, the largest first.
+        """The words with the largest shares, the largest first.
 
         A word whose share is spread over its kinds stands for all of them: images that are a bit of dump truck, of fire
         truck and of delivery truck are trucks. Where one kind takes `SPREAD` of the family or more, each counts alone.
@@ -130,7 +130,7 @@ class Families:
 
 @cache
 def visible_words() -> Corpus:
-    """Return the words of WordNet that a photo can show: no names of persons or places, no taxa."""
+    """The words of WordNet that a photo can show: no names of persons or places, no taxa."""
     lists = {name: tuple(filter(_is_plain, words)) for name, words in synset_names().lists.items() if name in VISIBLE}
     return Corpus("WordNet 3.1, what a photo can show", lists)
 

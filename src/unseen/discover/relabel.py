@@ -118,7 +118,7 @@ def dismiss(session: Session, number: int) -> Edited:
 
 
 def members(session: Session, which: int | str) -> Bool[Tensor, " n"]:
-    """Return which kept images belong to a group, or are called by a key; refuse none, and say what there is."""
+    """Which kept images belong to a group, or are called by a key; refuse none, and say what there is."""
     images = session.reservoir.images
     is_number = isinstance(which, int) or which.isdecimal()
     if is_number and int(which) in _group_numbers(images):
@@ -141,7 +141,7 @@ def _no_group(session: Session, number: int) -> str:
 
 
 def _group_numbers(images: KeptImages) -> set[int]:
-    """Return the numbers of groups with unknown images."""
+    """The numbers of groups with unknown images."""
     return set(images.group[~images.known].tolist()) - {0}
 
 
@@ -161,7 +161,7 @@ def check_text_vector(text: Tensor, dim: int) -> None:
 
 
 def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-    """Return the text vector, moved towards its images until it is as near to them as known names are to theirs.
+    """The text vector, moved towards its images until it is as near to them as known names are to theirs.
 
     It stops before it would be the nearest word of more than `TAKEN` of the other images. A text that is near enough
     stays where it is.
@@ -188,7 +188,7 @@ def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float
 
 
 def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[str, str] = NO_NAMES) -> Edited:
-    """Return a session that goes on over another label space, and what changed; `new_names` has the new by the old.
+    """A session that goes on over another label space, and what changed; `new_names` has the new by the old.
 
     A detector that cannot carry its state starts anew from the kept images, in their order.
     """
@@ -196,16 +196,16 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
     detector = detectors.make(old.name, labels, **old.settings)
     images, is_lost = _with_new_labels(session.reservoir.images, _with_new_names(old.labels, new_names), labels)
     record = {
-        "carried": detector.carries,
+        "carried": detector.transfers,
         "before": old.labels.fingerprint,
         "after": labels.fingerprint,
         "negatives_removed": list(Difference.between(old.labels, labels).negatives_removed),
     }
     sample = images.features.to(labels.id_anchors)
-    if detector.carries:
+    if detector.transfers:
         before = detectors.make(old.name, _with_new_names(old.labels, new_names), **old.settings)
         few = sample[:: max(1, len(sample) // SAMPLE)]
-        snapshot = session.snapshot._replace(detector=detector.carried(session.snapshot.detector, before, few))
+        snapshot = session.snapshot._replace(detector=detector.transferred(session.snapshot.detector, before, few))
     else:
         fresh = Session(detector, session.rule, keep=0)
         fresh.observe(sample)
@@ -216,7 +216,7 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
 
 
 def _with_new_names(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSpace:
-    """Return a label space by its new names; a negative that is spelled like one of them gets out of the way."""
+    """A label space by its new names; a negative that is spelled like one of them gets out of the way."""
     if not new_names:
         return labels
     names = tuple(new_names.get(name, name) for name in labels.names)
@@ -228,14 +228,14 @@ def _with_new_names(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSp
 def _with_new_labels(
     images: KeptImages, before: LabelSpace, after: LabelSpace
 ) -> tuple[KeptImages, Bool[Tensor, " n"]]:
-    """Return kept images with the nearest names by their new places, and which had a name that has gone."""
+    """Kept images with the nearest names by their new places, and which had a name that has gone."""
     places = {name: place for place, name in enumerate(after.names)}
     moved = torch.tensor([places.get(name, -1) for name in before.names], dtype=torch.int64)[images.label]
     return replace(images, label=moved.clamp(min=0)), moved < 0
 
 
 def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
-    """Return the session with new verdicts on some of its kept images; nothing is learned."""
+    """The session with new verdicts on some of its kept images; nothing is learned."""
     images = session.reservoir.images
     if not bool(rows.any()):
         return session
@@ -249,14 +249,14 @@ def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
 
 
 def leave_group(session: Session, rows: Bool[Tensor, " n"]) -> Session:
-    """Return the session with some of its kept images in no group: those left of a promoted one get a new number."""
+    """The session with some of its kept images in no group: those left of a promoted one get a new number."""
     reservoir = session.reservoir
     group = reservoir.kept.group.masked_fill(rows, 0)
     return session.at(session.snapshot, reservoir=reservoir.with_images(replace(reservoir.kept, group=group)))
 
 
 def record_edit(session: Session, record: dict[str, Any]) -> Edited:
-    """Return the session with the record of an edit, numbered, in its journal."""
+    """The session with the record of an edit, numbered, in its journal."""
     journal: Sequence[Any] = session.reservoir.journal
     full = {"edit": 1 + max((one["edit"] for one in journal), default=0), "seen": int(session.snapshot.tally.seen)}
     longer = replace(session.reservoir, journal=(*journal, full | record))

@@ -29,7 +29,7 @@ class ReviewedImage(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the word of a person, or else the verdict: a name, or "unknown"."""
+        """The word of a person, or else the verdict: a name, or "unknown"."""
         return self.user or self.name or UNKNOWN
 
 
@@ -47,7 +47,7 @@ def correct(session: Session, words: Mapping[str, str]) -> Edited:
 
 
 def latest_corrections(session: Session) -> dict[str, str]:
-    """Return the latest word of a person on each image, undone ones left out."""
+    """The latest word of a person on each image, undone ones left out."""
     undone = {one.get("undone") for one in session.reservoir.journal}
     found: dict[str, str] = {}
     for one in session.reservoir.journal:
@@ -57,7 +57,7 @@ def latest_corrections(session: Session) -> dict[str, str]:
 
 
 def reviewed(session: Session) -> list[ReviewedImage]:
-    """Return every kept image in order of arrival, with its verdict and the word of a person."""
+    """Every kept image in order of arrival, with its verdict and the word of a person."""
     images, names, words = session.reservoir.images, session.detector.labels.names, latest_corrections(session)
     columns = (images.known, images.label, images.margin, images.group)
     rows = zip(images.names(), *(column.tolist() for column in columns), strict=True)
@@ -69,7 +69,7 @@ def reviewed(session: Session) -> list[ReviewedImage]:
 
 
 def confirmed_known(session: Session) -> Float[Tensor, "n d"]:
-    """Return the kept images of which a person said that they show a known name: they can calibrate a threshold."""
+    """The kept images of which a person said that they show a known name: they can calibrate a threshold."""
     known, words = set(session.detector.labels.names), latest_corrections(session)
     images = session.reservoir.images
     rows = torch.tensor([words.get(key) in known for key in images.names()], dtype=torch.bool)
@@ -77,7 +77,7 @@ def confirmed_known(session: Session) -> Float[Tensor, "n d"]:
 
 
 def coco(rows: list[ReviewedImage]) -> dict[str, Any]:
-    """Return labels in COCO's format: one annotation per image, for the whole of it."""
+    """Labels in COCO's format: one annotation per image, for the whole of it."""
     labels = sorted({row.label for row in rows})
     number = {label: place for place, label in enumerate(labels, 1)}
     return {
@@ -91,6 +91,6 @@ def coco(rows: list[ReviewedImage]) -> dict[str, Any]:
 
 
 def fiftyone(rows: list[ReviewedImage]) -> dict[str, Any]:
-    """Return labels as `labels.json` of a FiftyOneImageClassificationDataset, by path of the image."""
+    """Labels as `labels.json` of a FiftyOneImageClassificationDataset, by path of the image."""
     classes = sorted({row.label for row in rows})
     return {"classes": classes, "labels": {row.key: classes.index(row.label) for row in rows}}

@@ -14,7 +14,7 @@ RELABELS = ("promote", "rename", "retire")  # edits that change the label space
 
 
 def last_edit(session: Session) -> Mapping[str, Any]:
-    """Return the record of the last edit that has not been undone."""
+    """The record of the last edit that has not been undone."""
     undone = {one.get("undone") for one in session.reservoir.journal}
     open_edits = [one for one in session.reservoir.journal if one["verb"] != "undo" and one["edit"] not in undone]
     if not open_edits:
@@ -41,6 +41,6 @@ def undo(session: Session, before: Session | None) -> Edited:
 
 
 def _by_names(session: Session, before: Session, last: Mapping[str, Any]) -> Session:
-    """Return the session over the names of before, with what it has learned since."""
+    """The session over the names of before, with what it has learned since."""
     names = {last["new"]: last["name"]} if last["verb"] == "rename" else {}
     return move_to_space(session, before.detector.labels, new_names=names).session

@@ -23,13 +23,13 @@ class Encoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash that two encoders share only if their vectors can be compared."""
+        """A hash that two encoders share only if their vectors can be compared."""
 
     def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one vector per image."""
+        """One vector per image."""
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one vector per text."""
+        """One vector per text."""
 
 
 class SplitEncoder(Encoder, Protocol):
@@ -39,14 +39,14 @@ class SplitEncoder(Encoder, Protocol):
     """
 
     def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
-        """Return one vector per image, in any form that `images.inputs.as_images` takes."""
+        """One vector per image, in any form that `images.inputs.as_images` takes."""
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return what makes pixels out of pictures: small enough to send to a worker, and without the weights."""
+        """What makes pixels out of pictures: small enough to send to a worker, and without the weights."""
 
     def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image whose pixels `prepare` made."""
+        """One unit vector per image whose pixels `prepare` made."""
 
 
 class DeviceEncoder(SplitEncoder, Protocol):
@@ -60,10 +60,10 @@ class ByteEncoder(DeviceEncoder, Protocol):
 
     @property
     def byte_steps(self) -> Preprocess:
-        """Return what happens to a picture."""
+        """What happens to a picture."""
 
     def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image that was resized and cropped so."""
+        """One unit vector per image that was resized and cropped so."""
 
 
 @runtime_checkable
@@ -71,4 +71,4 @@ class PatchEncoder(Encoder, Protocol):
     """An encoder that also returns one vector per patch of an image (GL-MCM)."""
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
-        """Return one vector per image patch."""
+        """One vector per image patch."""

@@ -41,7 +41,7 @@ def load_encoder(
     dtype: torch.dtype | None = None,
     compiled: bool = False,
 ) -> SplitEncoder:
-    """Return the encoder called `name`, or the one of a model that is loaded already.
+    """The encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
     ONNX file written by `unseen export`; "offline-merge8" merges 8 tokens in each block (docs/offline-encoder.md).
@@ -77,7 +77,7 @@ def _check_compiled(compiled: bool, backend: str, name: str) -> None:
 
 
 def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:
-    """Return the encoder of a loaded model; the methods that the model has show its backend."""
+    """The encoder of a loaded model; the methods that the model has show its backend."""
     method = next((method for method in OWN_MODELS if hasattr(model, method)), None)
     if method is None or not 1 <= len(parts) <= 2:
         raise EncoderError(
@@ -91,7 +91,7 @@ def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:
 
 
 def resolve_name(name: str | Path) -> tuple[str, str]:
-    """Return the backend that knows `name`, and what that backend calls it."""
+    """The backend that knows `name`, and what that backend calls it."""
     text = str(name)
     prefix, colon, rest = text.partition(":")
     if found := OFFLINE.fullmatch(text):
@@ -121,7 +121,7 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it can be loaded without a network."""
+        """Whether it can be loaded without a network."""
         return offline.is_fetched() if self.name == "offline" else _in_hub_cache(self.source)
 
     def fetch(self, progress: Progress = no_progress) -> None:
@@ -145,7 +145,7 @@ MODELS: Mapping[str, Model] = {
 
 
 def find_model(name: str) -> Model:
-    """Return the model called `name`."""
+    """The model called `name`."""
     if name not in MODELS:
         raise SettingError(f"expected one of {', '.join(MODELS)}, got {name!r}; any hub id works with --encoder too")
     return MODELS[name]

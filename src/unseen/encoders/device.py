@@ -8,7 +8,7 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torc
 
 
 def named_precision(name: str | None) -> torch.dtype | None:
-    """Return the dtype of a precision by its name; None is what suits the device."""
+    """The dtype of a precision by its name; None is what suits the device."""
     if name is None:
         return None
     check_choice("a precision", name, PRECISIONS)
@@ -16,7 +16,7 @@ def named_precision(name: str | None) -> torch.dtype | None:
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:
-    """Return the device asked for, else a GPU where there is one."""
+    """The device asked for, else a GPU where there is one."""
     has_gpu = torch.cuda.is_available()
     try:
         found = torch.device(device or ("cuda" if has_gpu else "cpu"))
@@ -30,7 +30,7 @@ def pick_device(device: torch.device | str | None) -> torch.device:
 
 
 def gpu_dtype(device: torch.device) -> torch.dtype:
-    """Return the precision for the large products on a GPU, float32 anywhere else.
+    """The precision for the large products on a GPU, float32 anywhere else.
 
     A GPU that only emulates bfloat16 would be slower with it than with float16.
     """
@@ -40,7 +40,7 @@ def gpu_dtype(device: torch.device) -> torch.dtype:
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 also on a CPU that multiplies it at twice the speed of float32."""
+    """Bfloat16 also on a CPU that multiplies it at twice the speed of float32."""
     features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # absent from older releases of torch
     if device.type == "cpu" and features.get("avx512_bf16", False):
         return torch.bfloat16

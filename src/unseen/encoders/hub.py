@@ -50,7 +50,7 @@ class HubEncoder(TorchEncoder):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """Return the encoder of a loaded model with its processor, or with its image processor and its tokenizer."""
+        """The encoder of a loaded model with its processor, or with its image processor and its tokenizer."""
         tokenizer = tokenizer or getattr(processor, "tokenizer", None)
         if tokenizer is None:
             raise EncoderError(
@@ -68,16 +68,16 @@ class HubEncoder(TorchEncoder):
 
     @property
     def byte_steps(self) -> Preprocess:
-        """Return the processor's steps; those that cannot be stated as data are refused."""
+        """The processor's steps; those that cannot be stated as data are refused."""
         return Preprocess.from_processor(self.processor)
 
     def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image that was resized and cropped so."""
+        """One unit vector per image that was resized and cropped so."""
         return self.vectors(self.byte_steps.standardised(pixels.to(self.device)))
 
     @torch.inference_mode()
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
-        """Return one unit vector per patch: in the last block each token attends to itself alone (GL-MCM)."""
+        """One unit vector per patch: in the last block each token attends to itself alone (GL-MCM)."""
         vision: Any = getattr(self.model, "vision_model", None)
         if not hasattr(self.model, "visual_projection") or not hasattr(vision, "post_layernorm"):
             kind = self.model.config.model_type

@@ -43,17 +43,17 @@ class OnnxEncoder:
         self.dim: int = self.session.get_outputs()[0].shape[1]
 
     def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        """One unit vector per image; `images.inputs.as_images` says in which forms they may come."""
         images = as_images(batch)
         return self.vectors(self.prepare(images)) if images else torch.empty(0, self.dim)
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return what resizes and crops pictures, still in bytes."""
+        """What resizes and crops pictures, still in bytes."""
         return self.preprocess.cropped
 
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per prepared image."""
+        """One unit vector per prepared image."""
         (features,) = self.session.run(None, {"pixel_values": self.preprocess.standardised(pixels).numpy()})
         return normalize(torch.from_numpy(features), dim=-1)
 

@@ -36,7 +36,7 @@ class OpenClipEncoder(TorchEncoder):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """Return the encoder of a loaded model with its preprocessing for inference and its tokenizer."""
+        """The encoder of a loaded model with its preprocessing for inference and its tokenizer."""
         if tokenizer is None:
             raise EncoderError(
                 "expected load_encoder(model, preprocess, tokenizer) for an open_clip model, got no tokenizer; "

@@ -45,11 +45,11 @@ class Preprocess:
     squash: bool = False
 
     def __call__(self, batch: Sequence[Image], *, workers: int = 2) -> Float[Tensor, "n 3 crop crop"]:
-        """Return the pixels of a batch as a tower takes them."""
+        """The pixels of a batch as a tower takes them."""
         return self.standardised(self.cropped(batch, workers=workers))
 
     def cropped(self, batch: Sequence[Image], *, workers: int = 2) -> UInt8[Tensor, "n crop crop 3"]:
-        """Return a batch resized and cropped; Pillow resizes without the interpreter lock, so threads help."""
+        """A batch resized and cropped; Pillow resizes without the interpreter lock, so threads help."""
         if not batch:
             return torch.empty(0, self.crop, self.crop, 3, dtype=torch.uint8)
         pictures = [image.pixels for image in batch]
@@ -59,20 +59,20 @@ class Preprocess:
             return torch.from_numpy(np.stack(list(pool.map(self.pixels, pictures))))
 
     def standardised(self, pixels: UInt8[Tensor, "n crop crop 3"]) -> Float[Tensor, "n 3 crop crop"]:
-        """Return what `cropped` gave in [0, 1], less the mean, over the deviation, channels first."""
+        """What `cropped` gave in [0, 1], less the mean, over the deviation, channels first."""
         scaled = pixels.permute(0, 3, 1, 2).float().div_(255)
         mean, std = (_per_channel(values, pixels.device) for values in (self.mean, self.std))
         return scaled.sub_(mean).div_(std).contiguous()
 
     def pixels(self, picture: Picture) -> UInt8[np.ndarray, "crop crop 3"]:
-        """Return one picture resized and cropped, still in bytes."""
+        """One picture resized and cropped, still in bytes."""
         picture = crop_narrow(picture)
         resized = picture.resize(self._size(*picture.size), RESAMPLE[self.resample])
         left, top = self._first(resized.width), self._first(resized.height)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
 
     def axes(self, width: int, height: int) -> tuple[ResizedAxis, ResizedAxis]:
-        """Return what `pixels` does to the width and to the height of a picture."""
+        """What `pixels` does to the width and to the height of a picture."""
         margins = narrow_margins(width, height)
         sizes = width - 2 * margins[0], height - 2 * margins[1]
         across, down = (
@@ -93,12 +93,12 @@ class Preprocess:
         return int(self.resize * width / height), self.resize
 
     def to_json(self) -> str:
-        """Return this as one line of JSON."""
+        """This as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Preprocess:
-        """Return what `to_json` wrote."""
+        """What `to_json` wrote."""
         try:
             fields = json.loads(text)
             return cls(**fields | {"mean": tuple(fields["mean"]), "std": tuple(fields["std"])})
@@ -107,7 +107,7 @@ class Preprocess:
 
     @classmethod
     def from_processor(cls, processor: object) -> Preprocess:
-        """Return the steps of a transformers image processor, refusing those that cannot be stated here."""
+        """The steps of a transformers image processor, refusing those that cannot be stated here."""
         size, crops = dict(processor.size), bool(getattr(processor, "do_center_crop", False))  # type: ignore[attr-defined]
         squash = "shortest_edge" not in size
         resize = size.get("shortest_edge", size.get("height"))
@@ -127,14 +127,14 @@ def _per_channel(values: tuple[float, float, float], device: torch.device) -> Fl
 
 
 def crop_narrow(picture: Picture) -> Picture:
-    """Return a picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
+    """A picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
     width, height = picture.size
     left, top = narrow_margins(width, height)
     return picture.crop((left, top, width - left, height - top)) if left or top else picture
 
 
 def narrow_margins(width: int, height: int) -> tuple[int, int]:
-    """Return what `crop_narrow` cuts off on the left and at the top, and once more on the right or at the bottom."""
+    """What `crop_narrow` cuts off on the left and at the top, and once more on the right or at the bottom."""
     most = LONGEST * min(width, height)
     return max(0, width - most) // 2, max(0, height - most) // 2
 

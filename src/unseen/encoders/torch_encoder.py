@@ -35,46 +35,46 @@ class TorchEncoder(ABC):
 
     @cached_property
     def dim(self) -> int:
-        """Return the width of the vectors."""
+        """The width of the vectors."""
         return self.texts(["a"]).shape[1]
 
     @property
     @abstractmethod
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return what makes pixels out of images."""
+        """What makes pixels out of images."""
 
     @abstractmethod
     def _image_tower(self, pixels: Tensor) -> Tensor:
-        """Return one vector per image, of any length."""
+        """One vector per image, of any length."""
 
     @abstractmethod
     def _tokens(self, prompts: list[str]) -> Any:
-        """Return the tokens of some texts; refuse a text that does not fit the context."""
+        """The tokens of some texts; refuse a text that does not fit the context."""
 
     @abstractmethod
     def _text_tower(self, tokens: Any) -> Tensor:
-        """Return one vector per text, of any length."""
+        """One vector per text, of any length."""
 
     @abstractmethod
     def _settings(self) -> str:
-        """Return everything but the weights that can move a vector."""
+        """Everything but the weights that can move a vector."""
 
     def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        """One unit vector per image; `images.inputs.as_images` says in which forms they may come."""
         images = as_images(batch)
         return self.vectors(self.prepare(images)) if images else self._no_vectors()
 
     @torch.inference_mode()
     def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per prepared image."""
+        """One unit vector per prepared image."""
         return normalize(self._image_tower(pixels.to(self.device, self.dtype)).float(), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per text; a text that does not fit the context is an error and is not truncated."""
+        """One unit vector per text; a text that does not fit the context is an error and is not truncated."""
         return normalize(self.raw_texts(prompts), dim=-1)
 
     def raw_texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return the text tower's own vectors, of any length: what CSP averages over its templates."""
+        """The text tower's own vectors, of any length: what CSP averages over its templates."""
         if isinstance(prompts, str):
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:

@@ -37,7 +37,7 @@ class FeatureCache:
         self.done = {(row["key"], row["identity"]) for _, rows in read_shards(self.folder) for row in rows}
 
     def has(self, entry: Entry) -> bool:
-        """Return whether this very file, unchanged, is in the cache."""
+        """Whether this very file, unchanged, is in the cache."""
         return (entry.path, entry.identity) in self.done
 
     def add(self, images: Sequence[Image | Entry], z: Float[Tensor, "n d"]) -> None:
@@ -51,18 +51,18 @@ class FeatureCache:
         self.done |= {(row["key"], row["identity"]) for row in rows}
 
     def vectors(self, images: Sequence[Image], encoder: Encoder) -> Float[Tensor, "n d"]:
-        """Return one vector per image: read where it is here, else computed and kept."""
+        """One vector per image: read where it is here, else computed and kept."""
         missing = [image for image in images if not self.holds(image)]
         if missing:
             self.keep(missing, encoder.images(missing).cpu())
         return self.stored(images)
 
     def holds(self, image: Image) -> bool:
-        """Return whether the vector of an image is here."""
+        """Whether the vector of an image is here."""
         return (image.path, image.identity) in self._stored
 
     def loaded(self) -> Self:
-        """Return this cache with its vectors read, so that threads may ask what it holds."""
+        """This cache with its vectors read, so that threads may ask what it holds."""
         _ = self._stored
         return self
 
@@ -72,7 +72,7 @@ class FeatureCache:
         self._stored.update(((image.path, image.identity), row) for image, row in zip(images, z, strict=True))
 
     def stored(self, images: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return the vectors of images that are here."""
+        """The vectors of images that are here."""
         return torch.stack([self._stored[image.path, image.identity] for image in images])
 
     @cached_property
@@ -89,7 +89,7 @@ class EncodedEntries:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Return those that could not be read."""
+        """Those that could not be read."""
         return tuple(row for row in self.rows if isinstance(row, Skipped))
 
     def __len__(self) -> int:

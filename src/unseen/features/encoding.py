@@ -41,7 +41,7 @@ class ReadPlan(NamedTuple):
 
 
 def read_plan(launcher: BatchLauncher) -> ReadPlan:
-    """Return how images are read for a launcher.
+    """How images are read for a launcher.
 
     Threads that decode need all cores. Threads that only read take turns with the one that launches, so there are few,
     and where there are cores for it, processes read local files.
@@ -54,7 +54,7 @@ def read_plan(launcher: BatchLauncher) -> ReadPlan:
 
 
 def gpu_encoder(encoder: Encoder) -> DeviceEncoder | None:
-    """Return an encoder that torch runs on a GPU, None for one that runs elsewhere or by other means."""
+    """An encoder that torch runs on a GPU, None for one that runs elsewhere or by other means."""
     device = getattr(encoder, "device", None)
     is_split = hasattr(encoder, "prepare") and hasattr(encoder, "vectors")
     is_on_gpu = is_split and isinstance(device, torch.device) and device.type == "cuda"
@@ -72,7 +72,7 @@ def check_decoder(encoder: Encoder, decoder: str) -> None:
 
 
 def make_launcher(encoder: DeviceEncoder, reader: ImageReader, decoder: str = DECODERS[0]) -> BatchLauncher:
-    """Return what puts batches on the device of an encoder, with plain JPEG files decoded there for `gpu`."""
+    """What puts batches on the device of an encoder, with plain JPEG files decoded there for `gpu`."""
     if decoder != "gpu":
         return BatchLauncher(reader, encoder.vectors, encoder.device)
     by_bytes = cast(ByteEncoder, encoder)

@@ -40,7 +40,7 @@ class Features:
 
     @property
     def true_labels(self) -> Int[Tensor, " n"]:
-        """Return the labels, each an index into the classes, or say what is wrong with them."""
+        """The labels, each an index into the classes, or say what is wrong with them."""
         if self.labels is None:
             raise DataError(f"expected labels in {self.name}, got none; this needs the true class of every image")
         last = len(self.classes) - 1
@@ -53,7 +53,7 @@ class Features:
 
     @property
     def labelled(self) -> Self:
-        """Return the same features with labels: where they have none, the folder of each image is its class."""
+        """The same features with labels: where they have none, the folder of each image is its class."""
         if self.labels is not None:
             return self
         folders = [PurePath(folder).name for folder in self.column(FOLDER)]
@@ -63,7 +63,7 @@ class Features:
         return replace(self, labels=labels, classes=tuple(name.removesuffix("/") for name in classes))
 
     def column(self, name: str) -> tuple[str, ...]:
-        """Return one word per sample from a column; `folder` is where the image lay, in a table: the table."""
+        """One word per sample from a column; `folder` is where the image lay, in a table: the table."""
         if name in self.columns:
             values = self.columns[name]
             if missing := [] if isinstance(values, Tensor) else [i for i, value in enumerate(values) if value is None]:
@@ -79,7 +79,7 @@ class Features:
 
 
 def load_features(path: str | Path, *, unit: bool = True) -> Features:
-    """Return the features of a folder written by `unseen encode`, or of one safetensors or Parquet file.
+    """The features of a folder written by `unseen encode`, or of one safetensors or Parquet file.
 
     Vectors stored in float16 are unit to three digits only; `unit` makes them unit in float32.
     """
@@ -175,7 +175,7 @@ def _checked_labels(path: Path, labels: Tensor, rows: int) -> Int[Tensor, " n"]:
 def _columns(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str], rows: int
 ) -> dict[str, Sequence[object] | Tensor]:
-    """Return the columns of a file: whole numbers, which are a tensor, and words, a JSON list in its metadata."""
+    """The columns of a file: whole numbers, which are a tensor, and words, a JSON list in its metadata."""
     found: dict[str, Sequence[object] | Tensor] = {
         name: tensor for name, tensor in tensors.items() if tensor.shape == (rows,) and not tensor.is_floating_point()
     }
@@ -196,7 +196,7 @@ def _strings(path: Path, metadata: Mapping[str, str], field: str) -> tuple[str, 
 
 
 def _number_labels(labels: Sequence[str | None]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return labels as numbers: as they are where all are numbers, else as places in the sorted names."""
+    """Labels as numbers: as they are where all are numbers, else as places in the sorted names."""
     known = [label for label in labels if label is not None]
     if len(known) < len(labels):
         return None, ()

@@ -20,7 +20,7 @@ class KeyedFeatures(NamedTuple):
 
 
 def as_features(value: Any, encoder: Encoder | None = None, *, most_dims: int = 2) -> KeyedFeatures:
-    """Return features as a tensor; images become features where there is an encoder.
+    """Features as a tensor; images become features where there is an encoder.
 
     Arrays of at most `most_dims` dimensions are features, those of more are images.
 
@@ -40,7 +40,7 @@ def as_features(value: Any, encoder: Encoder | None = None, *, most_dims: int = 
 
 
 def _vectors(value: Any, most_dims: int) -> Tensor | None:
-    """Return a value that holds vectors as a tensor, None for anything else."""
+    """A value that holds vectors as a tensor, None for anything else."""
     if isinstance(value, Tensor):
         return value if value.ndim <= most_dims else None
     if isinstance(value, np.ndarray):

@@ -38,7 +38,7 @@ class LaunchedBatch(NamedTuple):
     done: torch.cuda.Event | None
 
     def fetch(self) -> Encoded:
-        """Return the batch once its vectors are there."""
+        """The batch once its vectors are there."""
         if self.done is None:
             return self.encoded
         self.done.synchronize()
@@ -60,13 +60,13 @@ class BatchLauncher:
         self.side = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
     def send(self, rows: Sequence[ReadRow]) -> SentBatch:
-        """Return a batch with its pixels on the device; a file that the GPU does not decode is decoded elsewhere."""
+        """A batch with its pixels on the device; a file that the GPU does not decode is decoded elsewhere."""
         with self._on_device(), torch.inference_mode(), torch.cuda.stream(self.side):
             found, pixels = self._pixels(list(rows))
             return SentBatch(found, pixels, self.side.record_event() if self.side else None)
 
     def launch(self, sent: SentBatch) -> LaunchedBatch:
-        """Return a batch on its way through the encoder."""
+        """A batch on its way through the encoder."""
         images = tuple(row if isinstance(row, Skipped) else row.image for row in sent.rows)
         if sent.pixels is None:
             return LaunchedBatch(Encoded(images, (), torch.empty(0)), None)
@@ -90,7 +90,7 @@ class BatchLauncher:
         return there, done
 
     def _pixels(self, rows: list[ReadRow]) -> tuple[list[ReadRow], Tensor | None]:
-        """Return a batch and the pixels of its images on the device, None where there is none to encode."""
+        """A batch and the pixels of its images on the device, None where there is none to encode."""
         found, order, parts = self._decoded(rows)
         read = [(i, row.pixels) for i, row in enumerate(found) if isinstance(row, Prepared) and row.pixels is not None]
         if read:
@@ -103,7 +103,7 @@ class BatchLauncher:
         return found, pixels if in_order else pixels[torch.tensor(order).argsort().to(self.device)]
 
     def _decoded(self, rows: list[ReadRow]) -> tuple[list[ReadRow], list[int], list[Tensor]]:
-        """Return a batch, the places of the files that the GPU has decoded, and their pixels; Pillow decodes others."""
+        """A batch, the places of the files that the GPU has decoded, and their pixels; Pillow decodes others."""
         waiting = [(i, row) for i, row in enumerate(rows) if isinstance(row, Undecoded)]
         if not waiting or self.decoder is None:
             return rows, [], []
@@ -116,7 +116,7 @@ class BatchLauncher:
         return rows, [waiting[place][0] for place in decoded.places], [decoded.pixels] if decoded.places else []
 
     def _sent(self, pixels: list[Tensor]) -> Tensor:
-        """Return pixels on the device; from memory that a GPU can read while other work goes on."""
+        """Pixels on the device; from memory that a GPU can read while other work goes on."""
         if not self.side:
             return torch.stack(pixels)
         room = torch.empty((len(pixels), *pixels[0].shape), dtype=pixels[0].dtype, pin_memory=True)
@@ -124,5 +124,5 @@ class BatchLauncher:
 
 
 def _is_encoded(row: Prepared | Undecoded) -> bool:
-    """Return whether an image has pixels now: the GPU has decoded what it was left."""
+    """Whether an image has pixels now: the GPU has decoded what it was left."""
     return isinstance(row, Undecoded) or row.pixels is not None

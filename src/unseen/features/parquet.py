@@ -30,7 +30,7 @@ def write_parquet(
 
 
 def read_parquet(path: Path) -> tuple[Float[Tensor, "n d"], dict[str, list[Any]], dict[str, str]]:
-    """Return the vectors of a Parquet file, its other columns and its metadata."""
+    """The vectors of a Parquet file, its other columns and its metadata."""
     arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
     try:
         table = parquet.read_table(path, page_checksum_verification=True)

@@ -37,7 +37,7 @@ ReadRow = Prepared | Undecoded | Skipped
 
 
 def is_never_held(image: Image) -> bool:
-    """Return false: every image is to be encoded."""
+    """False: every image is to be encoded."""
     return False
 
 
@@ -51,12 +51,12 @@ class ImageReader:
     leaves_plain: bool = False  # plain JPEG files to the GPU
 
     def read_all(self, entries: Sequence[Entry], pool: PlainPool | None = None) -> list[ReadRow]:
-        """Return some images in order; with a pool, plain files among them are read by its processes."""
+        """Some images in order; with a pool, plain files among them are read by its processes."""
         found = _read_elsewhere(entries, pool) if pool and self.leaves_plain else {}
         return [found[i] if i in found else self.read(entry) for i, entry in enumerate(entries)]
 
     def read(self, entry: Entry) -> ReadRow:
-        """Return one image, or the reason why there is none."""
+        """One image, or the reason why there is none."""
         if not self.leaves_plain or entry.data is None:
             return self._prepared(entry, entry.read())
         try:
@@ -67,7 +67,7 @@ class ImageReader:
         return Undecoded(entry, PlainJpeg.of_bytes(data, *size)) if size else self.by_pillow(entry, data)
 
     def by_pillow(self, entry: Entry, data: bytes) -> Prepared | Skipped:
-        """Return the image of an entry whose bytes have been read."""
+        """The image of an entry whose bytes have been read."""
         return self._prepared(entry, replace(entry, decode=partial(decode, data)).read())
 
     def _prepared(self, entry: Entry, image: Image | Skipped) -> Prepared | Skipped:
@@ -78,7 +78,7 @@ class ImageReader:
 
 
 def _read_elsewhere(entries: Sequence[Entry], pool: PlainPool) -> dict[int, Undecoded]:
-    """Return the plain files among local ones by their places, as views of one piece of memory."""
+    """The plain files among local ones by their places, as views of one piece of memory."""
     local = [(i, entry.data.path) for i, entry in enumerate(entries) if isinstance(entry.data, LocalFile)]
     if not local:
         return {}

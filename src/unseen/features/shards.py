@@ -117,7 +117,7 @@ def _write_once(path: Location, text: str) -> None:
 
 
 def read_manifest(path: Location) -> dict[str, str]:
-    """Return the manifest of a feature folder: its kind, version, encoder and fingerprint."""
+    """The manifest of a feature folder: its kind, version, encoder and fingerprint."""
     try:
         manifest: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

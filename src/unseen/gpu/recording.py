@@ -16,7 +16,7 @@ WARMUPS = 2  # runs before a recording: kernels are compiled in the first
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:
-    """Return what makes a GPU the current one: Triton launches there, and streams are made there, wherever data lie."""
+    """What makes a GPU the current one: Triton launches there, and streams are made there, wherever data lie."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -33,7 +33,7 @@ class Recording:
 
 
 def record(work: Callable[[], None], changed: Sequence[Tensor]) -> Callable[[], None]:
-    """Return a recorded graph of `work`, or `work` where recording fails; what it has `changed` is restored."""
+    """A recorded graph of `work`, or `work` where recording fails; what it has `changed` is restored."""
     log_compilation()
     kept = [part.clone() for part in changed]
     side = torch.cuda.Stream()

@@ -17,7 +17,7 @@ def log_compilation() -> None:
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is not below a number: the sizes of blocks that Triton takes."""
+    """The least power of two that is not below a number: the sizes of blocks that Triton takes."""
     return 1 << (number - 1).bit_length()
 
 
@@ -26,12 +26,12 @@ class StandIn:
 
     @staticmethod
     def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """Return a function as it is."""
+        """A function as it is."""
         return function or StandIn.jit
 
     @staticmethod
     def constexpr(value: Any) -> Any:
-        """Return a constant as it is."""
+        """A constant as it is."""
         return value
 
 

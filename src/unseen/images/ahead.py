@@ -44,5 +44,5 @@ def in_lists(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, which in a container may be fewer than there are."""
+    """How many cores this process may use, which in a container may be fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -37,12 +37,12 @@ TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of a TIFF
 
 
 def decode_file(path: Location) -> Picture:
-    """Return the picture in a file."""
+    """The picture in a file."""
     return decode(read_file(path))
 
 
 def read_file(path: Location) -> bytes:
-    """Return what is in a file; one that cannot be read is an `ImageError`."""
+    """What is in a file; one that cannot be read is an `ImageError`."""
     if isinstance(path, Path):
         return read_local(str(path))
     try:
@@ -52,7 +52,7 @@ def read_file(path: Location) -> bytes:
 
 
 def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> Picture:
-    """Return the picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
+    """The picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
     A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
     before it is unpacked.
@@ -64,7 +64,7 @@ def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FOR
 
 
 def in_rgb(picture: Picture) -> Picture:
-    """Return an opened picture upright and in RGB, as `decode` does; the one that was passed stays as it is."""
+    """An opened picture upright and in RGB, as `decode` does; the one that was passed stays as it is."""
     from PIL import ImageOps
 
     _check_size(picture.width, picture.height, MAX_PIXELS)
@@ -75,7 +75,7 @@ def in_rgb(picture: Picture) -> Picture:
 
 
 def claimed_pixels(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> int:
-    """Return how many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
+    """How many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
     with _open_header(data, most, formats) as picture:
         return picture.width * picture.height
 
@@ -107,7 +107,7 @@ def _open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Itera
 
 @cache
 def _heif_format() -> str:
-    """Return Pillow's name of HEIF, which a package of its own teaches it."""
+    """Pillow's name of HEIF, which a package of its own teaches it."""
     try:
         import_extra("pillow_heif", "heic").register_heif_opener()
     except MissingExtra as error:
@@ -135,7 +135,7 @@ def _check_parts(picture: Picture, data: bytes) -> None:
 
 
 def count_scans(data: bytes, most: int) -> int:
-    """Return how many scans a JPEG has, `most` where it has more."""
+    """How many scans a JPEG has, `most` where it has more."""
     scans, at = 0, 2
     while scans < most and (found := MARKER.search(data, at)) and found[1] != END_OF_IMAGE:
         scans += found[1] == START_OF_SCAN
@@ -144,7 +144,7 @@ def count_scans(data: bytes, most: int) -> int:
 
 
 def _in_bands(picture: Picture) -> Picture:
-    """Return a picture in RGB; a large one is converted some rows at a time."""
+    """A picture in RGB; a large one is converted some rows at a time."""
     width, height = picture.size
     rows = max(1, BAND_PIXELS // width)
     if rows >= height:
@@ -189,7 +189,7 @@ def _upright(picture: Picture) -> None:
 
 
 def jpeg_thumbnail(picture: Picture, side: int, *, quality: int = 80) -> bytes:
-    """Return a JPEG of a picture whose longer side has at most `side` pixels."""
+    """A JPEG of a picture whose longer side has at most `side` pixels."""
     small = picture.copy()
     small.thumbnail((side, side))
     buffer = io.BytesIO()

@@ -45,12 +45,12 @@ class Batch(Sequence[Image]):
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """Return the readable ones."""
+        """The readable ones."""
         return tuple(row for row in self.rows if isinstance(row, Image))
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Return the unreadable ones."""
+        """The unreadable ones."""
         return tuple(row for row in self.rows if isinstance(row, Skipped))
 
     def __len__(self) -> int:
@@ -76,11 +76,11 @@ class Entry:
 
     @classmethod
     def of_bytes(cls, path: str, identity: str, data: Callable[[], bytes], label: str | None = None) -> Self:
-        """Return the entry of a picture whose encoded bytes `data` reads."""
+        """The entry of a picture whose encoded bytes `data` reads."""
         return cls(path, identity, partial(_decode_read, data), label, data)
 
     def read(self) -> Image | Skipped:
-        """Return the decoded picture, or the reason why there is none."""
+        """The decoded picture, or the reason why there is none."""
         try:
             return Image(self.path, self.decode(), self.label, self.identity)
         except ImageError as error:
@@ -92,7 +92,7 @@ def _decode_read(data: Callable[[], bytes]) -> Picture:
 
 
 def key_of(path: Location | str) -> str:
-    """Return the key of an image by its path; bytes that are no UTF-8, as old archives leave in names, are spelt out.
+    """The key of an image by its path; bytes that are no UTF-8, as old archives leave in names, are spelt out.
 
     >>> key_of(b"caf\\xe9.jpg".decode(errors="surrogateescape"))
     'caf\\\\udce9.jpg'
@@ -102,7 +102,7 @@ def key_of(path: Location | str) -> str:
 
 
 def file_identity(path: Location | str, *inside: int) -> str:
-    """Return a text that changes when the file does: size, time of change and, in an archive, the place inside."""
+    """A text that changes when the file does: size, time of change and, in an archive, the place inside."""
     try:
         stat = os.stat(path) if isinstance(path, str | Path) else path.stat()
     except OSError:

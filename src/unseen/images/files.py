@@ -14,12 +14,12 @@ class LocalFile:
     path: str  # absolute
 
     def __call__(self) -> bytes:
-        """Return what is in the file."""
+        """What is in the file."""
         return read_local(self.path)
 
 
 def read_local(path: str) -> bytes:
-    """Return what is in a file; one that cannot be read is an `ImageError`."""
+    """What is in a file; one that cannot be read is an `ImageError`."""
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):

@@ -30,7 +30,7 @@ ACCEPTED = (
 
 
 def as_images(batch: Any) -> tuple[Image, ...]:
-    """Return a batch in any form as images; one that cannot be read is an `ImageError` that says which.
+    """A batch in any form as images; one that cannot be read is an `ImageError` that says which.
 
     >>> as_images(np.zeros((2, 4, 6, 3), np.uint8))[0].pixels.size
     (6, 4)
@@ -41,7 +41,7 @@ def as_images(batch: Any) -> tuple[Image, ...]:
 
 
 def in_memory_entry(number: int, value: Any) -> Entry:
-    """Return a picture that the caller holds as an entry of a stream; `number` is its place."""
+    """A picture that the caller holds as an entry of a stream; `number` is its place."""
     return Entry(key_of(value) or f"#{number}", "", partial(as_picture, value))
 
 
@@ -62,7 +62,7 @@ def split(batch: Any) -> Iterator[Any]:
 
 
 def is_loader_batch(batch: Any) -> bool:
-    """Return whether this is what a DataLoader over pairs yields: pixels [n, ...], then one label for each."""
+    """Whether this is what a DataLoader over pairs yields: pixels [n, ...], then one label for each."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         return False
     pixels, labels = batch
@@ -71,7 +71,7 @@ def is_loader_batch(batch: Any) -> bool:
 
 
 def is_picture(value: Any) -> bool:
-    """Return whether a value can only be one picture, not a batch."""
+    """Whether a value can only be one picture, not a batch."""
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim == 3
     if isinstance(value, str | Path | bytes | bytearray | memoryview | Mapping | Image):
@@ -80,7 +80,7 @@ def is_picture(value: Any) -> bool:
 
 
 def key_of(value: Any) -> str:
-    """Return what a picture is called, "" for one without a name."""
+    """What a picture is called, "" for one without a name."""
     if isinstance(value, Image):
         return value.path
     if isinstance(value, Mapping):
@@ -89,7 +89,7 @@ def key_of(value: Any) -> str:
 
 
 def as_picture(value: Any) -> Picture:
-    """Return one picture, upright and in RGB, out of what holds it."""
+    """One picture, upright and in RGB, out of what holds it."""
     if isinstance(value, Image):
         return value.pixels
     if isinstance(value, str | Path):
@@ -127,7 +127,7 @@ def _of_file(file: Any) -> Picture:
 
 
 def _of_row(row: Mapping[str, Any]) -> Picture:
-    """Return the picture of a row of a data set; Hugging Face holds it decoded, or as {"bytes": ..., "path": ...}."""
+    """The picture of a row of a data set; Hugging Face holds it decoded, or as {"bytes": ..., "path": ...}."""
     if column := _column(row):
         return as_picture(row[column])
     if (held := row.get("bytes") or row.get("path")) is not None:
@@ -159,7 +159,7 @@ def _of_array(pixels: np.ndarray[Any, Any], expected: str, shape: Any) -> Pictur
 
 
 def _bytes(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return pixels with 8 bits; refuse values whose range would have to be guessed."""
+    """Pixels with 8 bits; refuse values whose range would have to be guessed."""
     if pixels.dtype == np.uint8:
         return pixels
     if not np.issubdtype(pixels.dtype, np.floating):

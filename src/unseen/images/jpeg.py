@@ -23,7 +23,7 @@ ORIENTATION, SHORT, UPRIGHT = 0x0112, 3, 1
 
 
 def plain_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height of a plain JPEG, None for any other file.
+    """Width and height of a plain JPEG, None for any other file.
 
     Plain is: whole, baseline, one scan, YCbCr with 8 bits, upright, neither huge nor narrow. Of any other file Pillow
     may know better, or has a reason to refuse it.
@@ -62,19 +62,19 @@ def _is_plain_frame(segment: bytes) -> bool:
 
 
 def _is_whole_scan(segment: bytes, frame: bytes) -> bool:
-    """Return whether a scan has all components of a frame."""
+    """Whether a scan has all components of a frame."""
     has_tables = all(table & 0x0F < 2 and table >> 4 < 2 for table in segment[2:7:2])
     return segment[0] == 3 and segment[1:7:2] == frame[FRAME.size :: 3] and has_tables and segment[7:] == WHOLE_SCAN
 
 
 def _is_one_scan(data: bytes, at: int) -> bool:
-    """Return whether from `at` on, compressed data has no markers but restarts and the end."""
+    """Whether from `at` on, compressed data has no markers but restarts and the end."""
     found = NEXT_MARKER.search(data, at)
     return found is not None and found.start() == len(data) - len(END)
 
 
 def _is_harmless(marker: int, segment: bytes) -> bool:
-    """Return whether a segment is sound, and neither turns the picture nor says that it is not in YCbCr."""
+    """Whether a segment is sound, and neither turns the picture nor says that it is not in YCbCr."""
     if marker == CODES:
         return _are_codes(segment)
     if marker == QUANTISERS:
@@ -90,7 +90,7 @@ def _is_harmless(marker: int, segment: bytes) -> bool:
 
 @lru_cache(256)  # most files have the same ones
 def _are_codes(segment: bytes) -> bool:
-    """Return whether a segment defines Huffman codes that exist."""
+    """Whether a segment defines Huffman codes that exist."""
     at = 0
     while at < len(segment):
         which, counts = segment[at], segment[at + 1 : at + 17]
@@ -107,7 +107,7 @@ def _are_codes(segment: bytes) -> bool:
 
 
 def _is_upright(tiff: bytes) -> bool:
-    """Return whether EXIF has no orientation, or that of an upright picture; false where it cannot be read."""
+    """Whether EXIF has no orientation, or that of an upright picture; false where it cannot be read."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None:
         return False

@@ -13,12 +13,12 @@ HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 
 def is_heif(head: bytes) -> bool:
-    """Return whether a file that begins like this is HEIF (photos of phones), which Pillow cannot read by itself."""
+    """Whether a file that begins like this is HEIF (photos of phones), which Pillow cannot read by itself."""
     return head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS
 
 
 def is_image(head: bytes) -> bool:
-    """Return whether a file that begins like this is an image.
+    """Whether a file that begins like this is an image.
 
     >>> is_image(b"GIF89a"), is_image(b"RIFF\\x10\\0\\0\\0WEBPVP8 "), is_image(b"hello")
     (True, True, False)
@@ -30,7 +30,7 @@ def is_image(head: bytes) -> bool:
 
 
 def is_image_file(path: Path) -> bool:
-    """Return whether a file is an image by its name, or by its content if its name says nothing."""
+    """Whether a file is an image by its name, or by its content if its name says nothing."""
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES or suffix in TEXT_SUFFIXES:
         return suffix in IMAGE_SUFFIXES

@@ -13,7 +13,7 @@ EXIF_IFD, DATE_TIME_ORIGINAL = 0x8769, 0x9003  # where camera data lie, and when
 
 
 def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
-    """Return the entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
+    """The entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
     check_choice("an order", order, ORDERS)
     if order == "name":
         return entries
@@ -23,17 +23,17 @@ def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entr
 
 
 def by_time(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the oldest first: when the camera says it was taken, else when the file was last changed."""
+    """The oldest first: when the camera says it was taken, else when the file was last changed."""
     return sorted(entries, key=lambda entry: capture_time(Path(entry.path)))
 
 
 def shuffle(entries: Sequence[Entry]) -> list[Entry]:
-    """Return a random order that depends on nothing but the number of entries."""
+    """A random order that depends on nothing but the number of entries."""
     return random.Random(0).sample(entries, len(entries))
 
 
 def capture_time(path: Path) -> float:
-    """Return when a picture was taken, in seconds; a picture inside an archive is as old as the archive."""
+    """When a picture was taken, in seconds; a picture inside an archive is as old as the archive."""
     while not path.exists() and path != path.parent:
         path = path.parent
     try:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def can_start() -> bool:
-    """Return whether this process knows a Python to start: a program that is frozen would start itself."""
+    """Whether this process knows a Python to start: a program that is frozen would start itself."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
@@ -54,7 +54,7 @@ class PlainPool:
             worker.close()
 
     def read(self, paths: Sequence[str]) -> PlainFiles:
-        """Return what is in files; those that are not plain, and those of a process that ended, are left."""
+        """What is in files; those that are not plain, and those of a process that ended, are left."""
         worker = self._free.get()
         try:
             return worker.read(paths)
@@ -70,7 +70,7 @@ class _Worker:
         self._has_ended = False
 
     def read(self, paths: Sequence[str]) -> PlainFiles:
-        """Return what is in files; nothing once the process has ended."""
+        """What is in files; nothing once the process has ended."""
         if not self._has_ended:
             try:
                 return self._ask(paths)
@@ -110,7 +110,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _received(process: subprocess.Popen[bytes], size: int) -> UInt8[np.ndarray, " size"]:
-    """Return the next bytes of an answer; other threads go on meanwhile."""
+    """The next bytes of an answer; other threads go on meanwhile."""
     data = np.empty(size, np.uint8)
     assert process.stdout is not None
     if process.stdout.readinto(data) < size:  # type: ignore[attr-defined]

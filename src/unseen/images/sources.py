@@ -58,7 +58,7 @@ def read_entries(entries: Iterable[Entry], *, size: int = 64) -> Iterator[Batch]
 
 
 def find_images(source: Source, *, root: str | Path | None = None, stride: int = 1) -> Iterable[Entry]:
-    """Return the pictures of a source without decoding them: a list, or an iterator where a video is among them.
+    """The pictures of a source without decoding them: a list, or an iterator where a video is among them.
 
     Files of a folder are pictures by name, or by content where the name does not say; a list counts the others.
     """
@@ -105,7 +105,7 @@ class FoundEntries(Sequence[Entry]):
 
     @property
     def keys(self) -> Iterator[str]:
-        """Return what the pictures are called, without a look at the files."""
+        """What the pictures are called, without a look at the files."""
         return (key_of(one) if isinstance(one, str) else one.path for one in self.found)
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ def _exists(path: Location) -> bool:
 
 
 def _walk(folder: Location) -> FoundPaths:
-    """Return the pictures of a folder; of one that has none, the archives."""
+    """The pictures of a folder; of one that has none, the archives."""
     paths: Sequence[Location] = folder.files() if isinstance(folder, RemotePath) else _local_files(folder)
     shown = [path for path in paths if not path.name.startswith(".")]
     chosen = [path for path in shown if _is_picture(path)]
@@ -157,14 +157,14 @@ def _walk(folder: Location) -> FoundPaths:
 
 
 def _is_picture(path: Location) -> bool:
-    """Return whether a file is to be read, a remote one by its name; a closed folder is, so that it is reported."""
+    """Whether a file is to be read, a remote one by its name; a closed folder is, so that it is reported."""
     if isinstance(path, Path):
         return is_image_file(path) or path.is_dir()
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def _local_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, and the folders that cannot be opened; links lead to each folder once."""
+    """The files below a folder, and the folders that cannot be opened; links lead to each folder once."""
     found: list[Path] = []
     entered: set[tuple[int, int]] = set()
     walk = os.walk(folder, followlinks=True, onerror=lambda error: found.append(Path(error.filename)))
@@ -238,5 +238,5 @@ def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
 
 
 def _may_be_picture(path: Location) -> bool:
-    """Return whether a line of a list means a picture: by its suffix, or because there is such a file."""
+    """Whether a line of a list means a picture: by its suffix, or because there is such a file."""
     return path.suffix.lower() in IMAGE_SUFFIXES or not isinstance(path, Path) or os.path.exists(path)

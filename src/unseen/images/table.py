@@ -36,7 +36,7 @@ def table_entries(path: Location) -> Iterator[Entry]:
 
 
 def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
-    """Return which column holds the pictures, and the place and label of each in order."""
+    """Which column holds the pictures, and the place and label of each in order."""
     with open_table(path) as table:
         schema = table.schema
         column = next(

@@ -23,10 +23,10 @@ class TableFile(Protocol):
     sizes: list[int]  # rows of each group
 
     def read(self, column: str, group: int) -> Any:
-        """Return one column of a group."""
+        """One column of a group."""
 
     def whole(self, column: str) -> list[Any]:
-        """Return the values of one column of all rows."""
+        """The values of one column of all rows."""
 
 
 class _Parquet:
@@ -89,7 +89,7 @@ def open_table(path: Location) -> Iterator[TableFile]:
 
 
 def table_identity(path: Location) -> str:
-    """Return a text that changes when the table does."""
+    """A text that changes when the table does."""
     if path.suffix != LANCE:
         return file_identity(path)
     table = import_extra("lance", "lance").dataset(str(path))

@@ -5,13 +5,13 @@ from typing import Any
 
 from unseen.session import Session
 
-COLUMNS = ("verdict", "name", "nearest", "margin", "threshold", "confidence")
+COLUMNS = ("verdict", "name", "nearest", "margin", "threshold", "p_known")
 
 
 def judge_rows(
     session: Session, *, column: str = "image", learn: bool = True
 ) -> Callable[[Mapping[str, list[Any]]], dict[str, list[Any]]]:
-    """Return a function for `dataset.map(..., batched=True)` that adds a verdict to each row.
+    """A function for `dataset.map(..., batched=True)` that adds a verdict to each row.
 
     `column` holds images, if the session has an encoder, or features. With `learn` the data set is one stream, in its
     order: pass no `num_proc`. Without it nothing is learned.

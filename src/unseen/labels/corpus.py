@@ -25,7 +25,7 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of every list and word."""
+        """A hash of every list and word."""
         digest = hashlib.sha256()
         for name, words in self.lists.items():
             digest.update("\n".join([f"[{name}]", *words, ""]).encode())
@@ -33,7 +33,7 @@ class Corpus:
 
     @property
     def manifest(self) -> dict[str, object]:
-        """Return how many words there are, each spelling counted once, and the hash that they have."""
+        """How many words there are, each spelling counted once, and the hash that they have."""
         taken: set[str] = set()
         counts = {name: len(distinct_words(words, taken)) for name, words in self.lists.items()}
         adjectives = sum(count for name, count in counts.items() if name.startswith("adj."))
@@ -48,14 +48,14 @@ class Corpus:
         }
 
     def without(self, excluded: Iterable[str]) -> Corpus:
-        """Return the corpus less some lists."""
+        """The corpus less some lists."""
         gone = set(excluded)
         if unknown := gone - set(self.lists):
             raise LabelError(f"expected lists of {self.name}, got {sorted(unknown)}; there are {', '.join(self.lists)}")
         return Corpus(self.name, {name: words for name, words in self.lists.items() if name not in gone})
 
     def thinned(self, count: int) -> Corpus:
-        """Return about `count` words, the same ones every time: evenly spaced places of each sorted list."""
+        """About `count` words, the same ones every time: evenly spaced places of each sorted list."""
         total = sum(map(len, self.lists.values()))
         if count <= 0 or count >= total:
             return self
@@ -71,7 +71,7 @@ def _thin(words: tuple[str, ...], count: int) -> tuple[str, ...]:
 
 
 def canonical_spelling(word: str) -> str:
-    """Return one form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores.
+    """One form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores.
 
     >>> canonical_spelling("Ice-Cream") == canonical_spelling("ice_cream") == "ice cream"
     True
@@ -80,7 +80,7 @@ def canonical_spelling(word: str) -> str:
 
 
 def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
-    """Return the positions of words whose spelling is not taken yet, and mark them taken."""
+    """The positions of words whose spelling is not taken yet, and mark them taken."""
     kept = []
     for position, word in enumerate(words):
         if (spelling := canonical_spelling(word)) not in taken:
@@ -91,7 +91,7 @@ def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
 
 @cache
 def wordnet() -> Corpus:
-    """Return the nouns and adjectives of WordNet 3.1 by lexicographer list, lists and words in a fixed order.
+    """The nouns and adjectives of WordNet 3.1 by lexicographer list, lists and words in a fixed order.
 
     >>> len(wordnet().thinned(1000)) in range(980, 1020)
     True
@@ -101,7 +101,7 @@ def wordnet() -> Corpus:
 
 @cache
 def synset_names() -> Corpus:
-    """Return the words that open a synset of their list: the rule of NegLabel's corpus of 70,000 words."""
+    """The words that open a synset of their list: the rule of NegLabel's corpus of 70,000 words."""
     lists = {name: tuple(word for word, is_first in words.items() if is_first) for name, words in _wordnet_lists()}
     return Corpus("WordNet 3.1, first word of each synset", lists)
 
@@ -119,7 +119,7 @@ def _wordnet_lists() -> Iterator[tuple[str, dict[str, bool]]]:
 
 
 def word_list(path: str | Path) -> Corpus:
-    """Return a user's own words, all taken as nouns.
+    """A user's own words, all taken as nouns.
 
     >>> import tempfile
     >>> (file := Path(tempfile.mkdtemp()) / "words.txt").write_text("piano")

@@ -33,7 +33,7 @@ class Difference:
 
     @classmethod
     def between(cls, before: LabelSpace, after: LabelSpace) -> Difference:
-        """Return what was added and removed on the way from one label space to another."""
+        """What was added and removed on the way from one label space to another."""
         return cls(
             _without(after.names, before.names),
             _without(before.names, after.names),
@@ -51,7 +51,7 @@ class Difference:
 
 
 def check_new_name(names: Sequence[str], name: str) -> str:
-    """Return a name without blanks around it; refuse one that is known, by any spelling, or that cannot be written.
+    """A name without blanks around it; refuse one that is known, by any spelling, or that cannot be written.
 
     >>> check_new_name(["sea urchin"], " starfish ")
     'starfish'
@@ -71,7 +71,7 @@ def check_new_name(names: Sequence[str], name: str) -> str:
 def with_name(
     space: LabelSpace, name: str, anchor: Float[Tensor, " d"], images: Float[Tensor, "n d"] | None = None
 ) -> LabelSpace:
-    """Return the label space with one more known name; negatives that mean the same are removed.
+    """The label space with one more known name; negatives that mean the same are removed.
 
     Those are negatives spelled like it, with nearly its vector, or that describe its `images` as the frozen text sees
     them.
@@ -92,7 +92,7 @@ def with_name(
 def _conflicts(
     space: LabelSpace, name: str, row: Float[Tensor, "1 d"], images: Float[Tensor, "n d"] | None
 ) -> Bool[Tensor, " L"]:
-    """Return which negatives mean the same as a new name."""
+    """Which negatives mean the same as a new name."""
     spelling = canonical_spelling(name).removesuffix("s")
     same = [canonical_spelling(word).removesuffix("s") == spelling for word in space.negatives]
     found = torch.tensor(same, dtype=torch.bool, device=row.device) | ((space.ood_anchors @ row.T).flatten() > NEAR)
@@ -104,7 +104,7 @@ def _conflicts(
 
 
 def without_name(space: LabelSpace, name: str) -> LabelSpace:
-    """Return the label space with a known name among the negatives: images of it are unknown from now on."""
+    """The label space with a known name among the negatives: images of it are unknown from now on."""
     place = place_of(space, name)
     if len(space.names) == 1:
         raise LabelError(f"expected at least two known names, got {name!r} alone; promote another one first")
@@ -121,7 +121,7 @@ def without_name(space: LabelSpace, name: str) -> LabelSpace:
 
 
 def _examples_without(examples: Examples | None, place: int) -> Examples | None:
-    """Return the examples of the other names, by their new places."""
+    """The examples of the other names, by their new places."""
     if examples is None or not bool((examples.label != place).any()):
         return None
     kept = examples[examples.label != place]
@@ -129,7 +129,7 @@ def _examples_without(examples: Examples | None, place: int) -> Examples | None:
 
 
 def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
-    """Return the label space with a known name by another word; its vector stays."""
+    """The label space with a known name by another word; its vector stays."""
     place_of(space, old)
     new = check_new_name([one for one in space.names if one != old], new)
     stays = [row for row, word in enumerate(space.negatives) if canonical_spelling(word) != canonical_spelling(new)]
@@ -142,14 +142,14 @@ def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
 
 
 def negative_vector(space: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
-    """Return the vector of the negative that is spelled like a name, None where there is none."""
+    """The vector of the negative that is spelled like a name, None where there is none."""
     words = list(map(canonical_spelling, space.negatives))
     spelling = canonical_spelling(name)
     return space.ood_anchors[words.index(spelling)] if spelling in words else None
 
 
 def place_of(space: LabelSpace, name: str) -> int:
-    """Return the index of a known name."""
+    """The index of a known name."""
     if name not in space.names:
         raise LabelError(f"expected a known name, got {name!r}; there are {_quoted(space.names)}")
     return space.names.index(name)

@@ -66,22 +66,22 @@ class Examples:
         return len(self.z)
 
     def __getitem__(self, rows: Bool[Tensor, " n"]) -> Examples:
-        """Return the examples at which `rows` is true."""
+        """The examples at which `rows` is true."""
         keys = tuple(key for key, kept in zip(self.keys, rows.tolist(), strict=True) if kept) if self.keys else ()
         return replace(self, z=self.z[rows], label=self.label[rows], keys=keys)
 
     def counts(self, names: int) -> Int[Tensor, " K"]:
-        """Return how many examples each of `names` names has."""
+        """How many examples each of `names` names has."""
         return torch.bincount(self.label, minlength=names)
 
     @cached_property
     def mean(self) -> Float[Tensor, " d"]:
-        """Return the mean example."""
+        """The mean example."""
         return self.z.double().mean(0)
 
     @cached_property
     def inverse_variation(self) -> Float[Tensor, "d d"]:
-        """Return the inverse of the covariance of examples about the mean of their name, shrunk to one variance."""
+        """The inverse of the covariance of examples about the mean of their name, shrunk to one variance."""
         _, label, counts = self.label.unique(return_inverse=True, return_counts=True)
         mean = self.z.new_zeros(len(counts), self.z.shape[1]).index_add(0, label, self.z) / counts.unsqueeze(1)
         off = self.z - mean[label]
@@ -91,7 +91,7 @@ class Examples:
 
     @property
     def place(self) -> Int[Tensor, " n"]:
-        """Return for each example how many of the same name stand before it."""
+        """For each example how many of the same name stand before it."""
         order = self.label.argsort(stable=True)
         counts = self.counts(int(self.label.max()) + 1)
         first = (counts.cumsum(0) - counts)[self.label[order]]
@@ -100,7 +100,7 @@ class Examples:
         return place
 
     def folds(self, most: int, *, names: int) -> list[Division]:
-        """Return at most `most` divisions that leave out every n-th example of each of `names` names.
+        """At most `most` divisions that leave out every n-th example of each of `names` names.
 
         Where some names have no examples, a division leaves out all examples of every n-th other name as well: these
         show how names without examples fare. With one example per name, every other name is left out. Something is
@@ -119,7 +119,7 @@ class Examples:
         return [Division(self[~rows], self[rows]) for rows in left_out if not bool(rows.all())]
 
     def without_copies(self) -> Examples:
-        """Return the examples with every image once; one that stands under several names shows none of them for sure.
+        """The examples with every image once; one that stands under several names shows none of them for sure.
 
         A copy would judge itself where examples are left out.
         """
@@ -132,7 +132,7 @@ class Examples:
         return self[torch.cat(is_kept)] if is_kept else self
 
     def balanced(self, names: int) -> Examples:
-        """Return the examples without those by which a name has more than BALANCE (1 + the mean of the other names).
+        """The examples without those by which a name has more than BALANCE (1 + the mean of the other names).
 
         What a detector takes for all known images would else be the images of one name.
         """
@@ -143,7 +143,7 @@ class Examples:
         return self[self.place < (BALANCE * (1 + others)).floor()[self.label]]
 
     def for_threshold(self, fewest: int) -> Division:
-        """Return the examples that teach, and at least `fewest` for the threshold, the last of each name.
+        """The examples that teach, and at least `fewest` for the threshold, the last of each name.
 
         As few of each name are spared as is enough, or one of SPARED_ONE_OF, MOST_SPARED in all, and a name keeps
         TEACHING. None is spared where that is too few, or none is wanted.
@@ -161,7 +161,7 @@ class Examples:
         return Division(self, self[torch.zeros_like(self.label, dtype=torch.bool)])
 
     def contains(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
-        """Return which images of a stream are examples as well."""
+        """Which images of a stream are examples as well."""
         return (z.float().to(self.z) @ self.z.T).amax(1) >= SAME_IMAGE
 
     def check(self, space: LabelSpace) -> None:
@@ -186,12 +186,12 @@ class Examples:
             )
 
     def to(self, *, device: torch.device | str | None = None) -> Examples:
-        """Return the same examples on another device."""
+        """The same examples on another device."""
         return replace(self, z=self.z.to(device=device), label=self.label.to(device=device))
 
     @classmethod
     def of(cls, features: Features, names: tuple[str, ...]) -> Examples:
-        """Return labelled features as examples of `names`; refuse a class that is none of them.
+        """Labelled features as examples of `names`; refuse a class that is none of them.
 
         Features without labels are labelled by the folders of their images.
         """
@@ -206,7 +206,7 @@ class Examples:
 
 
 def comparable_name(name: str) -> str:
-    """Return a name as names of folders and names of classes are compared.
+    """A name as names of folders and names of classes are compared.
 
     >>> comparable_name("Sports_car") == comparable_name("sports car")
     True
@@ -215,7 +215,7 @@ def comparable_name(name: str) -> str:
 
 
 def unknown_classes_message(foreign: list[str], names: tuple[str, ...], where: str | Path) -> str:
-    """Return what to say of classes of examples that are no known names."""
+    """What to say of classes of examples that are no known names."""
     return (
         f"expected examples of known names in {where}, got {', '.join(map(repr, foreign[:3]))}, which "
         f"{'is' if len(foreign) == 1 else 'are'} not among {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}; "

@@ -34,7 +34,7 @@ Rank = Callable[[Sequence[Candidates], Float[Tensor, "K d"]], Float[Tensor, " n"
 
 
 def order_statistic(cosines: Float[Tensor, "n K"], position: float) -> Float[Tensor, " n"]:
-    """Return each row's value at a fractional place of its ascending order, interpolated linearly."""
+    """Each row's value at a fractional place of its ascending order, interpolated linearly."""
     below = int(position)
     top = cosines.topk(cosines.shape[1] - below, dim=1).values  # sorting the rest would be wasted
     above = top[:, max(top.shape[1] - 2, 0)]
@@ -42,29 +42,29 @@ def order_statistic(cosines: Float[Tensor, "n K"], position: float) -> Float[Ten
 
 
 def quantile(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
-    """Return the .95 quantile of each candidate's cosines to the known names (NegLabel)."""
+    """The .95 quantile of each candidate's cosines to the known names (NegLabel)."""
     return order_statistic(cosines, QUANTILE * (cosines.shape[1] - 1))
 
 
 def sorted_cosine(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
-    """Return each candidate's cosine at index int(.95 K) of the ascending order (AdaNeg)."""
+    """Each candidate's cosine at index int(.95 K) of the ascending order (AdaNeg)."""
     known = cosines.shape[1]
     return order_statistic(cosines, min(int(QUANTILE * known), known - 1))
 
 
 def quantile_duplicates_last(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
-    """Return NegLabel's quantile, with candidates that all but equal a known name put last (CSP)."""
+    """NegLabel's quantile, with candidates that all but equal a known name put last (CSP)."""
     is_duplicate = cosines.amax(1) > DUPLICATE
     return quantile(cosines) + 4.0 * is_duplicate  # cosines span 2
 
 
 def fiftieth_cosine(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
-    """Return each candidate's 50th highest cosine to the known names, the lowest where there are fewer (CLIPScope)."""
+    """Each candidate's 50th highest cosine to the known names, the lowest where there are fewer (CLIPScope)."""
     return cosines.topk(min(50, cosines.shape[1]), dim=1).values[:, -1]
 
 
 def by_cosine(criterion: Callable[[Tensor], Tensor]) -> Rank:
-    """Return a ranking that looks at one part of the candidates at a time."""
+    """A ranking that looks at one part of the candidates at a time."""
 
     def rank(parts: Sequence[Candidates], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
         return torch.cat([criterion(part.load() @ anchors.T) for part in parts])
@@ -73,7 +73,7 @@ def by_cosine(criterion: Callable[[Tensor], Tensor]) -> Rank:
 
 
 def by_density(parts: Sequence[Candidates], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
-    """Return each candidate's mean log distance to its 100 nearest other candidates (DNM); the names play no part."""
+    """Each candidate's mean log distance to its 100 nearest other candidates (DNM); the names play no part."""
     words = torch.cat([part.load().half() for part in parts])
     return torch.cat([_log_distance(words, start) for start in range(0, len(words), TILE)])
 
@@ -145,6 +145,6 @@ DEFAULT_MINER = "wordnet"  # every word of WordNet; the others read the corpus o
 
 
 def find_miner(name: str) -> Miner:
-    """Return the rule called `name`."""
+    """The rule called `name`."""
     check_choice("a miner", name, MINERS)
     return MINERS[name]

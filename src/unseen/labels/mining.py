@@ -49,7 +49,7 @@ def build(
     examples: Examples | None = None,
     progress: Progress | None = None,
 ) -> LabelSpace:
-    """Return `names` with at most `negatives` negatives mined from `corpus`, deterministically.
+    """`names` with at most `negatives` negatives mined from `corpus`, deterministically.
 
     `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
     to the miner's own; the default miner reads twice as many words of WordNet as negatives are wanted. Vectors of the
@@ -105,7 +105,7 @@ class MiningSpec:
         corpus: Corpus | None,
         excluded: Iterable[str] | None,
     ) -> MiningSpec:
-        """Return the spec; what is None is as the miner says."""
+        """The spec; what is None is as the miner says."""
         rule = find_miner(miner)
         chosen = rule.prompt if prompt is None else as_prompt(prompt)
         if negatives == 0:
@@ -116,14 +116,14 @@ class MiningSpec:
 
     @property
     def corpus_prompts(self) -> CorpusPrompts:
-        """Return the prompts of the corpus' nouns and adjectives."""
+        """The prompts of the corpus' nouns and adjectives."""
         rule = MINERS[self.miner]
         # learned vectors cover the names only; candidates are then worded as the miner says
         nouns = self.prompt if isinstance(self.prompt, PromptTemplates) else rule.prompt
         return CorpusPrompts(rule.noun_prompt or nouns, rule.adjective_prompt)
 
     def counts(self, chunks: Iterable[WordChunk], rows: Iterable[Rows]) -> WordCounts:
-        """Return how many nouns and how many adjectives of these rows become negatives."""
+        """How many nouns and how many adjectives of these rows become negatives."""
         rule = MINERS[self.miner]
         sizes = [(chunk.is_adjective, len(wanted)) for chunk, wanted in zip(chunks, rows, strict=True)]
         adjectives = sum(size for is_adjective, size in sizes if is_adjective)
@@ -138,7 +138,7 @@ class MiningSpec:
         encoder: TextIdentity,
         counts: WordCounts,
     ) -> LabelSpace:
-        """Return the names with their negatives, from vectors of both."""
+        """The names with their negatives, from vectors of both."""
         chosen = _choose(words, MINERS[self.miner].rank(words, anchors), counts)
         all_words = [word for part in words for word in part.words]
         return LabelSpace(
@@ -168,7 +168,7 @@ class MiningSpec:
 
 
 def corpus_size_for(negatives: int) -> int:
-    """Return how many words of WordNet negatives are chosen from, unless something else is asked for.
+    """How many words of WordNet negatives are chosen from, unless something else is asked for.
 
     Half of few words do as well as the extreme tenth of many: `benchmarks/vocabulary.py`.
     """
@@ -181,14 +181,14 @@ def _mined_lists(corpus: Corpus | None, miner: Miner, excluded: Iterable[str] | 
 
 
 def _choose(words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: WordCounts) -> Int[Tensor, " L"]:
-    """Return the positions of the chosen words, mixed so that every prefix keeps nouns and adjectives in proportion."""
+    """The positions of the chosen words, mixed so that every prefix keeps nouns and adjectives in proportion."""
     chosen = lowest_of_each(words, ranks, counts)
     place = torch.cat([(torch.arange(len(part)) + 0.5) / max(len(part), 1) for part in chosen])
     return torch.cat(chosen)[place.argsort(stable=True)]
 
 
 def _counts(nouns: int, adjectives: int, miner: Miner, negatives: int | None) -> WordCounts:
-    """Return how many nouns and adjectives to keep: the miner's shares, or `negatives` in all in their proportion."""
+    """How many nouns and adjectives to keep: the miner's shares, or `negatives` in all in their proportion."""
     if negatives is None:
         return WordCounts(int(miner.noun_share * nouns), int(miner.adjective_share * adjectives))
     if negatives < 0:
@@ -201,7 +201,7 @@ def _counts(nouns: int, adjectives: int, miner: Miner, negatives: int | None) ->
 
 
 def _vectors_at(chosen: Int[Tensor, " L"], words: Sequence[Candidates], width: int) -> Float[Tensor, "L d"]:
-    """Return the vectors of the chosen words, loading one part of the candidates at a time."""
+    """The vectors of the chosen words, loading one part of the candidates at a time."""
     vectors = torch.empty(len(chosen), width)
     start = 0
     for part in words:

@@ -19,7 +19,7 @@ FORMS = 'a list of names, a list of objects with "name", {"names": [...]}, or {"
 
 
 def numbered_names(path: Path) -> NUMBERED:
-    """Return the names of a file with their places; the end of its name says how it is written."""
+    """The names of a file with their places; the end of its name says how it is written."""
     text, suffix = read_text(path), path.suffix.lower()
     if suffix in (".csv", ".tsv"):
         return _of_table(path, text)
@@ -36,7 +36,7 @@ def _of_lines(text: str) -> NUMBERED:
 
 
 def _of_table(path: Path, text: str) -> NUMBERED:
-    """Return the column that a header calls name, label or class; without such a header the first that is no number."""
+    """The column that a header calls name, label or class; without such a header the first that is no number."""
     lines = [line if not line.lstrip().startswith("#") else "" for line in text.splitlines()]
     first = next(filter(None, map(str.strip, lines)), "")
     delimiter = max(DELIMITERS, key=first.count)
@@ -102,7 +102,7 @@ def _name(path: Path, number: int, value: Any) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file; refuse bytes whose meaning would have to be guessed."""
+    """The text of a file; refuse bytes whose meaning would have to be guessed."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -13,7 +13,7 @@ UNWRITABLE = ("Cc", "Cs")  # Unicode's control characters and lone halves of cha
 
 
 def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False) -> tuple[str, ...]:
-    """Return the names as they are, or say what is wrong with them."""
+    """The names as they are, or say what is wrong with them."""
     if isinstance(names, str):
         raise LabelError(f"expected {which} as a list of strings, got one string; pass [{names!r}]")
     if at_least_one and not names:
@@ -30,7 +30,7 @@ def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False)
 
 
 def check_new_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a new label space as they are; refuse none, and those that cannot be written on one line."""
+    """The names of a new label space as they are; refuse none, and those that cannot be written on one line."""
     for name in check_names("names", names, at_least_one=True):
         if not is_writable(name):
             raise LabelError(
@@ -40,12 +40,12 @@ def check_new_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_writable(name: str) -> bool:
-    """Return whether a name has no line breaks and no other control characters."""
+    """Whether a name has no line breaks and no other control characters."""
     return not any(unicodedata.category(letter) in UNWRITABLE for letter in name)
 
 
 def read_names(path: str | Path) -> tuple[str, ...]:
-    """Return the distinct names in a file, in its order; a name given twice is an error that says where."""
+    """The distinct names in a file, in its order; a name given twice is an error that says where."""
     places = defaultdict(list)
     for number, name in numbered_names(Path(path)):
         places[name].append(number)
@@ -62,5 +62,5 @@ def read_names(path: str | Path) -> tuple[str, ...]:
 
 
 def read_words(path: str | Path) -> tuple[str, ...]:
-    """Return the words of a user's list in its order, each once: long lists repeat themselves."""
+    """The words of a user's list in its order, each once: long lists repeat themselves."""
     return tuple(dict.fromkeys(word for _, word in numbered_names(Path(path))))

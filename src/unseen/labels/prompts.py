@@ -22,11 +22,11 @@ class TextIdentity(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what people call the encoder."""
+        """What people call the encoder."""
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash that changes when its vectors do."""
+        """A hash that changes when its vectors do."""
 
 
 class TextEncoder(TextIdentity, Protocol):
@@ -34,14 +34,14 @@ class TextEncoder(TextIdentity, Protocol):
 
     @property
     def dim(self) -> int:
-        """Return the width of its vectors."""
+        """The width of its vectors."""
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per text."""
+        """One unit vector per text."""
 
 
 def text_fingerprint(encoder: TextIdentity) -> str:
-    """Return a hash that changes when the encoder's text vectors do, even where its image space stays the same."""
+    """A hash that changes when the encoder's text vectors do, even where its image space stays the same."""
     return str(getattr(encoder, "text_fingerprint", encoder.fingerprint))
 
 
@@ -50,17 +50,17 @@ class Prompt(Protocol):
 
     @property
     def description(self) -> str:
-        """Return what manifests call it; two prompts that differ have different descriptions."""
+        """What manifests call it; two prompts that differ have different descriptions."""
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
-        """Return one unit vector per name."""
+        """One unit vector per name."""
 
 
 class WordedPrompt(Prompt, Protocol):
     """A prompt that puts a name into words: any word of a corpus can go through it."""
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts whose vectors are averaged."""
+        """The texts whose vectors are averaged."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class PromptTemplates:
 
     @property
     def description(self) -> str:
-        """Return the templates, joined."""
+        """The templates, joined."""
         return " | ".join(self.templates) + (" | raw vectors averaged" if self.raw else "")
 
     def texts(self, name: str) -> list[str]:
-        """Return the name in every template; underscores in class names are spaces.
+        """The name in every template; underscores in class names are spaces.
 
         >>> PromptTemplates(("The nice {}.",)).texts("sports_car")
         ['The nice sports car.']
@@ -93,7 +93,7 @@ class PromptTemplates:
         return [template.replace("{}", name.replace("_", " ")) for template in self.templates]
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
-        """Return the normalised mean vector of each name over the templates."""
+        """The normalised mean vector of each name over the templates."""
         return encode_groups([self.texts(name) for name in names], encoder, raw=self.raw)
 
 
@@ -106,15 +106,15 @@ class AdjectiveNounTemplates:
 
     @property
     def description(self) -> str:
-        """Return nouns and templates, joined."""
+        """Nouns and templates, joined."""
         return f"{self.templates.description} with {' '.join(self.nouns)}"
 
     def texts(self, name: str) -> list[str]:
-        """Return '<adjective> <noun>' in every template."""
+        """'<adjective> <noun>' in every template."""
         return self.templates.texts(f"{name} {self._noun(name)}")
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
-        """Return the vector of '<adjective> <noun>' for each adjective."""
+        """The vector of '<adjective> <noun>' for each adjective."""
         return self.templates.encode([f"{name} {self._noun(name)}" for name in names], encoder)
 
     def _noun(self, name: str) -> str:
@@ -131,7 +131,7 @@ class LearnedPrompts:
 
     @property
     def description(self) -> str:
-        """Return where the vectors came from, with a hash of them."""
+        """Where the vectors came from, with a hash of them."""
         digest = hashlib.sha256()
         for name in sorted(self.vectors):
             digest.update(name.encode() + self.vectors[name].float().numpy().tobytes())
@@ -147,7 +147,7 @@ class LearnedPrompts:
         return cls(dict(zip(features.keys, features.z, strict=True)), Path(path).name)
 
     def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
-        """Return the learned vector of each name."""
+        """The learned vector of each name."""
         if unknown := [name for name in names if name not in self.vectors]:
             raise LabelError(f"expected names learned in {self.source}, got {unknown[:3]}; learn or remove them")
         rows = torch.stack([self.vectors[name] for name in names])
@@ -187,7 +187,7 @@ PROMPTS: dict[str, Prompt] = {"nice": NICE, "neglabel": NEGLABEL, "photo": PHOTO
 
 
 def as_prompt(prompt: str | Sequence[str] | Prompt) -> Prompt:
-    """Return a prompt from a name in PROMPTS, a template, several templates, or a prompt."""
+    """A prompt from a name in PROMPTS, a template, several templates, or a prompt."""
     if isinstance(prompt, str):
         return PROMPTS.get(prompt) or PromptTemplates((prompt,))
     if isinstance(prompt, Sequence):
@@ -196,13 +196,13 @@ def as_prompt(prompt: str | Sequence[str] | Prompt) -> Prompt:
 
 
 def described_templates(description: str) -> PromptTemplates:
-    """Return the templates that the prompt of a label space describes; the usual one where it describes none."""
+    """The templates that the prompt of a label space describes; the usual one where it describes none."""
     templates = tuple(part for part in description.split(" | ") if part.count("{}") == 1)
     return PromptTemplates(templates) if templates else NICE
 
 
 def encode_groups(groups: Sequence[Sequence[str]], encoder: TextEncoder, *, raw: bool = False) -> Float[Tensor, "n d"]:
-    """Return the normalised mean vector of each group of equally many texts, through one call of the encoder."""
+    """The normalised mean vector of each group of equally many texts, through one call of the encoder."""
     if not groups:
         return torch.empty(0, encoder.dim)
     encode = getattr(encoder, "raw_texts", encoder.texts) if raw else encoder.texts

@@ -52,7 +52,7 @@ class TextRows(NamedTuple):
 
     @property
     def unit(self) -> TextRows:
-        """Return the rows at unit length."""
+        """The rows at unit length."""
         return TextRows(normalize(self.known, dim=1), normalize(self.negative, dim=1))
 
 
@@ -65,17 +65,17 @@ class Residuals(NamedTuple):
 
     @classmethod
     def zero(cls, rows: TextRows) -> Residuals:
-        """Return residuals that move nothing, to be fitted."""
+        """Residuals that move nothing, to be fitted."""
         shared = rows.known.new_zeros(rows.known.shape[1], rows.known.shape[1])
         return cls(*(torch.zeros_like(part, requires_grad=True) for part in (*rows, shared)))
 
     @property
     def length(self) -> Float[Tensor, ""]:
-        """Return the squared length of all parameters."""
+        """The squared length of all parameters."""
         return torch.stack([part.square().sum() for part in self]).sum()
 
     def add_to(self, rows: TextRows, text: TextRows) -> TextRows:
-        """Return the rows with their residuals; `text` is what the shared map reads."""
+        """The rows with their residuals; `text` is what the shared map reads."""
         return TextRows(
             *(
                 row + math.sqrt(1 - SHARED) * own + math.sqrt(SHARED) * (words @ self.shared)
@@ -94,7 +94,7 @@ class PenaltyChoice(NamedTuple):
 
 
 def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED) -> LabelSpace:
-    """Return a label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
+    """A label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
 
     Negatives make way for the examples. With no gain in the folds every anchor stays where it is. Copies of an image
     count once, and a name has no more than a few times as many as the others. Examples that agree neither with their
@@ -137,7 +137,7 @@ def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED)
 
 
 def is_contradicted(names: Float[Tensor, "K d"], examples: Examples) -> bool:
-    """Return whether text and other examples both name the examples no better than by chance.
+    """Whether text and other examples both name the examples no better than by chance.
 
     Where chance could name nearly all of them, or no name has two examples, nothing can be said.
     """
@@ -148,14 +148,14 @@ def is_contradicted(names: Float[Tensor, "K d"], examples: Examples) -> bool:
 
 
 def is_by_chance(right: Bool[Tensor, " n"], names: int) -> bool:
-    """Return whether no more are right than chance would name, within two deviations."""
+    """Whether no more are right than chance would name, within two deviations."""
     count, chance = len(right), 1 / names
     limit = count * chance + 2 * math.sqrt(count * chance * (1 - chance))
     return int(right.sum()) <= limit < ALL * count
 
 
 def named_by_others(examples: Examples, names: int) -> Bool[Tensor, " n"]:
-    """Return which examples lie nearest to the mean of their name, each left out of it."""
+    """Which examples lie nearest to the mean of their name, each left out of it."""
     z, label = examples.z, examples.label
     counts = examples.counts(names)
     mean = z.new_zeros(names, z.shape[1]).index_add(0, label, z) / counts.clamp(min=1).unsqueeze(1)
@@ -167,7 +167,7 @@ def named_by_others(examples: Examples, names: int) -> Bool[Tensor, " n"]:
 
 
 def move_rows(rows: TextRows, examples: Examples) -> tuple[TextRows, PenaltyChoice]:
-    """Return the rows moved with the penalty and the shift that the folds choose."""
+    """The rows moved with the penalty and the shift that the folds choose."""
     choice = choose_penalty(rows, examples)
     if math.isinf(choice.penalty):
         return rows, choice
@@ -175,7 +175,7 @@ def move_rows(rows: TextRows, examples: Examples) -> tuple[TextRows, PenaltyChoi
 
 
 def choose_penalty(rows: TextRows, examples: Examples) -> PenaltyChoice:
-    """Return penalty and shift with the lowest loss of examples left out, infinity and 0 unless it is surely lower."""
+    """Penalty and shift with the lowest loss of examples left out, infinity and 0 unless it is surely lower."""
     frozen = float(losses(rows, examples).mean())
     best = PenaltyChoice(math.inf, 0.0, frozen, frozen)
     names = len(rows.known)
@@ -204,7 +204,7 @@ class LeftOutOutcome(NamedTuple):
 
 
 def left_out_outcome(fits: Sequence[TextRows], divisions: Sequence[Division], shift: float) -> LeftOutOutcome:
-    """Return how the examples that each division leaves out fare under rows fitted to those it keeps."""
+    """How the examples that each division leaves out fare under rows fitted to those it keeps."""
     parts = []
     for rows, (kept, left_out) in zip(fits, divisions, strict=True):
         moved = shift_names(rows, kept, shift)
@@ -214,7 +214,7 @@ def left_out_outcome(fits: Sequence[TextRows], divisions: Sequence[Division], sh
 
 
 def surely_better(before: LeftOutOutcome, after: LeftOutOutcome, weight: Float[Tensor, " n"]) -> bool:
-    """Return whether the loss surely falls, and neither names with nor names without examples are right less often."""
+    """Whether the loss surely falls, and neither names with nor names without examples are right less often."""
     gain, won = before.loss - after.loss, after.right - before.right
     mean = weight @ gain
     none_loses = all(float(weight[side] @ won[side]) >= -ROUNDING for side in (before.seen, ~before.seen))
@@ -222,12 +222,12 @@ def surely_better(before: LeftOutOutcome, after: LeftOutOutcome, weight: Float[T
 
 
 def leaves_names_out(divisions: Sequence[Division]) -> bool:
-    """Return whether some division leaves out every example of a name."""
+    """Whether some division leaves out every example of a name."""
     return any(not bool(torch.isin(left_out.label, kept.label).all()) for kept, left_out in divisions)
 
 
 def fold_weights(divisions: Sequence[Division], *, coverage: float) -> Float[Tensor, " n"] | None:
-    """Return what each example left out counts, 1 in all: names with examples count `coverage`, the others the rest.
+    """What each example left out counts, 1 in all: names with examples count `coverage`, the others the rest.
 
     None where nothing can be said of names with examples, because none has an example to spare, or of those without,
     because a single name has all the examples.
@@ -242,7 +242,7 @@ def fold_weights(divisions: Sequence[Division], *, coverage: float) -> Float[Ten
 
 
 def fit_rows(rows: TextRows, examples: Examples, penalty: float) -> TextRows:
-    """Return the rows with the residuals that minimise the penalised loss of all examples, at unit length."""
+    """The rows with the residuals that minimise the penalised loss of all examples, at unit length."""
     residuals, text = Residuals.zero(rows), centre_rows(rows)
     optimiser = torch.optim.LBFGS([*residuals], max_iter=STEPS, line_search_fn="strong_wolfe")
 
@@ -257,7 +257,7 @@ def fit_rows(rows: TextRows, examples: Examples, penalty: float) -> TextRows:
 
 
 def centre_rows(rows: TextRows) -> TextRows:
-    """Return the rows less their mean, in units of their mean length."""
+    """The rows less their mean, in units of their mean length."""
     every = torch.cat([*rows])
     mean = every.mean(0)
     length = (every - mean).square().sum(1).mean().sqrt().clamp(min=1e-6)
@@ -265,14 +265,14 @@ def centre_rows(rows: TextRows) -> TextRows:
 
 
 def shift_names(rows: TextRows, examples: Examples, shift: float) -> TextRows:
-    """Return the rows with names that have no examples moved by `shift` towards the mean example."""
+    """The rows with names that have no examples moved by `shift` towards the mean example."""
     has_none = (examples.counts(len(rows.known)) == 0).unsqueeze(1)
     towards = normalize(examples.z.mean(0), dim=0)
     return TextRows(normalize(rows.known + shift * has_none * towards, dim=1), rows.negative)
 
 
 def losses(rows: TextRows, examples: Examples) -> Float[Tensor, " n"]:
-    """Return the loss of each example."""
+    """The loss of each example."""
     known, negative = (examples.z @ side.T / TAU for side in rows)
     loss = cross_entropy(torch.cat([known, negative], dim=1), examples.label, reduction="none")
     if not len(rows.negative) or len(rows.known) == 1:
@@ -282,7 +282,7 @@ def losses(rows: TextRows, examples: Examples) -> Float[Tensor, " n"]:
 
 
 def nearest_negatives(space: LabelSpace, examples: Examples, *, most: int = NEGATIVES) -> Int[Tensor, " M"]:
-    """Return the negatives with the largest cosine to any example, at most `most`."""
+    """The negatives with the largest cosine to any example, at most `most`."""
     if len(space.negatives) <= most:
         return torch.arange(len(space.negatives), device=space.ood_anchors.device)
     largest = torch.stack([(block @ space.ood_anchors.float().T).amax(0) for block in examples.z.split(256)]).amax(0)

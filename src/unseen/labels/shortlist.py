@@ -28,10 +28,10 @@ class CoarseEncoder(TextEncoder, Protocol):
 
     @property
     def coarse_error(self) -> float:
-        """Return the root mean square error of their cosines to text vectors."""
+        """The root mean square error of their cosines to text vectors."""
 
     def coarse_texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one approximate vector per text, NaN where there is none."""
+        """One approximate vector per text, NaN where there is none."""
 
 
 def shortlist(
@@ -41,7 +41,7 @@ def shortlist(
     encoder: TextEncoder,
     rank: Callable[[Sequence[Candidates]], Float[Tensor, " n"]],
 ) -> list[Rows]:
-    """Return the rows of each chunk that rank lowest by approximate vectors, with slack, and those that have none.
+    """The rows of each chunk that rank lowest by approximate vectors, with slack, and those that have none.
 
     All rows come back where the encoder has no approximate vectors.
     """
@@ -57,7 +57,7 @@ def shortlist(
 
 
 def coarse_corpus(corpus: Corpus, encoder: TextEncoder, prompts: CorpusPrompts) -> list[Candidates] | None:
-    """Return every word of a corpus once, with an approximate vector; None where some word has none."""
+    """Every word of a corpus once, with an approximate vector; None where some word has none."""
     if not isinstance(encoder, CoarseEncoder):
         return None
     chunks = chunk_corpus(corpus, encoder, prompts)
@@ -72,7 +72,7 @@ def _coarse_candidates(chunk: WordChunk, rows: Rows, encoder: CoarseEncoder) -> 
 
 
 def _coarse_vectors(chunk: WordChunk, words: Sequence[str], encoder: CoarseEncoder) -> Float[Tensor, "n d"]:
-    """Return the mean over the templates; it is not made unit, because an approximate vector is none."""
+    """The mean over the templates; it is not made unit, because an approximate vector is none."""
     texts = [text for word in words for text in chunk.prompt.texts(word)]
     if not texts:  # every word of a short list is a known name, or taken by another list
         return torch.empty(0, encoder.dim)
@@ -80,7 +80,7 @@ def _coarse_vectors(chunk: WordChunk, words: Sequence[str], encoder: CoarseEncod
 
 
 def _bound(ranks: Float[Tensor, " n"], count: int) -> float:
-    """Return the `count`-th lowest rank; what has none counts as highest."""
+    """The `count`-th lowest rank; what has none counts as highest."""
     if count == 0 or not len(ranks):
         return -torch.inf
     return float(ranks.nan_to_num(torch.inf).kthvalue(min(count, len(ranks))).values)
@@ -91,7 +91,7 @@ def _where(rows: Rows, is_kept: Bool[Tensor, " n"]) -> Rows:
 
 
 def _kinds(words: Sequence[Candidates]) -> tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]:
-    """Return which candidates are nouns, and which are adjectives."""
+    """Which candidates are nouns, and which are adjectives."""
     is_adjective = torch.cat([torch.full((len(part.words),), part.is_adjective) for part in words])
     return ~is_adjective, is_adjective
 
@@ -99,7 +99,7 @@ def _kinds(words: Sequence[Candidates]) -> tuple[Bool[Tensor, " n"], Bool[Tensor
 def lowest_of_each(
     words: Sequence[Candidates], ranks: Float[Tensor, " n"], counts: WordCounts
 ) -> list[Int[Tensor, " m"]]:
-    """Return the positions of the lowest nouns and of the lowest adjectives, in ascending order."""
+    """The positions of the lowest nouns and of the lowest adjectives, in ascending order."""
     return [_lowest(ranks, members, count) for members, count in zip(_kinds(words), counts, strict=True)]
 
 

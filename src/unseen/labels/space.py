@@ -63,7 +63,7 @@ class LabelSpace:
 
     @staticmethod
     def build(names: Sequence[str], encoder: TextEncoder, **options: Any) -> LabelSpace:
-        """Return `names` with negatives mined from a corpus; `unseen.labels.build` explains the options.
+        """`names` with negatives mined from a corpus; `unseen.labels.build` explains the options.
 
         >>> class Tower:                     # `encoder` is what `load_encoder` returns, or anything with `texts`
         ...     name, dim, fingerprint = "tower", 2, "first"
@@ -78,7 +78,7 @@ class LabelSpace:
 
     @cached_property
     def separation(self) -> float:
-        """Return how far a known name stands out among the negatives as text: its mean z-score in their cosines."""
+        """How far a known name stands out among the negatives as text: its mean z-score in their cosines."""
         names, negatives = self.id_anchors, self.ood_anchors
         mean = names @ negatives.mean(0)
         square = ((names @ (negatives.T @ negatives / len(negatives))) * names).sum(1)
@@ -87,23 +87,23 @@ class LabelSpace:
 
     @property
     def has_own_text(self) -> bool:
-        """Return whether text and images come from one model; the offline text tower stands in for CLIP's."""
+        """Whether text and images come from one model; the offline text tower stands in for CLIP's."""
         text, encoder = (self.manifest.get(f"{part}_fingerprint") for part in ("text", "encoder"))
         return text == encoder
 
     @property
     def dim(self) -> int:
-        """Return the width d of the vectors."""
+        """The width d of the vectors."""
         return self.id_anchors.shape[1]
 
     @cached_property
     def text_mean(self) -> Float[Tensor, " d"]:
-        """Return the mean vector of all names, known and negative."""
+        """The mean vector of all names, known and negative."""
         return (self.id_anchors.sum(0) + self.ood_anchors.sum(0)) / (len(self.names) + len(self.negatives))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of everything that can move a score: names, vectors, prompt, encoder, manifest."""
+        """A hash of everything that can move a score: names, vectors, prompt, encoder, manifest."""
         digest = hashlib.sha256(self._header().encode())
         for anchors in (self.id_anchors, self.ood_anchors):
             digest.update(anchors.float().cpu().numpy().tobytes())
@@ -112,14 +112,14 @@ class LabelSpace:
         return digest.hexdigest()
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> LabelSpace:
-        """Return the same label space on another device or in another floating dtype."""
+        """The same label space on another device or in another floating dtype."""
         move = {"device": device, "dtype": dtype}
         known, negative = (anchors.to(**move) for anchors in (self.id_anchors, self.ood_anchors))  # type: ignore[call-overload]
         examples, spared = (one and one.to(device=known.device) for one in (self.examples, self.spared))
         return replace(self, id_anchors=known, ood_anchors=negative, examples=examples, spared=spared)
 
     def with_negatives(self, count: int) -> LabelSpace:
-        """Return the label space with only its first `count` negatives.
+        """The label space with only its first `count` negatives.
 
         >>> from unseen import demo
         >>> len(demo.load().space.with_negatives(10).negatives)

@@ -50,16 +50,16 @@ class WordChunk:
 
     @property
     def is_cached(self) -> bool:
-        """Return whether earlier runs have encoded all of these words."""
+        """Whether earlier runs have encoded all of these words."""
         return not self.missing(range(len(self.words)))
 
     def missing(self, rows: Iterable[int]) -> list[int]:
-        """Return those of the rows that no earlier run has encoded."""
+        """Those of the rows that no earlier run has encoded."""
         known = set(self._stored_vectors()[0].tolist())
         return [row for row in rows if row not in known]
 
     def encode(self, encoder: TextEncoder, rows: Sequence[int] | None = None) -> Float16[Tensor, "n d"]:
-        """Return one vector per word, in half precision: a fresh run and one from the cache see the same numbers."""
+        """One vector per word, in half precision: a fresh run and one from the cache see the same numbers."""
         words = self.words if rows is None else [self.words[row] for row in rows]
         return self.prompt.encode(words, encoder).half().cpu().contiguous()
 
@@ -77,13 +77,13 @@ class WordChunk:
             self.write(torch.cat([vectors, fresh]) if len(known) else fresh, [*known.tolist(), *missing])
 
     def read(self, rows: Sequence[int] | None = None) -> Float16[Tensor, "n d"]:
-        """Return the vectors that were kept, of all words or of some rows."""
+        """The vectors that were kept, of all words or of some rows."""
         known, vectors = self._stored_vectors()
         places = torch.full((len(self.words),), -1).index_copy_(0, known, torch.arange(len(known)))
         return vectors[places if rows is None else places[torch.tensor(rows, dtype=torch.long)]]
 
     def _stored_vectors(self) -> tuple[Int[Tensor, " m"], Float16[Tensor, "m d"]]:
-        """Return which rows are kept, and their vectors."""
+        """Which rows are kept, and their vectors."""
         try:
             tensors, _ = load_tensors(self.path, kind="text-vectors")
         except StateError:  # absent or torn: it is only a cache
@@ -99,7 +99,7 @@ Read = Callable[[WordChunk, Rows], Float[Tensor, "m d"]]
 def chunk_corpus(
     corpus: Corpus, encoder: TextIdentity, prompts: CorpusPrompts, *, cache: Path | None = None
 ) -> list[WordChunk]:
-    """Return the corpus in the parts that are kept together, always the same."""
+    """The corpus in the parts that are kept together, always the same."""
     identity = text_fingerprint(encoder)
     folder = (cache or cache_dir()) / "texts" / identity[:32]
     chunks = []
@@ -112,7 +112,7 @@ def chunk_corpus(
 
 
 def distinct_rows(chunks: Iterable[WordChunk], names: Iterable[str] = ()) -> list[Rows]:
-    """Return the rows of each chunk that may be mined: each spelling once, less the known names."""
+    """The rows of each chunk that may be mined: each spelling once, less the known names."""
     taken = set(map(canonical_spelling, names))
     return [distinct_words(chunk.words, taken) for chunk in chunks]
 
@@ -130,14 +130,14 @@ def encode_rows(
 
 
 def candidates(chunks: Iterable[WordChunk], rows: Iterable[Rows], read: Read) -> list[Candidates]:
-    """Return some rows of each chunk, with vectors that `read` gets when they are asked for."""
+    """Some rows of each chunk, with vectors that `read` gets when they are asked for."""
     return [_candidates(chunk, wanted, read) for chunk, wanted in zip(chunks, rows, strict=True) if wanted]
 
 
 def encode_corpus(
     corpus: Corpus, encoder: TextEncoder, prompts: CorpusPrompts, *, progress: Progress = no_progress
 ) -> list[Candidates]:
-    """Return every word of a corpus once, with its exact vector."""
+    """Every word of a corpus once, with its exact vector."""
     chunks = chunk_corpus(corpus, encoder, prompts)
     rows = distinct_rows(chunks)
     encode_rows(chunks, rows, encoder, progress=progress)

@@ -26,12 +26,12 @@ class Axis:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value; what lies outside is drawn on the edge."""
+        """The pixel of a value; what lies outside is drawn on the edge."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self, count: int = 6) -> list[float]:
-        """Return round values within the range, about `count` of them."""
+        """Round values within the range, about `count` of them."""
         raw = (self.high - self.low) / count
         unit = 10 ** math.floor(math.log10(raw))
         step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw)
@@ -39,7 +39,7 @@ class Axis:
 
 
 def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: float) -> str:
-    """Return how many images have which margin, known on top of unknown, with the threshold as it is now."""
+    """How many images have which margin, known on top of unknown, with the threshold as it is now."""
     low, high = value_range(margin, threshold)
     bins = [torch.histc(side.clamp(low, high), BINS, low, high).tolist() for side in (margin[~known], margin[known])]
     x, y = _across(low, high), Axis(0, max(map(sum, zip(*bins, strict=True))) * 1.05, HEIGHT - BOTTOM, TOP)
@@ -60,7 +60,7 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
 
 
 def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Float[Tensor, " n"]) -> str:
-    """Return every image as a dot in order of arrival, and the threshold that each of them met."""
+    """Every image as a dot in order of arrival, and the threshold that each of them met."""
     count = len(margin)
     low, high = value_range(margin, float(threshold.min()), float(threshold.max()))
     x, y = _across(0, max(count, 2)), Axis(low, high, HEIGHT - BOTTOM, TOP)
@@ -74,13 +74,13 @@ def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Flo
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return a line that changes its height at a point and nowhere between: what each image met, no more."""
+    """A line that changes its height at a point and nowhere between: what each image met, no more."""
     corners = [(x, before) for (_, before), (x, _) in pairwise(points)]
     return [one for pair in zip(points, [*corners, points[-1]], strict=True) for one in pair]
 
 
 def _marks_at_edges(margin: Float[Tensor, " n"], low: float, high: float) -> list[str]:
-    """Return marks at the edges behind which there are more images: they count in the outermost bars."""
+    """Marks at the edges behind which there are more images: they count in the outermost bars."""
     below, above = int((margin < low).sum()), int((margin > high).sum())
     left = [_text(f"◂ {below:,} beyond", LEFT + 2, TOP, "start", "tick clipped")] if below else []
     right = [_text(f"{above:,} beyond ▸", WIDTH - RIGHT - 2, TOP, "end", "tick clipped")] if above else []
@@ -88,7 +88,7 @@ def _marks_at_edges(margin: Float[Tensor, " n"], low: float, high: float) -> lis
 
 
 def curves(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return lines of (samples, percent) between their lowest value and 100."""
+    """Lines of (samples, percent) between their lowest value and 100."""
     points = [point for line in series.values() for point in line if not math.isnan(point[1])]
     low = min((value for _, value in points), default=0.0)
     x, y = _across(0, max(at for at, _ in points)), Axis(max(low - 2, 0.0), 100, HEIGHT - BOTTOM, TOP)
@@ -99,7 +99,7 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
 
 
 def value_range(values: Float[Tensor, " n"], *also: float) -> tuple[float, float]:
-    """Return a range that holds nearly all values and all of `also`, never empty."""
+    """A range that holds nearly all values and all of `also`, never empty."""
     ends = torch.quantile(values.double()[:: max(1, len(values) // 100_000)], torch.tensor([TAIL, 1 - TAIL]).double())
     low, high = min(float(ends[0]), *also), max(float(ends[1]), *also)
     room = 0.04 * (high - low) or 1.0
@@ -120,7 +120,7 @@ def _horizontal(y: Axis) -> list[str]:
 
 
 def _bottom(x: Axis) -> list[str]:
-    """Return the numbers below a chart; every second one is thin, which a narrow page leaves out."""
+    """The numbers below a chart; every second one is thin, which a narrow page leaves out."""
     ticks = map(_rounded, x.ticks(9))
     return [
         _text(f"{tick:,g}", x(tick), HEIGHT - 8, "middle", f"tick{' thin' * (i % 2)}") for i, tick in enumerate(ticks)

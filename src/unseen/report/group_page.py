@@ -35,7 +35,7 @@ def write(
 
 
 def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes], state: str | None) -> str:
-    """Return one HTML page that needs nothing beside it."""
+    """One HTML page that needs nothing beside it."""
     names = found.session.detector.labels.names
     articles = [_group(one, _reasons(found.session, one), thumbnails) for one in found.groups]
     counts = f"{len(found.groups)} groups hold {found.grouped:,} of {found.unknown:,} unknown images that are kept."
@@ -57,7 +57,7 @@ def page(found: Grouping, *, title: str, thumbnails: Mapping[str, bytes], state:
 
 
 def _review(session: Session) -> str:
-    """Return the table of every kept image, which the script of the page fills."""
+    """The table of every kept image, which the script of the page fills."""
     rows = json.dumps([(*row, row.label) for row in reviewed(session)], ensure_ascii=False).replace("<", "\\u003c")
     kinds = "".join(f"<option>{kind}</option>" for kind in ("all", "unknown", "known", "corrected"))
     orders = "".join(f"<option>{order}</option>" for order in ("nearest to the threshold", "newest", "group"))
@@ -74,7 +74,7 @@ def _review(session: Session) -> str:
 
 
 def _reasons(session: Session, one: Group) -> str:
-    """Return why the most central image of a group is unknown."""
+    """Why the most central image of a group is unknown."""
     images = session.reservoir.images
     called = images.names()
     return "\n".join(explain(session, images.features[called.index(one.exemplars[0])], key=one.exemplars[0]).lines())

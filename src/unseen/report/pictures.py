@@ -36,15 +36,15 @@ class Gallery:
             self.thumbnails = [*self.highest(SHOWN), *self.lowest(SHOWN)]
 
     def highest(self, count: int) -> list[Thumbnail]:
-        """Return the images with the highest margins, highest first."""
+        """The images with the highest margins, highest first."""
         return sorted(self.thumbnails, key=lambda one: -one.verdict.margin)[:count]
 
     def lowest(self, count: int) -> list[Thumbnail]:
-        """Return the images with the lowest margins, highest first."""
+        """The images with the lowest margins, highest first."""
         return sorted(self.thumbnails, key=lambda one: -one.verdict.margin)[-count:]
 
     def section(self, title: str, note: str, count: int) -> str:
-        """Return the gallery as HTML; `count` images had this verdict."""
+        """The gallery as HTML; `count` images had this verdict."""
         ends, more = [self.highest(count)], ""
         if count > PAGE:
             ends, more = [self.highest(SHOWN), self.lowest(SHOWN)], f" The first and the last {SHOWN} of {count:,}."
@@ -62,7 +62,7 @@ class ImagePages:
 
     @classmethod
     def beside(cls, report: Path) -> "ImagePages":
-        """Return the pages of a report, `report.pages/` for `report.html`; those of an earlier one are removed."""
+        """The pages of a report, `report.pages/` for `report.html`; those of an earlier one are removed."""
         folder = report.with_suffix(".pages")
         for page in folder.glob("[0-9]*.html"):
             page.unlink()
@@ -80,7 +80,7 @@ class ImagePages:
             self._write([self.written - 1])
 
     def section(self) -> str:
-        """Return links to all pages, as HTML."""
+        """Links to all pages, as HTML."""
         if not self.written:
             return ""
         note = f"In order of arrival, {PAGE} a page, in the folder {self.folder.name} beside this file."
@@ -98,14 +98,14 @@ class ImagePages:
 
 
 def document(title: str, body: str) -> str:
-    """Return one HTML page that needs nothing beside it."""
+    """One HTML page that needs nothing beside it."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     style = STYLE.read_text(encoding="utf-8")
     return f'<!doctype html><html lang="en"><head>{head}<style>{style}</style></head><body>{body}</body></html>'
 
 
 def figure(one: Thumbnail) -> str:
-    """Return an image with its name, verdict and probability, margin and threshold and, at a click, why."""
+    """An image with its name, verdict and probability, margin and threshold and, at a click, why."""
     verdict, picture = one.verdict, "<div></div>"
     if one.jpeg:
         picture = f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{base64.b64encode(one.jpeg).decode()}">'

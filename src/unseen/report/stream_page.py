@@ -34,7 +34,7 @@ class StreamLog:
 
     @classmethod
     def beside(cls, report: Path) -> "StreamLog":
-        """Return an empty log whose pages lie beside a report that will be written."""
+        """An empty log whose pages lie beside a report that will be written."""
         return cls(pages=ImagePages.beside(report))
 
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
@@ -47,7 +47,7 @@ class StreamLog:
 
     @property
     def verdicts(self) -> Verdicts:
-        """Return the verdicts of the whole run."""
+        """The verdicts of the whole run."""
         return Verdicts.joined(self.parts)
 
 
@@ -72,7 +72,7 @@ def write(
 
 
 def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[TableSection] = ()) -> str:
-    """Return one HTML page that needs nothing beside it."""
+    """One HTML page that needs nothing beside it."""
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(about(session))}</p>",
         _stream(log, session) if log.parts else "<p>No image could be read.</p>",
@@ -85,7 +85,7 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
 
 
 def about(session: Session) -> str:
-    """Return in one line which encoder, label space and detector judge the images."""
+    """In one line which encoder, label space and detector judge the images."""
     space = session.detector.labels
     mined = ", ".join(
         part
@@ -104,7 +104,7 @@ def about(session: Session) -> str:
 
 
 def label_section(space: LabelSpace, log: StreamLog) -> TableSection:
-    """Return each name with how often it was the verdict and the negatives nearest to it."""
+    """Each name with how often it was the verdict and the negatives nearest to it."""
     called = [0] * len(space.names)
     if log.parts:
         verdicts = log.verdicts
@@ -180,7 +180,7 @@ def _tile(what: str, value: str) -> str:
 
 
 def legend(*kinds: str) -> str:
-    """Return what the colours of a chart mean."""
+    """What the colours of a chart mean."""
     words = {"online": "learning"}
     return "".join(f'<span class="key"><i class="{kind}"></i>{words.get(kind, kind)}</span>' for kind in kinds)
 

@@ -24,7 +24,7 @@ HELP = "Run on Ray: `auto` joins the running cluster, `local` starts one here, o
 
 
 def module() -> Any:
-    """Return Ray, or say what to install."""
+    """Ray, or say what to install."""
     # what Ray prints of its dashboard, usage and progress belongs in its log files, not between our lines
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -65,7 +65,7 @@ def connect(
 
 
 def fetch_results(ray: Any, found: Any) -> Any:
-    """Return the results of tasks; an error that one raised on purpose is raised here as it was there."""
+    """The results of tasks; an error that one raised on purpose is raised here as it was there."""
     try:
         return ray.get(found)
     except ray.exceptions.RayTaskError as error:
@@ -75,7 +75,7 @@ def fetch_results(ray: Any, found: Any) -> Any:
 
 
 def cpu_slots(ray: Any) -> float:
-    """Return the CPU slots of the cluster, at least one."""
+    """The CPU slots of the cluster, at least one."""
     return max(1.0, float(ray.cluster_resources().get("CPU", 1)))
 
 

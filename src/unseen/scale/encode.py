@@ -86,7 +86,7 @@ class EncodePlan:
 
     @property
     def total(self) -> int:
-        """Return how many images are to be encoded."""
+        """How many images are to be encoded."""
         return sum(len(shard.inputs) for shard in self.shards)
 
 
@@ -111,7 +111,7 @@ def plan(
     form: str = FORMATS[0],
     root: Path | None = None,
 ) -> EncodePlan:
-    """Return the shards that are not yet in the folder; the folder is claimed for the encoder."""
+    """The shards that are not yet in the folder; the folder is claimed for the encoder."""
     check_choice("a format", form, FORMATS)
     named_precision(job.precision)
     if any(location(source).suffix.lower() in VIDEO_SUFFIXES for source in sources):
@@ -202,14 +202,14 @@ class DecodedAhead:
         self._begun: dict[str, Any] = {}
 
     def take(self, name: str) -> Any:
-        """Return one, and begin those that come next; one that was taken before is decoded anew."""
+        """One, and begin those that come next; one that was taken before is decoded anew."""
         for other in islice(self._names, 1 + self._ahead - len(self._begun)):
             self._begun[other] = self._decode(other)
         return self._begun.pop(name) if name in self._begun else self._decode(name)
 
 
 def decode_shard(prepare: Prepare, shard: Shard) -> DecodedShard:
-    """Return the pixels of a shard; runs in a task."""
+    """The pixels of a shard; runs in a task."""
     try:
         (batch,) = read_entries([one.entry for one in shard.inputs], size=len(shard.inputs))
         rows = [
@@ -252,7 +252,7 @@ class EncoderActor:
             return ShardResult(shard.name, 0, (), str(error) or type(error).__name__)
 
     def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
-        """Return one vector per image; a batch that does not fit in the memory of a GPU is halved, and stays so."""
+        """One vector per image; a batch that does not fit in the memory of a GPU is halved, and stays so."""
         while True:
             try:
                 return torch.cat([self.model.vectors(part).cpu() for part in pixels.split(self.batch)])
@@ -278,12 +278,12 @@ def _describe_encoder(encoder: str) -> tuple[str, str, Prepare]:
 
 
 def _absolute_name(encoder: str) -> str:
-    """Return the name of an encoder such that a process in another working folder finds it."""
+    """The name of an encoder such that a process in another working folder finds it."""
     return str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
 
 
 def _done_entries(folder: Location) -> dict[tuple[str, str], int | None]:
-    """Return what is in the folder, as (key, identity), with its place; a damaged shard is an error that names it."""
+    """What is in the folder, as (key, identity), with its place; a damaged shard is an error that names it."""
     return {(row["key"], row["identity"]): row.get("index") for _, rows in read_shards(folder) for row in rows}
 
 

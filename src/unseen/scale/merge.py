@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors import Detector, Reading
+from unseen.detectors import Detector, DetectorOutput
 from unseen.detectors.merging import MERGE_RULES, MergeRule
 from unseen.errors import SettingError, check_choice
 from unseen.scale.cluster import cpu_slots, fetch_results
@@ -32,10 +32,10 @@ class LocalObservers:
 
     def observe(
         self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]], rule: MergeRule
-    ) -> tuple[list[Reading], Any]:
-        """Return the readings of every part, all judged by `state`, and the state after all of them."""
-        readings, taught = zip(*(detector.observe_part(state, part) for part in parts), strict=True)
-        return list(readings), detector.merge(state, taught, rule=rule)
+    ) -> tuple[list[DetectorOutput], Any]:
+        """The readings of every part, all judged by `state`, and the state after all of them."""
+        outputs, taught = zip(*(detector.observe_part(state, part) for part in parts), strict=True)
+        return list(outputs), detector.merge(state, taught, rule=rule)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class ShardedDetector(Detector[Any]):
 
     @classmethod
     def of(cls, detector: Detector[Any], **options: Any) -> ShardedDetector:
-        """Return `detector` with observers side by side."""
+        """`detector` with observers side by side."""
         return cls(detector.labels, detector, **options)
 
     def __post_init__(self) -> None:
@@ -75,40 +75,40 @@ class ShardedDetector(Detector[Any]):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the options of the detector itself: a state does not remember how many observers made it."""
+        """The options of the detector itself: a state does not remember how many observers made it."""
         return self.detector.settings
 
     def start(self) -> Any:
         return self.detector.start()
 
-    def read(self, state: Any, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: Any, z: Float[Tensor, "T d"]) -> DetectorOutput:
         return self.detector.read(state, z)
 
-    def learn(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
+    def learn(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Any]:
         """Learn from one round, shared out, and merge."""
         places = split_round(len(z), self.shards, self.split)
         if len(places) < 2:
             return self.detector.observe(state, z)
         parts = [z[own].contiguous() for own in places]
-        readings, state = self.observers.observe(self.detector, state, parts, self.rule)
+        outputs, state = self.observers.observe(self.detector, state, parts, self.rule)
         arrival = torch.cat(places).argsort()
-        return Reading(*(column[arrival.to(column.device)] for column in Reading.joined(readings))), state
+        return DetectorOutput(*(column[arrival.to(column.device)] for column in DetectorOutput.joined(outputs))), state
 
-    def observe(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[Reading, Any]:
+    def observe(self, state: Any, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Any]:
         """Learn from `z` round by round; return the readings in arrival order and the merged state."""
-        readings: list[Reading] = []
+        outputs: list[DetectorOutput] = []
         rest = z  # observers check and normalise: once, or bits would move
-        while len(rest) or not readings:
+        while len(rest) or not outputs:
             unshared = self.detector.samples_until_shared(state)
             size = unshared or self.detector.merge_interval(state, self.every)
             block, rest = rest[:size], rest[size:]
-            reading, state = (self.detector.observe if unshared else self.learn)(state, block)
-            readings.append(reading)
-        return Reading.joined(readings), state
+            output, state = (self.detector.observe if unshared else self.learn)(state, block)
+            outputs.append(output)
+        return DetectorOutput.joined(outputs), state
 
 
 def split_round(count: int, shards: int, split: Split) -> list[Int[Tensor, " n"]]:
-    """Return which samples of a round each observer gets, in order; who would get none is left out.
+    """Which samples of a round each observer gets, in order; who would get none is left out.
 
     >>> [own.tolist() for own in split_round(5, 2, "interleaved")]
     [[0, 2, 4], [1, 3]]
@@ -138,8 +138,8 @@ class ObserverActor:
         torch.set_num_threads(threads)
         self.detector, self.round, self.state = detector, -1, None
 
-    def observe(self, change: StateChange, part: Float[Tensor, "n d"]) -> tuple[Reading, Any] | None:
-        """Return the readings of a part and what it teaches; None where this actor lacks the state before."""
+    def observe(self, change: StateChange, part: Float[Tensor, "n d"]) -> tuple[DetectorOutput, Any] | None:
+        """The readings of a part and what it teaches; None where this actor lacks the state before."""
         change = copy_tensors(change)
         if change.taught is None:
             self.state = change.state
@@ -161,7 +161,7 @@ class RayObservers(LocalObservers):
 
     def observe(
         self, detector: Detector[Any], state: Any, parts: Sequence[Float[Tensor, "n d"]], rule: MergeRule
-    ) -> tuple[list[Reading], Any]:
+    ) -> tuple[list[DetectorOutput], Any]:
         self._round += 1
         whole = StateChange(self._round, rule, None, state)
         follows = self._taught and state is self._state and not isinstance(self._taught[0], type(state))
@@ -169,19 +169,19 @@ class RayObservers(LocalObservers):
         change = StateChange(self._round, rule, self._taught) if follows else whole
         done = self._answers(change, range(len(parts)), parts)
         done |= self._answers(whole, [place for place, answer in done.items() if answer is None], parts)
-        readings, self._taught = zip(*(copy_tensors(done[place]) for place in range(len(parts))), strict=True)
+        outputs, self._taught = zip(*(copy_tensors(done[place]) for place in range(len(parts))), strict=True)
         self._state = detector.merge(state, self._taught, rule=rule)
-        return list(readings), self._state
+        return list(outputs), self._state
 
     def _answers(self, change: StateChange, places: Sequence[int], parts: Sequence[Tensor]) -> dict[int, Any]:
-        """Return what the actors of these places answer."""
+        """What the actors of these places answer."""
         sent = self.ray.put(change) if places else None
         asked = [self.actors[place].observe.remote(sent, parts[place]) for place in places]
         return dict(zip(places, fetch_results(self.ray, asked), strict=True))
 
 
 def copy_tensors(value: Any) -> Any:
-    """Return a copy of all tensors: what comes out of the object store is aligned otherwise, and rounding follows."""
+    """A copy of all tensors: what comes out of the object store is aligned otherwise, and rounding follows."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, tuple):

@@ -42,15 +42,15 @@ class TextEncoderActor:
         self.encoder = load()
 
     def identity(self) -> EncoderIdentity:
-        """Return which encoder this is."""
+        """Which encoder this is."""
         return EncoderIdentity(self.encoder.name, self.encoder.fingerprint, text_fingerprint(self.encoder))
 
     def vectors(self, chunk: WordChunk) -> Float16[Tensor, "n d"]:
-        """Return one vector per word."""
+        """One vector per word."""
         return chunk.encode(self.encoder)
 
     def names(self, prompt: Prompt, names: Sequence[str]) -> Float[Tensor, "K d"]:
-        """Return one vector per known name."""
+        """One vector per known name."""
         return prompt.encode(names, self.encoder).cpu()
 
 
@@ -141,7 +141,7 @@ def choose_for_names(
     anchors: Float[Tensor, "K d"],
     shared: tuple[Iterable[WordChunk], Mapping[Path, Any], MiningSpec, EncoderIdentity, int],
 ) -> LabelSpace:
-    """Return the names with their negatives; runs in a task, where vectors come out of the object store."""
+    """The names with their negatives; runs in a task, where vectors come out of the object store."""
     chunks, vectors, spec, identity, threads = shared
     torch.set_num_threads(threads)
     rows = distinct_rows(chunks, names)

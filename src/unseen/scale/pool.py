@@ -45,7 +45,7 @@ class ActorPool:
         self.actors, self._starting = [], {}
 
     def wait_for_one(self) -> Any:
-        """Return the first answer to `ready`."""
+        """The first answer to `ready`."""
         while not self.answers:
             self._begin(self.ray.wait(list(self._starting))[0][0])
         return self.answers[0]

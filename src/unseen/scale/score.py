@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.detectors import Reading
+from unseen.detectors import DetectorOutput
 from unseen.keyed import KeyedStream, StreamJob, StreamResult, StreamRunner
 from unseen.scale.cluster import cpu_slots, task_results
 from unseen.threshold import Decisions
@@ -22,7 +22,7 @@ TASKS_PER_SLOT = 4  # at least, where there are enough streams: cores should end
 
 
 def on_ray(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
-    """Return a runner that scores streams on Ray and yields each result when it is done.
+    """A runner that scores streams on Ray and yields each result when it is done.
 
     A task is pure: it gets streams and their states and returns both. One whose worker dies is run again and gives the
     same, to the last bit, as on one machine; the states are the driver's to keep.
@@ -45,7 +45,7 @@ def on_ray(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
 
 
 def grouped(streams: Sequence[KeyedStream], samples: int) -> list[list[KeyedStream]]:
-    """Return the streams in groups of at least so many samples, but for the last; the longest streams come first.
+    """The streams in groups of at least so many samples, but for the last; the longest streams come first.
 
     Else the last worker may be left with the longest stream.
     """
@@ -65,13 +65,13 @@ def _run_streams(job: StreamJob, streams: Sequence[tuple[str, Any, bytes | None]
 
 
 def _run_stream(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:
-    """Return a result without its names, and with arrays: a tensor would travel as a pickle of its own."""
+    """A result without its names, and with arrays: a tensor would travel as a pickle of its own."""
     result = job.run(key, torch.from_numpy(z.copy()), before)  # copied: what Ray shares is read-only
-    columns = (*result.verdicts.reading, *result.verdicts.decisions)
+    columns = (*result.verdicts.output, *result.verdicts.decisions)
     return key, [column.numpy() for column in columns], result.summary, result.state
 
 
 def _result(names: tuple[str, ...], key: str, arrays: Any, summary: Any, state: bytes) -> StreamResult:
     columns = [torch.from_numpy(array.copy()) for array in arrays]
-    reading, decisions = columns[: len(Reading._fields)], columns[len(Reading._fields) :]
-    return StreamResult(key, Verdicts(names, Reading(*reading), Decisions(*decisions)), summary, state)
+    output, decisions = columns[: len(DetectorOutput._fields)], columns[len(DetectorOutput._fields) :]
+    return StreamResult(key, Verdicts(names, DetectorOutput(*output), Decisions(*decisions)), summary, state)

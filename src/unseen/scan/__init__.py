@@ -55,7 +55,7 @@ def using(name: str) -> Iterator[None]:
 
 
 def backend(device: torch.device) -> str:
-    """Return the name of the backend that tensors on this device get now."""
+    """The name of the backend that tensors on this device get now."""
     name = _check_name(_chosen.get() or os.environ.get("UNSEEN_SCAN") or AUTO)
     if name == AUTO:
         return "cuda" if device.type == "cuda" else "blocked"
@@ -67,7 +67,7 @@ def backend(device: torch.device) -> str:
 
 
 def is_on_gpu(z: Tensor) -> bool:
-    """Return whether scans of these samples happen on a GPU, where whole streams go in one piece."""
+    """Whether scans of these samples happen on a GPU, where whole streams go in one piece."""
     return z.is_cuda and backend(z.device) in GPU_BACKENDS
 
 
@@ -89,7 +89,7 @@ def scan(
 
 
 def run_both(first: Callable[[], Scan], second: Callable[[], Scan], device: torch.device) -> tuple[Scan, Scan]:
-    """Return two scans that do not depend on each other; a GPU does them side by side."""
+    """Two scans that do not depend on each other; a GPU does them side by side."""
     return cuda_scan.run_both(first, second, device) if backend(device) in GPU_BACKENDS else (first(), second())
 
 
@@ -102,7 +102,7 @@ def scan_many(
     kappa: float,
     tau: float,
 ) -> Scan:
-    """Return `scan` of S independent streams; a GPU does them all at once. Shorter streams end in zeros."""
+    """`scan` of S independent streams; a GPU does them all at once. Shorter streams end in zeros."""
     name, (streams, _, dim) = backend(z.device), z.shape
     if name in GPU_BACKENDS:
         return cuda_scan.scan_many(bank, targets, z, step, kappa=kappa, tau=tau, reads=GPU_BACKENDS[name])
@@ -113,7 +113,7 @@ def scan_many(
 
 
 def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -> Top:
-    """Return how rows that do not move read samples; a GPU never holds all their logits."""
+    """How rows that do not move read samples; a GPU never holds all their logits."""
     name = backend(z.device)
     if name in GPU_BACKENDS and len(z):
         return cuda_scan.read(z, rows, tau=tau, reads=GPU_BACKENDS[name])
@@ -123,7 +123,7 @@ def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -> 
 def shared_targets(
     anchors: Anchors, z: Float[Tensor, "n d"], taught: Bool[Tensor, " n"], order: Int[Tensor, "S T"]
 ) -> TargetSource:
-    """Return the soft targets of the images that teach, once for all streams that are orders of the same images.
+    """The soft targets of the images that teach, once for all streams that are orders of the same images.
 
     Rows of `order` name images of `z`; one past the last names nothing. Where few images come twice, or the table would
     be large, the anchors come back: each stream then computes its own.
@@ -164,7 +164,7 @@ def _check_name(name: str) -> str:
 
 @cache
 def _fallback(device: torch.device) -> str:
-    """Return "cuda" where it works; where it does not, "blocked" after one warning that says why."""
+    """ "cuda" where it works; where it does not, "blocked" after one warning that says why."""
     if device.type != "cuda":
         return "blocked"
     try:

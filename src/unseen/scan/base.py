@@ -35,5 +35,5 @@ class Scan(NamedTuple):
 
 
 def joined(reads: list[Top]) -> Top:
-    """Return consecutive reads as one."""
+    """Consecutive reads as one."""
     return Top(*(torch.cat(part) for part in zip(*reads, strict=True)))

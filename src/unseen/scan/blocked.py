@@ -51,7 +51,7 @@ def scan(
 
 
 def blocks(step: Float[Tensor, " T"], kappa: float) -> list[slice]:
-    """Return consecutive ranges of at most ROWS samples with a bounded number of teaching samples each."""
+    """Consecutive ranges of at most ROWS samples with a bounded number of teaching samples each."""
     limit = TEACHERS
     if len(step):  # one update divides a row's scale by at most 1 + step / kappa
         limit = min(limit, 1 + int(LOG_RANGE / math.log1p(float(step.max()) / kappa + 1e-9)))
@@ -71,7 +71,7 @@ def learn(
     rate: Float[Tensor, " n"],
     kappa: float,
 ) -> tuple[Float[Tensor, "n C"], Float[Tensor, "n1 C"]]:
-    """Return each teaching sample's coefficient in each row, and the rows' scales after 0, 1, ... n of them."""
+    """Each teaching sample's coefficient in each row, and the rows' scales after 0, 1, ... n of them."""
     n, classes = cosine.shape
     cosine, gram, aim = cosine.cpu(), gram.cpu(), (target * rate.unsqueeze(1)).cpu()
     coef = cosine.new_empty(n, classes)
@@ -118,7 +118,7 @@ def read(
     teachers: Int[Tensor, " n"],
     tau: float,
 ) -> Top:
-    """Return how each sample of a block reads the bank after the teachers up to and including itself."""
+    """How each sample of a block reads the bank after the teachers up to and including itself."""
     before = torch.searchsorted(teachers, torch.arange(len(cosine), device=cosine.device), right=True)
     past = gram * (torch.arange(len(teachers), device=cosine.device) < before.unsqueeze(1))
     unscaled = cosine.addmm_(past, update.coef, alpha=-1)
@@ -127,7 +127,7 @@ def read(
 
 
 def apply_update(bank: Float[Tensor, "C d"], update: BlockUpdate) -> Float[Tensor, "C d"]:
-    """Return the bank after a block, a cacheful of rows at a time: one pass over memory instead of four."""
+    """The bank after a block, a cacheful of rows at a time: one pass over memory instead of four."""
     result = torch.empty_like(bank)
     for rows in cache_sized_ranges(bank):
         moved = torch.addmm(bank[rows], update.coef[:, rows].T, update.taught, alpha=-1)

@@ -29,6 +29,6 @@ def scan(
 def update(
     bank: Float[Tensor, "C d"], z: Float[Tensor, " d"], target: Float[Tensor, " C"], step: Tensor, *, kappa: float
 ) -> Float[Tensor, "C d"]:
-    """Return the bank after one gradient step on Eq. 7 and normalisation of its rows (Eq. 8)."""
+    """The bank after one gradient step on Eq. 7 and normalisation of its rows (Eq. 8)."""
     gradient = torch.outer(torch.softmax(bank @ z / kappa, dim=0) - target, z) / kappa
     return torch.nn.functional.normalize(bank - step * gradient, dim=-1)

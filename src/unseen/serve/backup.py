@@ -104,7 +104,7 @@ def _too_long_ago(folder: Path, db: sqlite3.Connection, snapshots: Sequence[int]
 
 
 def stream_folders(data: Path) -> list[Path]:
-    """Return the folders of the streams in a data folder."""
+    """The folders of the streams in a data folder."""
     return sorted(path for path in (data / "streams").iterdir() if STREAM_ID.fullmatch(path.name))
 
 
@@ -159,7 +159,7 @@ def _copy_journal(path: Path, target: Path) -> None:
 
 
 def _is_whole(target: Path) -> bool:
-    """Return whether the journal goes on from the newest snapshot, or from the start, with every restored state."""
+    """Whether the journal goes on from the newest snapshot, or from the start, with every restored state."""
     if not (target / "journal.db").exists():
         return True
     names = [path.stem.partition("-") for path in (target / "snapshots").iterdir()]

@@ -38,7 +38,7 @@ class Client:
     with Client("http://127.0.0.1:8000") as service:
         stream = service.create(names=["cat", "dog"])
         for verdict in stream.observe(features):
-            print(verdict["verdict"], verdict["name"], verdict["confidence"])
+            print(verdict["verdict"], verdict["name"], verdict["p_known"])
     """
 
     def __init__(self, url: str, key: str | None = None, *, retries: int = 5, timeout: float = 30) -> None:
@@ -69,7 +69,7 @@ class Client:
         return Remote(self, made["id"] if answer.status_code != 202 else self._stream_of(made, progress))
 
     def _stream_of(self, job: dict[str, Any], progress: Progress) -> str:
-        """Return the id of the stream that a job creates, when it is there."""
+        """The id of the stream that a job creates, when it is there."""
         while job["status"] == "running":
             progress(job["done"], job["total"])
             job = self.call("GET", f"/v1/jobs/{job['job']}", params={"wait": WAIT})
@@ -80,11 +80,11 @@ class Client:
         return str(job["stream"])
 
     def stream(self, key: str) -> Remote:
-        """Return the stream with an id."""
+        """The stream with an id."""
         return Remote(self, key)
 
     def streams(self) -> list[dict[str, Any]]:
-        """Return what there is, page by page."""
+        """What there is, page by page."""
         found: list[dict[str, Any]] = []
         after: str | None = ""
         while after is not None:
@@ -93,11 +93,11 @@ class Client:
         return found
 
     def call(self, method: str, path: str, **content: Any) -> Any:
-        """Return the JSON answer to a request; raise the service's error. What only reads is tried again."""
+        """The JSON answer to a request; raise the service's error. What only reads is tried again."""
         return self.ask(method, path, again=method == "GET", **content).json()
 
     def ask(self, method: str, path: str, *, again: bool = False, **content: Any) -> httpx.Response:
-        """Return the answer to a request, tried a few times when it is harmless to ask `again`."""
+        """The answer to a request, tried a few times when it is harmless to ask `again`."""
         for attempt in range(self.retries + 1):
             last = attempt == self.retries or not again
             try:
@@ -139,7 +139,7 @@ class Remote(RemoteEdits):
         return list(answer.json()["verdicts"])
 
     def score(self, features: Features) -> list[dict[str, Any]]:
-        """Return a verdict for each without learning anything."""
+        """A verdict for each without learning anything."""
         path = f"{self._path}/score"
         return list(self.client.ask("POST", path, again=True, content=_bytes(features), headers=RAW).json()["verdicts"])
 
@@ -153,7 +153,7 @@ class Remote(RemoteEdits):
         return list(answer.json()["verdicts"])
 
     def score_images(self, images: Sequence[bytes], *, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Return a verdict for each image file without learning anything."""
+        """A verdict for each image file without learning anything."""
         answer = self.client.ask("POST", f"{self._path}/score", again=True, files=_named(images, keys))
         return list(answer.json()["verdicts"])
 
@@ -166,7 +166,7 @@ class Remote(RemoteEdits):
         return Flow(self.client, f"{self._path}/observe", window).verdicts(map(_bytes, batches))
 
     def info(self) -> dict[str, Any]:
-        """Return counts, threshold, drift and snapshots."""
+        """Counts, threshold, drift and snapshots."""
         return dict(self.client.call("GET", self._path))
 
     def state(self, path: str | Path) -> int:
@@ -184,7 +184,7 @@ class Remote(RemoteEdits):
         return int(self.client.call("POST", f"{self._path}/snapshots")["snapshot"])
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Return the snapshots there are, oldest first."""
+        """The snapshots there are, oldest first."""
         return list(self.client.call("GET", f"{self._path}/snapshots")["snapshots"])
 
     def restore(self, snapshot: int | str | Path) -> None:
@@ -283,7 +283,7 @@ class Flow:
 
 
 def example_file(path: Path) -> bytes:
-    """Return labelled features as the bytes of one file; a folder of `unseen encode` is joined."""
+    """Labelled features as the bytes of one file; a folder of `unseen encode` is joined."""
     if not path.is_dir():
         return path.read_bytes()
     found = load_features(path).labelled
@@ -317,7 +317,7 @@ def _error(response: httpx.Response) -> ServiceError:
 
 
 def _refusal(status: int, body: bytes | bytearray | None) -> ServiceError:
-    """Return the service's error in the words of its answer."""
+    """The service's error in the words of its answer."""
     try:
         content = loads(body or b"")
         return ServiceError(status, str(content["message"]), str(content.get("code", "")))

@@ -12,7 +12,7 @@ class Caller(Protocol):
     """What asks a service."""
 
     def call(self, method: str, path: str, **content: Any) -> Any:
-        """Return the JSON answer to a request."""
+        """The JSON answer to a request."""
 
 
 class RemoteEdits:
@@ -26,11 +26,11 @@ class RemoteEdits:
     _path: str
 
     def groups(self) -> Record:
-        """Return the groups of unknown samples, and the number of the last edit."""
+        """The groups of unknown samples, and the number of the last edit."""
         return dict(self.client.call("GET", f"{self._path}/groups"))
 
     def explain(self, seq: int) -> Record:
-        """Return why a kept sample gets its verdict."""
+        """Why a kept sample gets its verdict."""
         return dict(self.client.call("GET", f"{self._path}/explain/{seq}"))
 
     def promote(
@@ -66,11 +66,11 @@ class RemoteEdits:
         return self._edit("undo", after=after)
 
     def edits(self) -> list[Record]:
-        """Return what people changed, oldest first."""
+        """What people changed, oldest first."""
         return list(self.client.call("GET", f"{self._path}/edits")["edits"])
 
     def review(self) -> list[Record]:
-        """Return the kept samples with their verdicts and what people said."""
+        """The kept samples with their verdicts and what people said."""
         return list(self.client.call("GET", f"{self._path}/review")["samples"])
 
     def _edit(self, verb: str, **body: Any) -> Record:

@@ -56,7 +56,7 @@ async def _feed(service: Service) -> None:
 
 
 def next_batch(stream: Stream) -> tuple[Tensor, tuple[bytes, ...]]:
-    """Return the features and thumbnails that come next; after the last image all come again in another order."""
+    """The features and thumbnails that come next; after the last image all come again in another order."""
     count = len(demo.load().keys)
     turn, place = divmod(stream.at.seq, count)
     pack = shuffled(turn)
@@ -66,7 +66,7 @@ def next_batch(stream: Stream) -> tuple[Tensor, tuple[bytes, ...]]:
 
 @lru_cache(1)
 def shuffled(turn: int) -> demo.Pack:
-    """Return the pack in the random order of one turn; what is known of the truth stays in it."""
+    """The pack in the random order of one turn; what is known of the truth stays in it."""
     return demo.load().shuffled(turn)
 
 

@@ -102,7 +102,7 @@ def raise_file_limit() -> None:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address."""
+    """A socket that listens at an address."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family)

@@ -6,7 +6,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_text_cell(value: Any) -> Any:
-    """Return text that could be a formula behind an apostrophe, anything else as it is.
+    """Text that could be a formula behind an apostrophe, anything else as it is.
 
     >>> as_text_cell('=HYPERLINK("x")'), as_text_cell("cat.jpg"), as_text_cell(-1.5)
     ('\\'=HYPERLINK("x")', 'cat.jpg', -1.5)
@@ -15,7 +15,7 @@ def as_text_cell(value: Any) -> Any:
 
 
 def of_text_cell(text: str) -> str:
-    """Return what `as_text_cell` was given.
+    """What `as_text_cell` was given.
 
     >>> of_text_cell("'=1"), of_text_cell("'tis.jpg")
     ('=1', "'tis.jpg")

@@ -81,18 +81,18 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, hea
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of any safetensors file; one that is damaged raises SafetensorError."""
+    """The tensors and the metadata of any safetensors file; one that is damaged raises SafetensorError."""
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def claimed_checksum(path: str | Path) -> str:
-    """Return the checksum that a file of `save_tensors` carries, unchecked; "" where it carries none."""
+    """The checksum that a file of `save_tensors` carries, unchecked; "" where it carries none."""
     return claimed_metadata(path).get("sha256", "")
 
 
 def claimed_metadata(path: str | Path) -> dict[str, str]:
-    """Return the metadata of a safetensors file, unchecked and without its tensors; none of a damaged file."""
+    """The metadata of a safetensors file, unchecked and without its tensors; none of a damaged file."""
     try:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
@@ -121,7 +121,7 @@ def check_kind(path: str | Path, *, kind: str) -> None:
 
 
 def _other_content(path: Path) -> str:
-    """Return what a file is that was never a safetensors file, which begins with its length and JSON; else ""."""
+    """What a file is that was never a safetensors file, which begins with its length and JSON; else ""."""
     with path.open("rb") as file:
         start = file.read(9)
     if not start:
@@ -130,7 +130,7 @@ def _other_content(path: Path) -> str:
 
 
 def load_tensors(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], str]:
-    """Return the tensors and the header of a file written by `save_tensors`, checked bit by bit."""
+    """The tensors and the header of a file written by `save_tensors`, checked bit by bit."""
     check_kind(path, kind=kind)
     try:
         tensors, metadata = read_safetensors(path)
@@ -158,7 +158,7 @@ def _umask() -> int:
 
 
 def cache_dir(*parts: str) -> Path:
-    """Return a folder of the cache: under $UNSEEN_CACHE, or under the platform's own place for caches."""
+    """A folder of the cache: under $UNSEEN_CACHE, or under the platform's own place for caches."""
     return _root().joinpath(*parts)
 
 

@@ -34,7 +34,7 @@ def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
 
 
 def content_mark(path: Path | None) -> str:
-    """Return a mark that differs between two contents of a file of `save_tensors`, "" where there is no file."""
+    """A mark that differs between two contents of a file of `save_tensors`, "" where there is no file."""
     return claimed_checksum(path) if path else ""
 
 
@@ -75,7 +75,7 @@ def _is_free(handle: int) -> bool:
 
 
 def _is_current(handle: int, lock: Path) -> bool:
-    """Return whether a lock is that of the file, not of one that its holder has removed meanwhile."""
+    """Whether a lock is that of the file, not of one that its holder has removed meanwhile."""
     try:
         return os.fstat(handle).st_ino == lock.stat().st_ino
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from unseen.errors import DataError, SettingError, StoreError, import_extra
 
 
 def location(source: str | Path | RemotePath) -> Path | RemotePath:
-    """Return a path for what is on this machine (file:// too), a `RemotePath` for any other URI."""
+    """A path for what is on this machine (file:// too), a `RemotePath` for any other URI."""
     if isinstance(source, Path | RemotePath):
         return source
     scheme, mark, _ = source.partition("://")
@@ -50,37 +50,37 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """Return the last part of the path."""
+        """The last part of the path."""
         return PurePosixPath(urlsplit(self.uri).path).name
 
     @property
     def suffix(self) -> str:
-        """Return the ending of the name."""
+        """The ending of the name."""
         return PurePosixPath(self.name).suffix
 
     @property
     def parent(self) -> RemotePath:
-        """Return the folder."""
+        """The folder."""
         return self._at(str(PurePosixPath(urlsplit(self.uri).path).parent))
 
     def absolute(self) -> RemotePath:
-        """Return itself: a URI has no working folder."""
+        """Itself: a URI has no working folder."""
         return self
 
     def exists(self) -> bool:
-        """Return whether there is a file or a folder."""
+        """Whether there is a file or a folder."""
         return str(self._info().type.name) != "NotFound"
 
     def is_dir(self) -> bool:
-        """Return whether there is a folder."""
+        """Whether there is a folder."""
         return str(self._info().type.name) == "Directory"
 
     def is_file(self) -> bool:
-        """Return whether there is a file."""
+        """Whether there is a file."""
         return str(self._info().type.name) == "File"
 
     def stat(self) -> Any:
-        """Return size and time of change, named as in `os.stat`."""
+        """Size and time of change, named as in `os.stat`."""
         if self.size is not None:
             return SimpleNamespace(st_size=self.size, st_mtime_ns=self.changed)
         info = self._info()
@@ -89,18 +89,18 @@ class RemotePath:
         return SimpleNamespace(st_size=info.size, st_mtime_ns=info.mtime_ns)
 
     def open(self, mode: str = "rb") -> Any:
-        """Return a file to read bytes from, at any position."""
+        """A file to read bytes from, at any position."""
         system, path = self._system_and_path()
         with _explain_errors(self.uri):
             return system.open_input_file(path)
 
     def read_bytes(self) -> bytes:
-        """Return the whole file."""
+        """The whole file."""
         with self.open() as file:
             return bytes(file.read())
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """Return the whole file as text."""
+        """The whole file as text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, data: bytes) -> None:
@@ -119,7 +119,7 @@ class RemotePath:
             system.delete_file(path)
 
     def files(self, *, recursive: bool = True) -> list[RemotePath]:
-        """Return the files of this folder, sorted by path."""
+        """The files of this folder, sorted by path."""
         system, path = self._system_and_path()
         selector = import_extra("pyarrow.fs", "tables").FileSelector(path, recursive=recursive, allow_not_found=True)
         with _explain_errors(self.uri):
@@ -202,7 +202,7 @@ def local_draft(place: Location) -> Iterator[Path]:
 
 @lru_cache(maxsize=64)
 def _system(scheme: str, netloc: str, query: str) -> tuple[Any, str]:
-    """Return the file system of a URI and what its paths begin with; opened once, because that asks the network."""
+    """The file system of a URI and what its paths begin with; opened once, because that asks the network."""
     fs = import_extra("pyarrow.fs", "tables")
     root = _uri(scheme, netloc, "/x", query)
     try:

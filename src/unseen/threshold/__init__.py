@@ -14,7 +14,7 @@ REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fi
 
 
 def make(name: str, **settings: Any) -> ThresholdRule[Any]:
-    """Return the rule registered as `name`."""
+    """The rule registered as `name`."""
     check_choice("a threshold", name, sorted(REGISTRY))
     try:
         return REGISTRY[name](**settings)

@@ -57,28 +57,28 @@ class Adaptive(ThresholdRule[MarginHistory]):
             )
 
     def start(self) -> MarginHistory:
-        """Return an empty history and what the prior says, or a threshold of 0."""
+        """An empty history and what the prior says, or a threshold of 0."""
         if self.derives_baseline:
             return MarginHistory.start(self.recall, pending=self.every)
         fresh = MarginHistory.start(self.recall, pending=0, window=self.window)
         return fresh._replace(threshold=torch.zeros_like(fresh.threshold))
 
     def for_detector(self, *, derives_baseline: bool) -> Adaptive:
-        """Return this rule, with margins in known units where the detector derives its baseline."""
+        """This rule, with margins in known units where the detector derives its baseline."""
         return replace(self, derives_baseline=derives_baseline)
 
     def threshold_of(self, state: MarginHistory) -> float:
         return float(state.threshold)
 
     def recall_interval(self, state: MarginHistory) -> RecallInterval | None:
-        """Return where the share of known images that is kept lies, if the units of margins are known."""
+        """Where the share of known images that is kept lies, if the units of margins are known."""
         return RecallInterval(*state.recall.tolist()) if self.derives_baseline else None
 
     def is_warming(self, state: MarginHistory) -> bool:
         return int(state.seen) < self.warmup
 
-    def confidence(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return the probability that each sample is known, from the fitted mixtures."""
+    def p_known(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """The probability that each sample is known, from the fitted mixtures."""
         if not self.derives_baseline and self.is_warming(state):
             return torch.sigmoid(margin)
         return interpolate(state.probability, state.units.apply(margin)).to(margin)
@@ -91,7 +91,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         *,
         device: torch.device | None = None,
     ) -> tuple[Decisions, MarginHistory]:
-        """Return the decision about each sample, under the threshold set before it, and the state after the last."""
+        """The decision about each sample, under the threshold set before it, and the state after the last."""
         margin = margin.detach().cpu()
         if not margin.shape[0]:
             return self.read(state, margin), state
@@ -104,7 +104,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
             return self._learn_counted(state, margin, clarity, graph)
 
     def _wait(self, state: MarginHistory, count: int) -> bool:
-        """Return whether the next `count` margins wait for an update."""
+        """Whether the next `count` margins wait for an update."""
         seen = int(state.seen)
         interval = self._interval(seen)
         return self.derives_baseline and seen % interval + count < interval
@@ -112,7 +112,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def _learn_waiting(
         self, state: MarginHistory, margin: Float[Tensor, " T"], clarity: Float[Tensor, " T"]
     ) -> tuple[Decisions, MarginHistory]:
-        """Return what `learn` does for margins that wait, in a fifth of the time: by NumPy."""
+        """What `learn` does for margins that wait, in a fifth of the time: by NumPy."""
         seen, waiting, values = int(state.seen), int(state.waiting), margin.numpy()
         count, kind = len(values), values.dtype
         in_units = (values.astype(np.float64) - float(state.units.shift)) / float(state.units.scale)
@@ -131,7 +131,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         return Decisions(*map(torch.from_numpy, columns)), history
 
     def _learn_in_ring(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
-        """Return what `learn` does where the units of margins are unknown: the latest ones are kept themselves."""
+        """What `learn` does where the units of margins are unknown: the latest ones are kept themselves."""
         decided, seen, stop = [], int(state.seen), int(state.seen) + len(margin)
         ends = self._updates(seen, stop)
         for start, end in pairwise(sorted({seen, *ends, stop})):
@@ -159,7 +159,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         clarity: Float[Tensor, " T"],
         graph: LearningGraph | None,
     ) -> tuple[Decisions, MarginHistory]:
-        """Return what `learn` does where margins are in known units: all of them are counted."""
+        """What `learn` does where margins are in known units: all of them are counted."""
         seen, columns, decided = int(state.seen), torch.stack([margin, clarity], dim=1), []
         steps = Steps(seen, self._updates(seen, seen + len(margin)), seen + len(margin))
         for part in steps.parts(UPDATES if graph else TOGETHER):
@@ -167,18 +167,18 @@ class Adaptive(ThresholdRule[MarginHistory]):
             found = graph.learn(state, some, part) if graph else learned_block(state, some, part, self.recall)
             decided.append(found.decided.to(margin.dtype))
             state = found.history
-        threshold, confidence = torch.cat(decided, dim=1)
+        threshold, p_known = torch.cat(decided, dim=1)
         bounds = np.array([seen, *steps.ends, steps.stop])
         warming = np.repeat(bounds[:-1] < self.warmup, np.diff(bounds))
-        return Decisions(threshold, confidence, torch.from_numpy(warming)), state
+        return Decisions(threshold, p_known, torch.from_numpy(warming)), state
 
     def _updates(self, seen: int, stop: int) -> list[int]:
-        """Return after how many samples updates follow, from `seen` samples on up to `stop`."""
+        """After how many samples updates follow, from `seen` samples on up to `stop`."""
         found = []
         while (seen := seen + (interval := self._interval(seen)) - seen % interval) <= stop:
             found.append(seen)
         return found
 
     def _interval(self, seen: int) -> int:
-        """Return how many samples lie between two updates: fewer at the start, where the units are known."""
+        """How many samples lie between two updates: fewer at the start, where the units are known."""
         return min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.derives_baseline else self.every

@@ -20,12 +20,12 @@ class Decisions(NamedTuple):
     """What a rule decides about each sample."""
 
     threshold: Float[Tensor, " T"]  # a sample with this margin or more is called known
-    confidence: Float[Tensor, " T"]  # probability that the sample is known
+    p_known: Float[Tensor, " T"]  # probability that the sample is known
     warming: Bool[Tensor, " T"]  # True while too few margins have been seen for the threshold to be reliable
 
     @classmethod
     def joined(cls, parts: Iterable[Decisions]) -> Decisions:
-        """Return the decisions about consecutive samples as one."""
+        """The decisions about consecutive samples as one."""
         first, *rest = parts
         return cls(*map(torch.cat, zip(first, *rest, strict=True))) if rest else first
 
@@ -48,29 +48,29 @@ class ThresholdRule(ABC, Generic[S]):
 
     @abstractmethod
     def start(self) -> S:
-        """Return the state before the first margin."""
+        """The state before the first margin."""
 
     @abstractmethod
     def threshold_of(self, state: S) -> float:
-        """Return the margin from which a sample is now called known."""
+        """The margin from which a sample is now called known."""
 
     def recall_interval(self, state: S) -> RecallInterval | None:
-        """Return what share of the known images the threshold keeps; None where the rule cannot tell."""
+        """What share of the known images the threshold keeps; None where the rule cannot tell."""
         return None
 
     def is_warming(self, state: S) -> bool:
-        """Return whether too few margins have been seen for the threshold to be reliable."""
+        """Whether too few margins have been seen for the threshold to be reliable."""
         return False
 
-    def confidence(self, state: S, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return the probability that each sample is known: the sigmoid of its margin, which is log-odds."""
+    def p_known(self, state: S, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """The probability that each sample is known: the sigmoid of its margin, which is log-odds."""
         return torch.sigmoid(margin)
 
     def read(self, state: S, margin: Float[Tensor, " T"]) -> Decisions:
-        """Return the decisions about samples under the threshold as it is."""
+        """The decisions about samples under the threshold as it is."""
         return Decisions(
             torch.full_like(margin, self.threshold_of(state)),
-            self.confidence(state, margin),
+            self.p_known(state, margin),
             torch.full_like(margin, self.is_warming(state), dtype=torch.bool),
         )
 
@@ -82,19 +82,19 @@ class ThresholdRule(ABC, Generic[S]):
         *,
         device: torch.device | None = None,
     ) -> tuple[Decisions, S]:
-        """Return the decisions about samples in arrival order, and the state after the last.
+        """The decisions about samples in arrival order, and the state after the last.
 
         A rule may compute on a device: the one on which the detector does.
         """
         return self.read(state, margin), state
 
     def for_detector(self, *, derives_baseline: bool) -> Self:
-        """Return the rule as it works best for a detector that derives its baseline, or does not."""
+        """The rule as it works best for a detector that derives its baseline, or does not."""
         return self
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return every option by name: what a checkpoint must agree on."""
+        """Every option by name: what a checkpoint must agree on."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 

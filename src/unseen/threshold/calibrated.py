@@ -69,28 +69,28 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
 
     @classmethod
     def of(cls, rule: ThresholdRule[Any], *, recall: float, images: int) -> Calibrated:
-        """Return the rule that bounds `rule`; one that aims at a recall then aims at this one."""
+        """The rule that bounds `rule`; one that aims at a recall then aims at this one."""
         rule = rule.inner if isinstance(rule, Calibrated) else rule
         rule = replace(rule, recall=recall) if isinstance(rule, Adaptive) else rule
         return cls(recall, images, rule.name, rule.settings)
 
     @cached_property
     def inner(self) -> ThresholdRule[Any]:
-        """Return the rule that follows the stream."""
+        """The rule that follows the stream."""
         return BASES[self.base](**self.base_settings)
 
     def start(self) -> CalibratedMargins:
-        """Return a state without calibration margins: `calibrated_state` has them."""
+        """A state without calibration margins: `calibrated_state` has them."""
         margins = torch.full((self.images,), math.nan, dtype=torch.float64)
         return CalibratedMargins(self.inner.start(), margins, torch.zeros((), dtype=torch.int64))
 
     def calibrated_state(self, stream: Any, margins: Float[Tensor, " n"], *, at: int) -> CalibratedMargins:
-        """Return the state after calibration at image `at`; `stream` is the state of the inner rule."""
+        """The state after calibration at image `at`; `stream` is the state of the inner rule."""
         ordered = margins.detach().double().cpu().sort().values
         return CalibratedMargins(stream, ordered, torch.tensor(at))
 
     def threshold_of(self, state: CalibratedMargins) -> float:
-        """Return the conformal threshold, lowered where that of the stream is lower."""
+        """The conformal threshold, lowered where that of the stream is lower."""
         return float(self._combined(state, torch.tensor(self.inner.threshold_of(state.stream), dtype=torch.float64)))
 
     def _combined(self, state: CalibratedMargins, stream: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
@@ -101,14 +101,14 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         return torch.where(stream < conformal, (rank * conformal + stream) / (rank + 1), conformal)
 
     def recall_interval(self, state: CalibratedMargins) -> RecallInterval | None:
-        """Return where the share of known images that is kept lies in nine calibrations of ten."""
+        """Where the share of known images that is kept lies in nine calibrations of ten."""
         if bool(state.margins.isnan().any()):
             return self.inner.recall_interval(state.stream)
         return recall_interval(self.images, self.recall)
 
-    def confidence(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return the confidence of the inner rule."""
-        return self.inner.confidence(state.stream, margin)
+    def p_known(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """The p_known of the inner rule."""
+        return self.inner.p_known(state.stream, margin)
 
     def learn(
         self,
@@ -118,13 +118,13 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         *,
         device: torch.device | None = None,
     ) -> tuple[Decisions, CalibratedMargins]:
-        """Return the decisions about samples in arrival order, and the state after the last."""
+        """The decisions about samples in arrival order, and the state after the last."""
         found, stream = self.inner.learn(state.stream, margin, clarity, device=device)
         threshold = self._combined(state, found.threshold)
-        return Decisions(threshold, found.confidence, torch.zeros_like(found.warming)), state._replace(stream=stream)
+        return Decisions(threshold, found.p_known, torch.zeros_like(found.warming)), state._replace(stream=stream)
 
     def for_detector(self, *, derives_baseline: bool) -> Calibrated:
-        """Return this rule with the inner rule as it works best for the detector."""
+        """This rule with the inner rule as it works best for the detector."""
         inner = self.inner.for_detector(derives_baseline=derives_baseline)
         return replace(self, base_settings=inner.settings)
 
@@ -136,7 +136,7 @@ class ByExamples(Calibrated):
 
 
 def calibrated(known_margins: Float[Tensor, " n"], *, recall: float = 0.95) -> Fixed:
-    """Return the highest threshold that a new known image passes with probability at least `recall`.
+    """The highest threshold that a new known image passes with probability at least `recall`.
 
     With n held-out margins of known images the threshold is the k-th smallest, k = floor((n + 1)(1 - recall)). This
     holds at every n, where the plain quantile is slightly too high.
@@ -147,14 +147,14 @@ def calibrated(known_margins: Float[Tensor, " n"], *, recall: float = 0.95) -> F
 
 
 def calibration(known_margins: Float[Tensor, " n"], *, recall: float = 0.95) -> Calibration:
-    """Return what these margins of known images give."""
+    """What these margins of known images give."""
     images = len(known_margins)
     threshold = calibrated(known_margins, recall=recall).threshold
     return Calibration(images, recall, threshold, *recall_interval(images, recall))
 
 
 def fewest_images(recall: float) -> int:
-    """Return how many known images a recall needs: 19 for 0.95."""
+    """How many known images a recall needs: 19 for 0.95."""
     check_recall(recall)
     return math.ceil(1 / (1 - recall) - 1 - 1e-9)
 
@@ -169,12 +169,12 @@ def check_images(images: int, recall: float) -> None:
 
 
 def conformal_rank(images: int, recall: float) -> int:
-    """Return which of the margins, from the lowest, a new known image passes with probability at least `recall`."""
+    """Which of the margins, from the lowest, a new known image passes with probability at least `recall`."""
     return math.floor((images + 1) * (1 - recall) + 1e-9)  # two decimals may fall just short of an integer
 
 
 def recall_interval(images: int, recall: float, *, level: float = LEVEL) -> RecallInterval:
-    """Return where the true recall of a calibrated threshold lies in a share `level` of calibrations.
+    """Where the true recall of a calibrated threshold lies in a share `level` of calibrations.
 
     The true recall of the threshold at rank k follows a Beta distribution with n + 1 - k and k.
     """
@@ -183,7 +183,7 @@ def recall_interval(images: int, recall: float, *, level: float = LEVEL) -> Reca
 
 
 def suspects(margins: Float[Tensor, " n"], *, threshold: float, recall: float) -> Int[Tensor, " m"]:
-    """Return which calibration images look unknown, the lowest first.
+    """Which calibration images look unknown, the lowest first.
 
     These are the images below `threshold`, that of the stream, if chance puts so many known ones there with a
     probability under UNLIKELY; otherwise those FAR_BELOW deviations under the median.
@@ -208,7 +208,7 @@ def _recall_quantile(images: int, rank: int, probability: float) -> float:
 
 
 def _binomial(n: int, k: int, p: float) -> float:
-    """Return the probability of k successes of n."""
+    """The probability of k successes of n."""
     if not 0 < p < 1:
         return float(k == (n if p >= 1 else 0))
     logs = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

@@ -36,11 +36,11 @@ class ClearImages(NamedTuple):
 
     @classmethod
     def none(cls) -> ClearImages:
-        """Return the sums before the first image."""
+        """The sums before the first image."""
         return cls(torch.zeros((), dtype=torch.float64), torch.zeros(NODES, dtype=torch.float64))
 
     def to(self, device: torch.device) -> ClearImages:
-        """Return the sums on a device."""
+        """The sums on a device."""
         return ClearImages(*(part.to(device) for part in self))
 
     @classmethod
@@ -48,18 +48,18 @@ class ClearImages(NamedTuple):
         cls, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"],
         group: Int[Tensor, " n"], groups: int,
     ) -> ClearImages:  # fmt: skip
-        """Return the sums of several groups of images, each by itself; `group` is the number of each image's group."""
+        """The sums of several groups of images, each by itself; `group` is the number of each image's group."""
         clear = clarity > CLEAR
         number = weight.new_zeros(groups).index_add_(0, group, clear.to(weight.dtype))
         at_zero = torch.where(clear, margin - MARGIN_PER_CLARITY * clarity, 0.0)
         return cls(number, counts(at_zero, weight * clear, group, groups))
 
     def then(self, gained: ClearImages) -> ClearImages:
-        """Return the sums after each of several groups of images that follow."""
+        """The sums after each of several groups of images that follow."""
         return ClearImages(self.number + gained.number.cumsum(0), self.at_nodes + gained.at_nodes.cumsum(0))
 
     def log_likelihood(self, log_density: Float[Tensor, "N P BA"]) -> Float[Tensor, "*U BA"]:
-        """Return the log-likelihood of each pair of mean margins, of unknown and known images; 0 without clear images.
+        """The log-likelihood of each pair of mean margins, of unknown and known images; 0 without clear images.
 
         Some clear images may be unknown: then their margins have two modes. In some label spaces clarity is off: where
         all margins contradict it clearly, they count for more.
@@ -91,7 +91,7 @@ def _tables(device: torch.device) -> _Tables:
 
 
 def log_density(unknown_mean: Float[Tensor, " B"], known_mean: Float[Tensor, " A"]) -> Float[Tensor, "N P BA"]:
-    """Return the log density of margins of clear images at a clarity of 0, at each node, by purity and two means."""
+    """The log density of margins of clear images at a clarity of 0, at each node, by purity and two means."""
     node = torch.from_numpy(AT_NODES).to(known_mean)[:, None]
     known = _normal(node - known_mean, MARGIN_DEVIATION)[:, None, None, :]
     unknown = _normal(node - unknown_mean - UNKNOWN_ABOVE, MARGIN_DEVIATION)[:, None, :, None]

@@ -32,7 +32,7 @@ def correct(
     recent: Float[Tensor, "*U N"],
     typical_unknown: Float[Tensor, " N"],
 ) -> tuple[Corrected, Float[Tensor, "*U N"]]:
-    """Return `corrected` of all margins and `probability_now` of recent ones; on a GPU by a kernel."""
+    """`corrected` of all margins and `probability_now` of recent ones; on a GPU by a kernel."""
     if at_nodes.is_cuda:
         return correct_by_kernel(known, unknown, at_nodes, recent, typical_unknown)
     found = corrected(known, unknown, at_nodes)
@@ -42,7 +42,7 @@ def correct(
 def correct_by_kernel(
     known: Tensor, unknown: Tensor, at_nodes: Tensor, recent: Tensor, typical_unknown: Tensor
 ) -> tuple[Corrected, Tensor]:
-    """Return what `correct` does, by a program for each row."""
+    """What `correct` does, by a program for each row."""
     from unseen.threshold import kernels  # here, because Triton takes a while to import
 
     rows = [part.contiguous() for part in (known, unknown, at_nodes, recent, typical_unknown)]
@@ -54,7 +54,7 @@ def correct_by_kernel(
 def corrected(
     known: Float[Tensor, "*U N"], unknown: Float[Tensor, "*U N"], at_nodes: Float[Tensor, "*U N"]
 ) -> Corrected:
-    """Return what is expected of both sides, corrected by margins counted at the nodes.
+    """What is expected of both sides, corrected by margins counted at the nodes.
 
     Each margin counts for a side with the probability that its image belongs there, beside EXPECTED_IMAGES that lie as
     expected: the more images and the clearer the modes, the more the distributions are those of the stream.
@@ -78,7 +78,7 @@ def corrected(
 
 
 def likelihood_ratio(known: Array, unknown: Array) -> Array:
-    """Return how much more likely a known image is at each node than an unknown one; never less at a higher margin.
+    """How much more likely a known image is at each node than an unknown one; never less at a higher margin.
 
     Both tails say little: below the peak of the known images the ratio only falls, above it only rises.
     """
@@ -97,7 +97,7 @@ def likelihood_ratio(known: Array, unknown: Array) -> Array:
 def probability_now(
     recent: Float[Tensor, "*U N"], found: Corrected, typical_unknown: Float[Tensor, " N"]
 ) -> Float[Tensor, "*U N"]:
-    """Return the probability that an image at each node is known, with the share of known images in recent margins.
+    """The probability that an image at each node is known, with the share of known images in recent margins.
 
     Unknown images of another kind may have come: where recent margins do not fit the history, the distribution of
     unknown images is fitted to them anew, starting from the typical one of all streams. Known images stay where they
@@ -117,14 +117,14 @@ def probability_now(
 
 
 def probability_and_fit(counted: Array, known: Array, unknown: Array) -> tuple[Array, Array]:
-    """Return the probability [U, N] that an image at each node is known, and how well the mixture fits margins [U]."""
+    """The probability [U, N] that an image at each node is known, and how well the mixture fits margins [U]."""
     ratio = likelihood_ratio(known, unknown)
     share = share_of_known(counted, ratio)
     return probability_of(share, ratio), log_likelihood(counted, share, known, unknown)
 
 
 def fitted_unknown(counted: Array, known: Array, typical: Array) -> Array:
-    """Return the distribution of unknown images among margins counted at the nodes, given that of known ones."""
+    """The distribution of unknown images among margins counted at the nodes, given that of known ones."""
     margins = counted.sum(-1, keepdims=True)
     images, expected = _images(counted), NEW_IMAGES * typical
     ratio = likelihood_ratio(known, np.broadcast_to(typical, known.shape))
@@ -140,24 +140,24 @@ def fitted_unknown(counted: Array, known: Array, typical: Array) -> Array:
 
 
 def log_likelihood(counted: Array, share: Array, known: Array, unknown: Array) -> Array:
-    """Return the mean log probability [*U] of margins counted at the nodes under a mixture."""
+    """The mean log probability [*U] of margins counted at the nodes under a mixture."""
     mixed = share * known + (1 - share) * unknown + OUTLIER / NODES
     return (counted * np.log(mixed)).sum(-1) / np.maximum(counted.sum(-1), 1)
 
 
 def best_log_likelihood(counted: Array) -> Array:
-    """Return the mean log probability [*U] of margins under their own distribution: no mixture fits better."""
+    """The mean log probability [*U] of margins under their own distribution: no mixture fits better."""
     share = counted / np.maximum(counted.sum(-1, keepdims=True), 1)
     return (share * np.log(share, where=share > 0, out=np.zeros_like(share))).sum(-1)
 
 
 def share_of_known(counted: Array, ratio: Array) -> Array:
-    """Return the share [*U, 1] of known images among margins counted at the nodes, given where both kinds lie."""
+    """The share [*U, 1] of known images among margins counted at the nodes, given where both kinds lie."""
     return 1 / (1 + odds_of_unknown(counted, ratio))
 
 
 def odds_of_unknown(counted: Array, ratio: Array) -> Array:
-    """Return the share of unknown images over that of known ones: a round of what follows takes fewer steps with it."""
+    """The share of unknown images over that of known ones: a round of what follows takes fewer steps with it."""
     images, weighted = _images(counted), counted * ratio
     odds, of_known = np.ones_like(images), np.empty_like(weighted)
     for _ in range(SHARE_ROUNDS):
@@ -168,7 +168,7 @@ def odds_of_unknown(counted: Array, ratio: Array) -> Array:
 
 
 def _images(counted: Array) -> Array:
-    """Return how many images there are to divide between both sides."""
+    """How many images there are to divide between both sides."""
     return counted.sum(-1, keepdims=True) + SHARE_IMAGES
 
 
@@ -177,6 +177,6 @@ def _odds(images: Array, of_known: Array) -> Array:
 
 
 def probability_of(share: Array, ratio: Array) -> Array:
-    """Return the probability [*U, N] that an image at each node is known, given shares [*U, 1]."""
+    """The probability [*U, N] that an image at each node is known, given shares [*U, 1]."""
     odds = share * ratio
     return odds / (odds + (1 - share))

@@ -22,9 +22,9 @@ class Fixed(ThresholdRule[None]):
     name: ClassVar[str] = "fixed"
 
     def start(self) -> None:
-        """Return no state."""
+        """No state."""
         return
 
     def threshold_of(self, state: None) -> float:
-        """Return the margin that was fixed."""
+        """The margin that was fixed."""
         return self.threshold

@@ -25,17 +25,17 @@ class Units(NamedTuple):
 
     @classmethod
     def nats(cls) -> Units:
-        """Return the units of a detector that derives its baseline."""
+        """The units of a detector that derives its baseline."""
         return cls(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
 
     @classmethod
     def of(cls, margins: Float[Tensor, " n"]) -> Units:
-        """Return units in which these margins have the mean and the deviation of a typical stream."""
+        """Units in which these margins have the mean and the deviation of a typical stream."""
         scale = margins.std().clamp(min=1e-6) / TYPICAL_DEVIATION
         return cls(margins.mean() - TYPICAL_MEAN * scale, scale)
 
     def apply(self, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return margins in these units."""
+        """Margins in these units."""
         return (margin.detach().cpu().double() - self.shift) / self.scale
 
 
@@ -56,7 +56,7 @@ class MarginHistory(NamedTuple):
 
     @classmethod
     def start(cls, recall: float, *, pending: int, window: int = 0) -> MarginHistory:
-        """Return the history before the first margin: what the prior says, with room for margins that wait."""
+        """The history before the first margin: what the prior says, with room for margins that wait."""
         empty, zero = torch.zeros(NODES, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         fit = fit_mixture(empty, empty, recall)
         ring, waiting = torch.zeros(window, dtype=torch.float64), torch.zeros(pending, 2, dtype=torch.float64)
@@ -64,13 +64,13 @@ class MarginHistory(NamedTuple):
         return cls(*start, *fit)
 
     def updated(self, sums: MarginSums, fit: MixtureFit) -> MarginHistory:
-        """Return the history after the last of some updates."""
+        """The history after the last of some updates."""
         clear = ClearImages(*(part[-1].clone() for part in sums.clear))
         last = {name: getattr(fit, name)[-1].clone() for name in fit._fields}
         return self._replace(counts=sums.counts[-1].clone(), recent=sums.recent[-1].clone(), clear=clear, **last)
 
     def with_pending(self, columns: Float[Tensor, "n 2"], seen: int) -> MarginHistory:
-        """Return the history after `seen` samples, of which the last ones, in `columns`, wait for an update."""
+        """The history after `seen` samples, of which the last ones, in `columns`, wait for an update."""
         pending = torch.zeros_like(self.pending)
         pending[: len(columns)] = columns
         counts = torch.full_like(self.seen, seen), torch.full_like(self.waiting, len(columns))
@@ -78,17 +78,17 @@ class MarginHistory(NamedTuple):
 
 
 def flat_parts(history: MarginHistory) -> list[Tensor]:
-    """Return the tensors that change at updates."""
+    """The tensors that change at updates."""
     return [history.counts, history.recent, *history.clear, history.threshold, history.probability, history.recall]
 
 
 def packed(history: MarginHistory) -> Float[Tensor, " M"]:
-    """Return what changes at updates as one row of numbers: so that one copy is enough."""
+    """What changes at updates as one row of numbers: so that one copy is enough."""
     return torch.cat([part.reshape(-1) for part in flat_parts(history)])
 
 
 def unpacked(history: MarginHistory, numbers: Float[Tensor, " M"]) -> MarginHistory:
-    """Return a history with what changes at updates out of a row of numbers."""
+    """A history with what changes at updates out of a row of numbers."""
     like = flat_parts(history)
     counts, recent, number, at_nodes, threshold, probability, recall = (
         part.view(one.shape) for part, one in zip(numbers.split([one.numel() for one in like]), like, strict=True)
@@ -132,12 +132,12 @@ class MarginSums(NamedTuple):
     clear: ClearImages
 
     def per_sample(self, ends: Float[Tensor, " U"]) -> Float[Tensor, "U N"]:
-        """Return the counts over the number of samples at each update, as the mixtures take them."""
+        """The counts over the number of samples at each update, as the mixtures take them."""
         return self.counts / ends[:, None]
 
 
 def gained_sums(columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"]) -> GainedSums:
-    """Return what samples up to the last update add; `columns` are margin and clarity of the samples by `place`."""
+    """What samples up to the last update add; `columns` are margin and clarity of the samples by `place`."""
     margin, clarity = columns.unbind(1)
     group = torch.bucketize(place, end)
     weight = torch.stack([place, torch.exp((place - end[group]) / RECENT)])
@@ -148,7 +148,7 @@ def gained_sums(columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: 
 def sums_at_updates(
     history: MarginHistory, gained: GainedSums, end: Float[Tensor, " U"], first: Float[Tensor, ""] | int
 ) -> MarginSums:
-    """Return the sums at each update, `first` samples having been counted before.
+    """The sums at each update, `first` samples having been counted before.
 
     All that came since an update is counted at the next, so that no sum depends on the division into calls. An update
     that is named again has the same sums.
@@ -170,7 +170,7 @@ class FittedUpdates(NamedTuple):
 def fitted_updates(
     history: MarginHistory, gained: GainedSums, end: Float[Tensor, " U"], first: Float[Tensor, ""] | int, recall: float
 ) -> FittedUpdates:
-    """Return what follows from samples up to the last update, `first` of which the history has counted already."""
+    """What follows from samples up to the last update, `first` of which the history has counted already."""
     sums = sums_at_updates(history, gained, end, first)
     fit = fit_mixture(sums.per_sample(end), sums.recent, recall, sums.clear)
     threshold = torch.cat([history.threshold[None], fit.threshold])
@@ -186,13 +186,13 @@ class LearnedBlock(NamedTuple):
 
 
 def learned_block(history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps, recall: float) -> LearnedBlock:
-    """Return what follows from samples, in host memory; `columns` are their margin and clarity."""
+    """What follows from samples, in host memory; `columns` are their margin and clarity."""
     waiting, last = int(history.waiting), steps.ends[-1]
     first, whole = steps.start - waiting, torch.cat([history.pending[:waiting], columns])
     place = torch.arange(first + 1, steps.stop + 1, dtype=torch.float64)
     end, counted = torch.tensor(steps.ends, dtype=torch.float64), last - first
     found = fitted_updates(history, gained_sums(whole[:counted], place[:counted], end), end, first, recall)
     row = torch.bucketize(place[waiting:], end)  # the updates before each sample say which threshold it meets
-    confidence = interpolate_rows(found.probability, columns[:, 0], row)
-    decided = torch.stack([found.threshold[row], confidence])
+    p_known = interpolate_rows(found.probability, columns[:, 0], row)
+    decided = torch.stack([found.threshold[row], p_known])
     return LearnedBlock(decided, found.history.with_pending(whole[counted:], steps.stop))

@@ -19,7 +19,7 @@ CLEAR, MARGIN_PER_CLARITY = tl.constexpr(clear.CLEAR), tl.constexpr(clear.MARGIN
 
 @triton.jit
 def parts_at_nodes(margin, node):
-    """Return the part of each margin that each node gets: what is divided linearly between two neighbours."""
+    """The part of each margin that each node gets: what is divided linearly between two neighbours."""
     position = tl.minimum(tl.maximum(margin / STEP - LOWEST / STEP, 0.0), LAST_NODE)
     return tl.maximum(1 - tl.abs(position[:, None] - node[None, :]), 0.0)
 
@@ -85,19 +85,19 @@ def decide(
 
 @triton.jit
 def smaller(a, b):
-    """Return the smaller of two numbers."""
+    """The smaller of two numbers."""
     return tl.minimum(a, b)
 
 
 @triton.jit
 def larger(a, b):
-    """Return the larger of two numbers."""
+    """The larger of two numbers."""
     return tl.maximum(a, b)
 
 
 @triton.jit
 def likelihood_ratio(known, unknown, node, inside):
-    """Return how much more likely a known image is at each node than an unknown one."""
+    """How much more likely a known image is at each node than an unknown one."""
     plain = known / (unknown + OUTLIER)
     peak = tl.argmax(known, axis=0)
     falling = tl.where((node > peak) | (inside == 0), float("inf"), plain)
@@ -108,20 +108,20 @@ def likelihood_ratio(known, unknown, node, inside):
 
 @triton.jit
 def probability_of(share, ratio):
-    """Return the probability that an image at each node is known."""
+    """The probability that an image at each node is known."""
     odds = share * ratio
     return odds / (odds + (1 - share))
 
 
 @triton.jit
 def share_in(counted, probability):
-    """Return the share of known images among margins, given the probability at each node."""
+    """The share of known images among margins, given the probability at each node."""
     return (tl.sum(counted * probability, axis=0) + SHARE_IMAGES) / (tl.sum(counted, axis=0) + 2 * SHARE_IMAGES)
 
 
 @triton.jit
 def share_of_known(counted, ratio):
-    """Return the share of known images among margins, given where both kinds lie."""
+    """The share of known images among margins, given where both kinds lie."""
     share = share_in(counted, probability_of(0.5, ratio))
     for _ in range(SHARE_ROUNDS - 1):
         share = share_in(counted, probability_of(share, ratio))
@@ -130,21 +130,21 @@ def share_of_known(counted, ratio):
 
 @triton.jit
 def log_likelihood(counted, share, known, unknown):
-    """Return the mean log probability of margins under a mixture."""
+    """The mean log probability of margins under a mixture."""
     mixed = share * known + (1 - share) * unknown + OUTLIER
     return tl.sum(counted * tl.log(mixed), axis=0) / tl.maximum(tl.sum(counted, axis=0), 1.0)
 
 
 @triton.jit
 def best_log_likelihood(counted):
-    """Return the mean log probability of margins under their own distribution."""
+    """The mean log probability of margins under their own distribution."""
     share = counted / tl.maximum(tl.sum(counted, axis=0), 1.0)
     return tl.sum(tl.where(share > 0, share * tl.log(tl.where(share > 0, share, 1.0)), 0.0), axis=0)
 
 
 @triton.jit
 def corrected(known, unknown, counted, node, inside):
-    """Return what is expected of both sides, corrected by margins."""
+    """What is expected of both sides, corrected by margins."""
     expected_known, expected_unknown = known, unknown
     ratio = likelihood_ratio(known, unknown, node, inside)
     share = share_of_known(counted, ratio)
@@ -160,7 +160,7 @@ def corrected(known, unknown, counted, node, inside):
 
 @triton.jit
 def fitted_unknown(counted, known, typical, node, inside):
-    """Return the distribution of unknown images among margins, given that of known ones."""
+    """The distribution of unknown images among margins, given that of known ones."""
     unknown = typical
     ratio = likelihood_ratio(known, unknown, node, inside)
     share = share_of_known(counted, ratio)

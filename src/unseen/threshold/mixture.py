@@ -45,7 +45,7 @@ class Prior(NamedTuple):
 
     @property
     def log_weights(self) -> Float[Tensor, " n"]:
-        """Return the log prior of each value, up to a constant."""
+        """The log prior of each value, up to a constant."""
         values, mean = torch.tensor(self.values, dtype=torch.float64), self.mean
         off = (values / mean).log() if self.of_log else values - mean
         return -(off / self.deviation).square() / 2
@@ -74,11 +74,11 @@ class Hypotheses(NamedTuple):
     log_prior: Float[Tensor, " H"]
 
     def unknown_below(self, x: Float[Tensor, "n H"]) -> Float[Tensor, "n H"]:
-        """Return the share of unknown images below each x: the best of many chance matches, a Gumbel."""
+        """The share of unknown images below each x: the best of many chance matches, a Gumbel."""
         return gumbel_of(x, self.unknown_mean, self.unknown_deviation)
 
     def known_below(self, x: Float[Tensor, "n H"]) -> Float[Tensor, "n H"]:
-        """Return the share of known images below each x."""
+        """The share of known images below each x."""
         mean, deviation = self.known_mean, self.known_deviation
         tailed = torch.where(self.shape == RIGHT, gumbel_of(x, mean, deviation), 1 - gumbel_of(-x, -mean, deviation))
         return torch.where(self.shape == NORMAL, torch.special.ndtr((x - mean) / deviation), tailed)
@@ -116,13 +116,13 @@ class MixtureFit(NamedTuple):
 
 
 def gumbel_of(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return the share of a Gumbel with this mean and standard deviation below x."""
+    """The share of a Gumbel with this mean and standard deviation below x."""
     scale = deviation * math.sqrt(6) / math.pi
     return torch.exp(-torch.exp(-(x - mean) / scale - EULER))
 
 
 def shape_prior(mean: Float[Tensor, " H"]) -> Float[Tensor, "3 H"]:
-    """Return the probability of each shape, given the mean margin of known images."""
+    """The probability of each shape, given the mean margin of known images."""
     right = torch.sigmoid((RIGHT_BELOW - mean) / SHAPE_WIDTH)
     left = LEFT_SHARE * torch.sigmoid((mean - LEFT_ABOVE) / SHAPE_WIDTH) * (1 - right)
     return torch.stack([1 - right - left, right, left])
@@ -130,7 +130,7 @@ def shape_prior(mean: Float[Tensor, " H"]) -> Float[Tensor, "3 H"]:
 
 @cache
 def hypotheses() -> Hypotheses:
-    """Return the grid of hypotheses: for each distribution of unknown images all those of known ones."""
+    """The grid of hypotheses: for each distribution of unknown images all those of known ones."""
     priors = (UNKNOWN_MEAN, UNKNOWN_DEVIATION, KNOWN_MEAN, KNOWN_DEVIATION)
     values = [torch.tensor(prior.values, dtype=torch.float64) for prior in priors]
     unknown_mean, unknown_deviation, known_mean, known_deviation = _every_choice(values)
@@ -150,13 +150,13 @@ def hypotheses() -> Hypotheses:
 
 
 def _every_choice(values: Sequence[Float[Tensor, " n"]]) -> list[Float[Tensor, " H"]]:
-    """Return every choice of one value of each, a column for each."""
+    """Every choice of one value of each, a column for each."""
     return [part.reshape(-1) for part in torch.meshgrid(*values, indexing="ij")]
 
 
 @cache
 def sides() -> Sides:
-    """Return the distributions of known and of unknown images by themselves: a hypothesis is a pair of them."""
+    """The distributions of known and of unknown images by themselves: a hypothesis is a pair of them."""
     edges = torch.arange(LOWEST - STEP / 2, HIGHEST + STEP, STEP, dtype=torch.float64)
     edges[0], edges[-1] = -torch.inf, torch.inf
     grid, edges = hypotheses(), edges.unsqueeze(1)
@@ -166,14 +166,14 @@ def sides() -> Sides:
 
 
 def cells() -> Cells:
-    """Return the probability of every cell under every hypothesis."""
+    """The probability of every cell under every hypothesis."""
     known, unknown, mean = sides()
     return Cells(known.repeat(1, UNKNOWN), unknown.repeat_interleave(len(mean), dim=1))
 
 
 @cache
 def log_density() -> Float[Tensor, "N SH"]:
-    """Return the log probability of every cell under every share of known images and hypothesis, less the largest.
+    """The log probability of every cell under every share of known images and hypothesis, less the largest.
 
     What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum. Each
     hypothesis lies in one piece of memory, because in host memory few of them are read.
@@ -187,13 +187,13 @@ def log_density() -> Float[Tensor, "N SH"]:
 
 @cache
 def table() -> HypothesisTable:
-    """Return what `log_density` does, for fits in host memory."""
+    """What `log_density` does, for fits in host memory."""
     return HypothesisTable(log_density().T.numpy())
 
 
 @cache
 def on_device(device: torch.device, make: Callable[..., Any], *arguments: float) -> Any:
-    """Return a table of the hypotheses, a tensor or several, on a device."""
+    """A table of the hypotheses, a tensor or several, on a device."""
     found = make(*arguments)
     if isinstance(found, Tensor):
         return found.to(device, memory_format=torch.contiguous_format)  # no copy where it is there
@@ -201,12 +201,12 @@ def on_device(device: torch.device, make: Callable[..., Any], *arguments: float)
 
 
 def effective(at_nodes: Float[Tensor, "U N"]) -> Float[Tensor, "U N"]:
-    """Return the counts as the posterior weights them."""
+    """The counts as the posterior weights them."""
     return (at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))).float()
 
 
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
-    """Return the probability of each share of known images and hypothesis, after margins counted at the nodes."""
+    """The probability of each share of known images and hypothesis, after margins counted at the nodes."""
     fit = effective(at_nodes.view(-1, NODES)) @ on_device(at_nodes.device, log_density)
     fit = fit.view(*at_nodes.shape[:-1], len(KNOWN_SHARES), -1)
     fit += (on_device(at_nodes.device, hypotheses).log_prior + clear_fit(clear)).unsqueeze(-2)
@@ -215,28 +215,28 @@ def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tens
 
 @cache
 def clear_log_density() -> Float[Tensor, "N P BA"]:
-    """Return the log density of clear images at each node, for each purity and each two means that are tried."""
+    """The log density of clear images at each node, for each purity and each two means that are tried."""
     tried = (torch.tensor(prior.values, dtype=torch.float64) for prior in (UNKNOWN_MEAN, KNOWN_MEAN))
     return log_density_of_clear(*tried)
 
 
 @cache
 def mean_pairs() -> Int[Tensor, " H"]:
-    """Return which two means each hypothesis has, as columns of `clear_log_density`."""
+    """Which two means each hypothesis has, as columns of `clear_log_density`."""
     known = torch.tensor(KNOWN_MEAN.values, dtype=torch.float64)
     unknown = torch.arange(len(UNKNOWN_MEAN.values)).repeat_interleave(len(UNKNOWN_DEVIATION.values))
     return (len(known) * unknown[:, None] + torch.searchsorted(known, sides().known_mean)).flatten()
 
 
 def clear_fit(clear: ClearImages) -> Float[Tensor, "*U H"]:
-    """Return how well each hypothesis fits the clear images."""
+    """How well each hypothesis fits the clear images."""
     device = clear.number.device
     fit = clear.log_likelihood(on_device(device, clear_log_density))
     return fit.index_select(-1, on_device(device, mean_pairs))
 
 
 def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMixture:
-    """Return the mean over all hypotheses."""
+    """The mean over all hypotheses."""
     of_known, of_unknown = (posterior_of_sides if at_nodes.is_cuda else posterior_in_host_memory)(at_nodes, clear)
     tried = on_device(at_nodes.device, sides)
     return ExpectedMixture(of_known @ tried.known.T, of_unknown @ tried.unknown.T, of_known)
@@ -245,7 +245,7 @@ def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMix
 def posterior_of_sides(
     at_nodes: Float[Tensor, "*U N"], clear: ClearImages
 ) -> tuple[Float[Tensor, "*U A"], Float[Tensor, "*U B"]]:
-    """Return the probability of each distribution of known and of unknown images."""
+    """The probability of each distribution of known and of unknown images."""
     weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
     return weight.sum(-2), weight.sum(-1)
 
@@ -253,7 +253,7 @@ def posterior_of_sides(
 def posterior_in_host_memory(
     at_nodes: Float[Tensor, "*U N"], clear: ClearImages
 ) -> tuple[Float[Tensor, "*U A"], Float[Tensor, "*U B"]]:
-    """Return what `posterior_of_sides` does; hypotheses that weigh nothing are left out."""
+    """What `posterior_of_sides` does; hypotheses that weigh nothing are left out."""
     rows, shape = effective(at_nodes.view(-1, NODES)), at_nodes.shape[:-1]
     weights = table().weights(rows.numpy(), log_prior_in_host_memory(clear, len(rows)))
     known, unknown = (torch.from_numpy(side).view(*shape, -1) for side in weights)
@@ -261,7 +261,7 @@ def posterior_in_host_memory(
 
 
 def log_prior_in_host_memory(clear: ClearImages, rows: int) -> Float[Array, "U B A"]:
-    """Return what the prior and clear images say of each pair of distributions."""
+    """What the prior and clear images say of each pair of distributions."""
     prior, pairs = grid_prior()
     if not clear.number.any():  # clear images say nothing: a fifth of the time of all weights
         return np.broadcast_to(prior, (rows, *prior.shape))
@@ -271,12 +271,12 @@ def log_prior_in_host_memory(clear: ClearImages, rows: int) -> Float[Array, "U B
 
 @cache
 def grid_prior() -> tuple[Float[Array, "B A"], Int[Array, "B A"]]:
-    """Return the log prior of each pair of distributions, and its column in `clear_log_density`."""
+    """The log prior of each pair of distributions, and its column in `clear_log_density`."""
     return hypotheses().log_prior.float().view(UNKNOWN, -1).numpy(), mean_pairs().view(UNKNOWN, -1).numpy()
 
 
 def margin_reached(known: Float[Tensor, "*U N"], recall: float | Float[Tensor, "*#U 1"]) -> Float[Tensor, "*U"]:
-    """Return the margin that a share `recall` of the known images reaches, given the probability of each cell."""
+    """The margin that a share `recall` of the known images reaches, given the probability of each cell."""
     below = known.cumsum(-1) - known
     cell = (below <= 1 - recall).sum(-1, keepdim=True) - 1
     within = (1 - recall - below.gather(-1, cell)) / known.gather(-1, cell).clamp(min=OUTLIER / NODES)
@@ -284,7 +284,7 @@ def margin_reached(known: Float[Tensor, "*U N"], recall: float | Float[Tensor, "
 
 
 def recall_interval(threshold: Float[Tensor, "*U"], weight: Float[Tensor, "*U A"]) -> Float[Tensor, "*U 2"]:
-    """Return the lowest and the highest share of known images that a threshold may keep.
+    """The lowest and the highest share of known images that a threshold may keep.
 
     Each distribution of known images says one share; those with the least weight at both ends are left out.
     """
@@ -299,14 +299,14 @@ def recall_interval(threshold: Float[Tensor, "*U"], weight: Float[Tensor, "*U A"
 
 @cache
 def typical_unknown() -> Float[Tensor, " N"]:
-    """Return the probability of each cell for unknown images of any stream."""
+    """The probability of each cell for unknown images of any stream."""
     nothing = torch.zeros(NODES, dtype=torch.float64)
     return expected(nothing, ClearImages.none()).unknown
 
 
 @cache
 def kept_from_nodes() -> Float[Tensor, "N A"]:
-    """Return the share of known images that a threshold at each node keeps, for each of their distributions."""
+    """The share of known images that a threshold at each node keeps, for each of their distributions."""
     known = sides().known
     return 1 - known.cumsum(0) + known / 2
 
@@ -314,7 +314,7 @@ def kept_from_nodes() -> Float[Tensor, "N A"]:
 def fit_mixture(
     at_nodes: Float[Tensor, "*U N"], recent: Float[Tensor, "*U N"], recall: float, clear: ClearImages | None = None
 ) -> MixtureFit:
-    """Return what follows from margins counted at the nodes, recent ones, and clear images among them.
+    """What follows from margins counted at the nodes, recent ones, and clear images among them.
 
     The threshold is the margin that a share `recall` of the known images should reach, whatever hypothesis is true, but
     not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
@@ -338,6 +338,6 @@ def fit_mixture(
 
 
 def recalls(recall: float, dims: int) -> Float[Tensor, "3 ..."]:
-    """Return which recalls `fit_mixture` asks for: the wanted one, one with twice the loss, and the wanted one."""
+    """Which recalls `fit_mixture` asks for: the wanted one, one with twice the loss, and the wanted one."""
     shares = torch.tensor([recall, max(2 * recall - 1, 0.0), recall], dtype=torch.float64)
     return shares.view(3, *(1 for _ in range(dims)))

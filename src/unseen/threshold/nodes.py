@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def place(margins: Float[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return the node left of each margin, and how far the margin lies towards the next, from 0 to 1."""
+    """The node left of each margin, and how far the margin lies towards the next, from 0 to 1."""
     position = (margins.double() / STEP - LOWEST / STEP).clamp(0, NODES - 1 - 1e-9)
     left = position.long()
     return left, position - left
@@ -26,7 +26,7 @@ def counts(
     margins: Float[Tensor, " n"], weight: Float[Tensor, "*w n"] | None = None, group: Int[Tensor, " n"] | None = None,
     groups: int = 1,
 ) -> Float[Tensor, "*w N"]:  # fmt: skip
-    """Return the weight of the margins at each node, each divided linearly between its two neighbours.
+    """The weight of the margins at each node, each divided linearly between its two neighbours.
 
     Divided, not rounded to one of them, so that a rounding error moves the threshold by as little. With `group`, the
     number of a group from 0 on for each margin, the result is [*w, groups, N].
@@ -49,19 +49,19 @@ def _sums(left: Int[Tensor, " n"], weight: Tensor, part: Tensor, size: int) -> F
 
 
 def interpolate(table: Float[Tensor, " N"], margins: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return the value of a table over the nodes at each margin."""
+    """The value of a table over the nodes at each margin."""
     return torch.from_numpy(interpolate_few(table, margins.double().numpy()))
 
 
 def interpolate_few(table: Float[Tensor, " N"], margins: Array) -> Array:
-    """Return what `interpolate` does, of and as an array."""
+    """What `interpolate` does, of and as an array."""
     return np.interp(margins, AT_NODES, table.numpy())
 
 
 def interpolate_rows(
     tables: Float[Tensor, "R N"], margins: Float[Tensor, " n"], row: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """Return what `interpolate` does, of another table for each margin: the one in `row`."""
+    """What `interpolate` does, of another table for each margin: the one in `row`."""
     values = margins.double().clamp(LOWEST, HIGHEST)
     left = ((values - LOWEST) / STEP).long().clamp_(max=NODES - 2)
     at, flat = row * NODES + left, tables.reshape(-1)
@@ -70,6 +70,6 @@ def interpolate_rows(
 
 
 def used_nodes(at_nodes: Array) -> slice:
-    """Return the range of nodes with a margin: only these rows of the hypotheses are read."""
+    """The range of nodes with a margin: only these rows of the hypotheses are read."""
     found = np.flatnonzero(at_nodes.any(0)).tolist() or [0]
     return slice(found[0], found[-1] + 1)

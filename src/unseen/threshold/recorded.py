@@ -43,7 +43,7 @@ def acquire(device: torch.device | None, recall: float, room: int) -> Iterator[L
 
 @lru_cache(maxsize=GRAPHS)
 def graph_for(device: torch.device, recall: float, room: int) -> LearningGraph:
-    """Return the graph of rules that want a recall and have room for so many margins that wait."""
+    """The graph of rules that want a recall and have room for so many margins that wait."""
     return LearningGraph(device, recall, room)
 
 
@@ -80,7 +80,7 @@ class LearningGraph:
         self._found, self._results = (Found(*views(one, found)) for one in (self._received, self._outputs))
 
     def learn(self, history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps) -> LearnedBlock:
-        """Return what `learned_block` does."""
+        """What `learned_block` does."""
         waiting, count, last = int(history.waiting), len(columns), steps.ends[-1]
         given, numbers = self._given, torch.tensor([steps.start - waiting, steps.start, steps.stop])
         for place, values in zip(given, (packed(history), numbers, padded(steps.ends)), strict=False):
@@ -127,16 +127,16 @@ class LearningGraph:
 
 
 def padded(ends: Sequence[int]) -> Tensor:
-    """Return updates, the last of them named again until there are as many as a graph has."""
+    """Updates, the last of them named again until there are as many as a graph has."""
     return torch.tensor([*ends, *[ends[-1]] * (UPDATES - len(ends))])
 
 
 def host_numbers(shapes: Sequence[tuple[int, ...]], *, pinned: bool) -> Float[Tensor, " n"]:
-    """Return room in host memory for tensors of some shapes."""
+    """Room in host memory for tensors of some shapes."""
     return torch.zeros(sum(map(math.prod, shapes)), dtype=torch.float64, pin_memory=pinned)
 
 
 def views(numbers: Float[Tensor, " n"], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Return consecutive parts of numbers as tensors of some shapes."""
+    """Consecutive parts of numbers as tensors of some shapes."""
     parts = numbers.split([math.prod(shape) for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

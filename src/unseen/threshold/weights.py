@@ -39,7 +39,7 @@ class Screen(NamedTuple):
 
     @classmethod
     def of(cls, table: Float[Array, "M N"]) -> Screen:
-        """Return the screen of a table, without what is the same for all hypotheses."""
+        """The screen of a table, without what is the same for all hypotheses."""
         left = table - table.mean(0)
         basis = np.linalg.eigh((left.T @ left).astype(np.float64)).eigenvectors[:, -RANK:].astype(table.dtype)
         factor = left @ basis
@@ -47,7 +47,7 @@ class Screen(NamedTuple):
         return cls(basis, np.vstack([factor.T, np.sqrt(np.vecdot(left, left))]))
 
     def likely(self, weighted: Float[Array, "U N"], log_prior: Float[Array, "U H"]) -> Int[Array, " m"]:
-        """Return the numbers of the hypotheses that are not negligible in every row."""
+        """The numbers of the hypotheses that are not negligible in every row."""
         told = weighted @ self.basis
         left = weighted - told @ self.basis.T
         norm = np.sqrt(np.vecdot(left, left))[:, None]
@@ -67,11 +67,11 @@ class HypothesisTable:
 
     @cached_property
     def screen(self) -> Screen:
-        """Return the small tables; not before they are needed, because they take 20 ms."""
+        """The small tables; not before they are needed, because they take 20 ms."""
         return Screen.of(self.log_density)
 
     def weights(self, weighted: Float[Array, "U N"], log_prior: Float[Array, "U B A"]) -> SideWeights:
-        """Return the posterior weights after margins at the nodes, given what is known without them."""
+        """The posterior weights after margins at the nodes, given what is known without them."""
         starts = range(0, len(weighted), TOGETHER)
         parts = [self._weights(weighted[i : i + TOGETHER], log_prior[i : i + TOGETHER]) for i in starts]
         known, unknown = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -86,7 +86,7 @@ class HypothesisTable:
         return self.weights_of_all(weighted, log_prior)
 
     def weights_of_all(self, weighted: Float[Array, "U N"], log_prior: Float[Array, "U B A"]) -> SideWeights:
-        """Return the weights of both sides over all hypotheses, up to a factor for each row."""
+        """The weights of both sides over all hypotheses, up to a factor for each row."""
         used = used_nodes(weighted)
         fit = np.ascontiguousarray(product(self.log_density[:, used], weighted[:, used]).T)
         by_share = fit.reshape(len(fit), -1, *log_prior.shape[1:])
@@ -98,7 +98,7 @@ class HypothesisTable:
     def weights_of(
         self, rows: Int[Array, " m"], weighted: Float[Array, "U N"], log_prior: Float[Array, "U B A"]
     ) -> SideWeights:
-        """Return the same over some hypotheses alone."""
+        """The same over some hypotheses alone."""
         count, unknowns, knowns = log_prior.shape
         pair, used = rows % (unknowns * knowns), used_nodes(weighted)
         fit = product(self.log_density[:, used][rows], weighted[:, used]).T + log_prior.reshape(count, -1)[:, pair]
@@ -112,5 +112,5 @@ class HypothesisTable:
 
 
 def product(table: Float[Array, "m n"], weighted: Float[Array, "U n"]) -> Float[Array, "m U"]:
-    """Return the fit of hypotheses, the same bits with any number of threads: torch's product, not NumPy's."""
+    """The fit of hypotheses, the same bits with any number of threads: torch's product, not NumPy's."""
     return (torch.from_numpy(table) @ torch.from_numpy(weighted).T).numpy()

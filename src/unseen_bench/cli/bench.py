@@ -173,7 +173,7 @@ def print_inventory(suite: str, root: Path) -> bool:
 
 
 def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
-    """Return a suite over images, with a bar while they are encoded."""
+    """A suite over images, with a bar while they are encoded."""
     with terminal.progress("images") as bar:
         tasks: dict[str, TaskID] = {}
 
@@ -195,7 +195,7 @@ def run_with_progress(
     device: str,
     as_json: bool,
 ) -> list[harness.Row]:
-    """Return the row of every run, with a bar that counts samples, because runs differ in length."""
+    """The row of every run, with a bar that counts samples, because runs differ in length."""
     if results:
         results.folder.mkdir(parents=True, exist_ok=True)
     sizes = dict(zip(suite.pool.sources, suite.pool.source.bincount().tolist(), strict=True))

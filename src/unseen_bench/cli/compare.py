@@ -16,7 +16,7 @@ def compare(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results from `unseen bench`.")] = Path("results"),
     as_json: options.AsJson = False,
 ) -> None:
-    """Print SECOND less FIRST with its confidence interval, set by set, and whether it is a difference.
+    """Print SECOND less FIRST with its p_known interval, set by set, and whether it is a difference.
 
     Example: `unseen bench compare neglabel online -o results/`
     """

@@ -65,7 +65,7 @@ def demo(
         demo_discover.run(pack, session, report, as_json=as_json)
         return
     verdicts = session.observe(pack.z, pack.keys)
-    learning = judge(session.detector, verdicts.reading, truth)
+    learning = judge(session.detector, verdicts.output, truth)
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.z)
     frozen = judge(session.detector, before, truth)
@@ -100,7 +100,7 @@ def _write_photos(pack: embedded.Pack, truth: Trial, folder: Path, *, as_json: b
 
 
 def typical_places(pack: embedded.Pack, truth: Trial) -> list[int]:
-    """Return the places in the stream of the images nearest to the mean of their kind: clear ones, of every kind."""
+    """The places in the stream of the images nearest to the mean of their kind: clear ones, of every kind."""
     places: dict[str, list[int]] = {}
     for place, key in enumerate(pack.keys):
         places.setdefault(key.partition("/")[0], []).append(place)
@@ -158,7 +158,7 @@ def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return values as bars of text from the lowest to the highest; one that is undefined is a blank.
+    """Values as bars of text from the lowest to the highest; one that is undefined is a blank.
 
     >>> sparkline([1, 2, float("nan"), 8])
     '▁▂ █'
@@ -177,7 +177,7 @@ def _metric_rows(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, st
 
 
 def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
-    """Return the shares of right verdicts among known and among unknown images, after warming up."""
+    """The shares of right verdicts among known and among unknown images, after warming up."""
     is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
     return {"known_accepted": float(accepted.double().mean()), "unknown_rejected": float(rejected.double().mean())}

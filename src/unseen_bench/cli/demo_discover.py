@@ -55,7 +55,7 @@ def _print_groups(found: Grouping) -> None:
 
 
 def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, dict[str, int]]:
-    """Return the session after the large groups have become names, and the number of the group of each name."""
+    """The session after the large groups have become names, and the number of the group of each name."""
     session, words, written = found.session, embedded.vocabulary(), iter(WRITTEN)
     names: dict[str, int] = {}
     for one in found.groups:
@@ -70,13 +70,13 @@ def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, d
 
 
 def _best_word(one: Group, session: Session) -> str | None:
-    """Return the best suggestion, None where its share is too small: a person has to look at the pictures."""
+    """The best suggestion, None where its share is too small: a person has to look at the pictures."""
     taken = session.detector.labels.names
     return next((word.word for word in one.suggestions if word.word not in taken and word.share >= WEAK), None)
 
 
 def _new_name_rows(pack: embedded.Pack, before: Session, after: Session, names: dict[str, int]) -> list[dict[str, Any]]:
-    """Return for each new name which of the later images got it, by what they show; old names in one row."""
+    """For each new name which of the later images got it, by what they show; old names in one row."""
     z, keys = pack.z[FIRST:], pack.keys[FIRST:]
     kinds = [key.rsplit("/", 1)[0] for key in keys]
     verdicts = after.observe(z, keys)

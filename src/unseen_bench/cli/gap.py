@@ -59,7 +59,7 @@ def gap(
 
 
 def gap_record(found: theory.Gap) -> dict[str, object]:
-    """Return every number as one JSON-ready object."""
+    """Every number as one JSON-ready object."""
     best, regret = found.best, found.regret
     return {
         "modality": found.modality._asdict(),
@@ -159,7 +159,7 @@ def _points(regret: theory.Regret) -> list[tuple[int, float, float]]:
 
 
 def _truth(images: Features, labels: LabelSpace, where: str) -> Int[Tensor, " n"]:
-    """Return the file's labels as positions among the known names: by name where all match, else by equal count."""
+    """The file's labels as positions among the known names: by name where all match, else by equal count."""
     if images.labels is None:
         raise DataError(f"expected labels in {where} for --truth, got none; leave --truth out")
     position = {name: index for index, name in enumerate(labels.names)}

@@ -72,7 +72,7 @@ def learn(
 
 
 def read_pictures(found: ExampleImages, names: Sequence[str]) -> tuple[list[Image], list[int], list[tuple[str, str]]]:
-    """Return the pictures, the index of the name of each, and what could not be read."""
+    """The pictures, the index of the name of each, and what could not be read."""
     place = {comparable_name(name): index for index, name in enumerate(names)}
     pictures, label, skipped = [], [], []
     for name, entries in found.folders.items():

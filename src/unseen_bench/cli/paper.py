@@ -62,7 +62,7 @@ def _section(
     device: str,
     out: Path,
 ) -> report.ExhibitSection:
-    """Return the section of an exhibit; a suite that cannot be loaded is named in its notes."""
+    """The section of an exhibit; a suite that cannot be loaded is named in its notes."""
     ran, failed = [], []
     for name in (*found.images, *found.features):
         try:

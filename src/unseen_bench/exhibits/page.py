@@ -52,7 +52,7 @@ def write(path: Path, suite: Suite, rows: Sequence[Row], results: ResultFolder) 
 
 
 def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
-    """Return the whole page."""
+    """The whole page."""
     sections = list(_sections(suite, rows, results))
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
     body = "".join(f'<h2 id="{name}">{escape(title)}</h2>{text}' for name, title, text in sections)
@@ -98,7 +98,7 @@ def _from_margins(rows: Sequence[Row], results: ResultFolder) -> Iterator[tuple[
 def _margins(
     rows: Iterable[Row], results: ResultFolder
 ) -> dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]]:
-    """Return set -> method -> (margins of known, of unknown images) of single-set streams, as each was first met."""
+    """Set -> method -> (margins of known, of unknown images) of single-set streams, as each was first met."""
     found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     for row in rows:
         if len(row["sets"]) == 1 and row["seed"] == 0 and row["order"] in (ANY_ORDER, "shuffled"):
@@ -127,7 +127,7 @@ def _curves(rows: Sequence[Row], setting: str) -> str:
 
 
 def grid(heads: Sequence[str], lines: Iterable[Sequence[str]], *, sets: Sequence[str] = ()) -> str:
-    """Return a table of texts; `sets` stand above two columns each, after the first, whose heads end in a metric."""
+    """A table of texts; `sets` stand above two columns each, after the first, whose heads end in a metric."""
     above = f"<tr><th></th>{''.join(f'<th colspan=2>{escape(name)}</th>' for name in sets)}</tr>" if sets else ""
     below = [heads[0], *(head.rpartition(" ")[2] for head in heads[1:])] if sets else heads
     head = above + "<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in below) + "</tr>"
@@ -140,7 +140,7 @@ def _of_kind(kind: str, title: str, figure: str) -> str:
 
 
 def table_html(table: Table, unclean: Sequence[str]) -> str:
-    """Return a table with what may be compared in it."""
+    """A table with what may be compared in it."""
     marked = {name: f"{name} *" if name in unclean else name for name in table.columns}
     sets = "".join(f'<th colspan="2">{escape(marked[name])}</th>' for name in table.columns)
     metrics = "<th>AUROC</th><th>FPR95</th>" * len(table.columns)

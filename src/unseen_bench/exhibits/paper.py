@@ -26,7 +26,7 @@ class Grid:
 
     @classmethod
     def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
-        """Return a table with AUROC and FPR95 of each set after its first column."""
+        """A table with AUROC and FPR95 of each set after its first column."""
         return cls(title, [first, *(f"{name} {metric}" for name in sets for metric in METRICS)], lines, tuple(sets))
 
 
@@ -49,12 +49,12 @@ class ExhibitSection:
 
     @property
     def title(self) -> str:
-        """Return its heading."""
+        """Its heading."""
         return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
 
 
 def section(found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> ExhibitSection:
-    """Return the section of an exhibit from the rows of its suites."""
+    """The section of an exhibit from the rows of its suites."""
     exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _our_parts(found, suite, rows)]
     if exhibit.name in PRINTED:
         parts.append(PRINTED[exhibit.name])
@@ -94,7 +94,7 @@ def _our_parts(found: AvailableSuites, suite: Suite, rows: Sequence[Row]) -> Ite
 
 
 def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
-    """Return state and seconds per set of each method, mean over seeds."""
+    """State and seconds per set of each method, mean over seeds."""
     lines = []
     for method in dict.fromkeys(row["detector"] for row in rows):
         mine = [row for row in rows if row["detector"] == method]
@@ -154,7 +154,7 @@ def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
 
 
 def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
-    """Return AUROC and FPR95 of each set for each value of a setting, mean over seeds."""
+    """AUROC and FPR95 of each set for each value of a setting, mean over seeds."""
     mine = [row for row in rows if row["varied"] == [setting]]
     lines = []
     for value in sorted({row["settings"][setting] for row in mine}):

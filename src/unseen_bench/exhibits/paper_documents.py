@@ -37,7 +37,7 @@ def _standalone(svg: str) -> str:
 
 
 def markdown(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report for a Markdown file; figures are files beside it."""
+    """The report for a Markdown file; figures are files beside it."""
     lines = ["# The paper, table by table", "", INTRODUCTION, f"unseen {code_version()}.", ""]
     lines += [*markdown_table(("exhibit", "state"), [(one.title, one.found.state) for one in sections]), ""]
     for one in sections:
@@ -55,7 +55,7 @@ def _markdown_part(part: Table | Grid | Figure) -> list[str]:
 
 
 def html(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report as one self-contained page."""
+    """The report as one self-contained page."""
     links = "".join(f'<a href="#{_anchor(one)}">{escape(one.found.exhibit.name)}</a>' for one in sections)
     body = "".join(_html_section(one) for one in sections)
     return (
@@ -99,7 +99,7 @@ LATEX_HEAD = r"""\documentclass{article}
 
 
 def latex(sections: Sequence[ExhibitSection]) -> str:
-    """Return the report as a LaTeX document; a figure is shown where its SVG was converted to PDF."""
+    """The report as a LaTeX document; a figure is shown where its SVG was converted to PDF."""
     lines = [LATEX_HEAD]
     for one in sections:
         lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
@@ -110,7 +110,7 @@ def latex(sections: Sequence[ExhibitSection]) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Return LaTeX in which a path may go on in the next line."""
+    """LaTeX in which a path may go on in the next line."""
     return text.replace("/", r"/\allowbreak{}").replace(r"\_", r"\_\allowbreak{}")
 
 
@@ -126,7 +126,7 @@ def _latex_part(part: Table | Grid | Figure) -> str:
 
 
 def _latex_heads(grid: Grid) -> list[str]:
-    """Return one line of heads, or two where sets have two columns each."""
+    """One line of heads, or two where sets have two columns each."""
     if not grid.sets:
         return [" & ".join(map(tex, grid.heads)) + r" \\"]
     over = ["", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in grid.sets)]

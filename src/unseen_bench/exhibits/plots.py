@@ -28,7 +28,7 @@ Margins = Mapping[str, tuple[Array, Array]]  # method -> (known images, unknown 
 
 
 def pyplot() -> Any:
-    """Return matplotlib's pyplot without a display, or say what to install."""
+    """Matplotlib's pyplot without a display, or say what to install."""
     import_extra("matplotlib", "plot").use("agg")
     return import_extra("matplotlib.pyplot", "plot")
 
@@ -79,15 +79,15 @@ def histograms(margins: Mapping[str, Margins]) -> str:
 
 
 def reliability(groups: Mapping[str, Mapping[str, Sequence[ReliabilityBin]]]) -> str:
-    """Draw the share of known images against their mean confidence: a panel per group, a line per part of it."""
+    """Draw the share of known images against their mean p_known: a panel per group, a line per part of it."""
     with _panels(len(groups), height=2.9) as (figure, axes, svg):
         for axis, (title, parts) in zip(axes.flat, groups.items(), strict=False):
             axis.plot([0, 1], [0, 1], color=INK, linewidth=0.6, linestyle=":")
             for index, (name, bins) in enumerate(parts.items()):
-                points = [(one.confidence, one.known) for one in bins if one.samples]
+                points = [(one.p_known, one.known) for one in bins if one.samples]
                 style = {"color": _colour(index), "linestyle": _style(index), "marker": "o", "markersize": 3}
                 axis.plot(*zip(*points, strict=True), label=name, **style)
-            axis.set(title=title, xlabel="confidence", ylabel="share known", xlim=(0, 1), ylim=(0, 1.01))
+            axis.set(title=title, xlabel="p_known", ylabel="share known", xlim=(0, 1), ylim=(0, 1.01))
         _legend(figure, axes)
         return svg()
 
@@ -149,7 +149,7 @@ def _histogram(axis: Any, known: Array, unknown: Array) -> None:
 
 
 def _curve(known: Array, unknown: Array) -> tuple[Array, Array]:
-    """Return shares of OOD and ID accepted at thresholds that are quantiles of both sides, so that corners stay."""
+    """Shares of OOD and ID accepted at thresholds that are quantiles of both sides, so that corners stay."""
     thresholds = np.quantile(np.concatenate([known, unknown]), np.linspace(1, 0, 400))
     shares = [1 - np.searchsorted(np.sort(side), thresholds) / len(side) for side in (unknown, known)]
     return np.concatenate([[0], shares[0], [1]]), np.concatenate([[0], shares[1], [1]])

@@ -29,7 +29,7 @@ class MetricCell(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[float, float]]) -> MetricCell:
-        """Return the cell of one (AUROC, FPR95) per seed."""
+        """The cell of one (AUROC, FPR95) per seed."""
         (auroc, spread), (fpr, fpr_spread) = (
             mean_and_deviation([100 * x for x in side]) for side in zip(*pairs, strict=True)
         )
@@ -50,7 +50,7 @@ class MethodLine:
 
     @property
     def digits(self) -> int:
-        """Return how many decimals its figures have: what a paper prints is not rounded."""
+        """How many decimals its figures have: what a paper prints is not rounded."""
         return 2 if self.printed else 1
 
 
@@ -69,12 +69,12 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Return what the lines have in common."""
+        """What the lines have in common."""
         return f"{self.suite}: {KINDS[self.kind]}; order: {self.order}; by {self.judged_by}; FPR95 is {self.fpr}"
 
     @property
     def text_note(self) -> str:
-        """Return where the text of the lines comes from: once if it is the same for all, else line by line."""
+        """Where the text of the lines comes from: once if it is the same for all, else line by line."""
         texts = {line.method: line.text for line in self.lines if line.text}
         if len(set(texts.values())) == 1:
             return f"Text: {next(iter(texts.values()))}."
@@ -82,12 +82,12 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the sets and their averages."""
+        """The sets and their averages."""
         return (*self.sets, *self.groups)
 
 
 def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
-    """Return a table or two per kind and order: by margin, and by score where that is another ranking.
+    """A table or two per kind and order: by margin, and by score where that is another ranking.
 
     Runs of a sweep belong to curves and are left out.
     """
@@ -103,7 +103,7 @@ def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
 
 
 def _ranked_apart(rows: Sequence[Row]) -> list[str]:
-    """Return the columns whose rankings differ: the margin, and the score unless every AUROC is the same."""
+    """The columns whose rankings differ: the margin, and the score unless every AUROC is the same."""
     is_same = all(one["auroc"] == one["margin_auroc"] for row in rows for one in row["by_set"].values())
     return list(COLUMNS)[: 1 if is_same else None]
 
@@ -115,7 +115,7 @@ def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Su
 
 
 def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
-    """Return a table for a Markdown file; the deviation over seeds follows in brackets."""
+    """A table for a Markdown file; the deviation over seeds follows in brackets."""
     marked = [f"{name}*" if name in unclean else name for name in table.columns]
     heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
     heads += ["seeds", "µs", "state"]
@@ -137,7 +137,7 @@ def _method(line: MethodLine, printed: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return a tabular in the layout of the paper's tables, the best of the last column in bold."""
+    """A tabular in the layout of the paper's tables, the best of the last column in bold."""
     columns = table.columns
     best = {id(line) for line in _best(table)}
     lines = [
@@ -157,7 +157,7 @@ def latex(table: Table) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return bytes as people read them."""
+    """Bytes as people read them."""
     if count is None:
         return "—"
     for unit, scale in (("MB", 1e6), ("kB", 1e3)):
@@ -167,7 +167,7 @@ def size(count: int | None) -> str:
 
 
 def brief(line: MethodLine, name: str, *, deviation: bool) -> str:
-    """Return the cell of a set for the terminal: AUROC, and FPR95 below it."""
+    """The cell of a set for the terminal: AUROC, and FPR95 below it."""
     return "\n".join(texts(line.cells.get(name), "{} ±{}" if deviation else "{}", line.digits))
 
 
@@ -201,7 +201,7 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
 
 
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Return the mean over sets, seed by seed, of the seeds that all of them have."""
+    """The mean over sets, seed by seed, of the seeds that all of them have."""
     seeds = [seed for seed in sets[0] if all(seed in one for one in sets)]
     return [tuple(mean_of(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
 
@@ -212,7 +212,7 @@ def _printed_line(method: str, figures: Mapping[str, Any]) -> MethodLine:
 
 
 def initials(sets: Sequence[str]) -> str:
-    """Return the order of the sets in one stream as the paper writes it: I-S-P-T."""
+    """The order of the sets in one stream as the paper writes it: I-S-P-T."""
     return "-".join(name[0].upper() for name in sets)
 
 
@@ -223,7 +223,7 @@ def _best(table: Table) -> list[MethodLine]:
 
 
 def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list[str]:
-    """Return AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
+    """AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
     if cell is None:
         return ["—", "—"]
     pairs = ((cell.auroc, cell.auroc_deviation), (cell.fpr, cell.fpr_deviation))
@@ -236,22 +236,22 @@ def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list
 
 
 def defined(value: float | None) -> float:
-    """Return a metric, nan for one that is undefined."""
+    """A metric, nan for one that is undefined."""
     return math.nan if value is None else value
 
 
 def number_text(value: float, digits: int = 1) -> str:
-    """Return a number as text, a dash for nan."""
+    """A number as text, a dash for nan."""
     return "—" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def time(line: MethodLine) -> str:
-    """Return the microseconds that one sample took."""
+    """The microseconds that one sample took."""
     return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """Return the mean; nan if a value is undefined."""
+    """The mean; nan if a value is undefined."""
     return mean_and_deviation(list(values))[0]
 
 
@@ -263,5 +263,5 @@ TEX = {
 
 
 def tex(text: str) -> str:
-    """Return text with every character that LaTeX would take for a command written out."""
+    """Text with every character that LaTeX would take for a command written out."""
     return "".join(TEX.get(character, character) for character in text)

@@ -33,7 +33,7 @@ class VerdictTable(NamedTuple):
 
 
 def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
-    """Return a table per kind and order; a method without an order has only the figures that follow from no rule."""
+    """A table per kind and order; a method without an order has only the figures that follow from no rule."""
     rows = [row for row in rows if not row["varied"]]
     found = []
     for kind in KINDS:
@@ -49,7 +49,7 @@ def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
 
 
 def cross_table(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]] | None:
-    """Return scores by label spaces, AUROC / FPR95 of the margin over sets and seeds, where a run names its space."""
+    """Scores by label spaces, AUROC / FPR95 of the margin over sets and seeds, where a run names its space."""
     cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         score, _, space = row["detector"].partition(f" {SPACE}=")

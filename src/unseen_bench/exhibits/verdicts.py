@@ -1,4 +1,4 @@
-"""One HTML page about verdicts: a table of streams, goals, and how confidence and truth agree."""
+"""One HTML page about verdicts: a table of streams, goals, and how p_known and truth agree."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -17,13 +17,13 @@ from unseen_bench.run.experiment import finite
 Bins = list[list[float | None]]  # samples, mean confidence and share known of each bin, as a row holds them
 
 
-def bins_of(confidence: Float[Tensor, " T"], is_id: Bool[Tensor, " T"]) -> Bins:
-    """Return how confidence and truth agree, as JSON can hold it."""
-    return [list(finite(one._asdict()).values()) for one in reliability(confidence, is_id)]
+def bins_of(p_known: Float[Tensor, " T"], is_id: Bool[Tensor, " T"]) -> Bins:
+    """How p_known and truth agree, as JSON can hold it."""
+    return [list(finite(one._asdict()).values()) for one in reliability(p_known, is_id)]
 
 
 def joined_bins(rows: Sequence[Row]) -> list[ReliabilityBin]:
-    """Return the bins of several streams as those of one, every sample counting once."""
+    """The bins of several streams as those of one, every sample counting once."""
     found = []
     for parts in zip(*(row["reliability"] for row in rows), strict=True):
         samples = sum(part[0] for part in parts)
@@ -39,7 +39,7 @@ def write(path: Path, table: Sequence[str], goals: Sequence[str], rows: Sequence
 
 
 def reliability_by_order(rows: Sequence[Row]) -> dict[str, dict[str, list[ReliabilityBin]]]:
-    """Return the bins of each suite in each order."""
+    """The bins of each suite in each order."""
     found: dict[str, dict[str, list[ReliabilityBin]]] = {}
     for (order, suite), group in grouped(rows, "order", "suite").items():
         found.setdefault(order, {})[suite] = joined_bins(group)
@@ -47,15 +47,15 @@ def reliability_by_order(rows: Sequence[Row]) -> dict[str, dict[str, list[Reliab
 
 
 def html(table: Sequence[str], goals: Sequence[str], by_order: Mapping[str, Mapping[str, list[ReliabilityBin]]]) -> str:
-    """Return the whole page."""
+    """The whole page."""
     errors = "; ".join(
         f"{order} {max(calibration_error(bins) for bins in suites.values()):.3f}" for order, suites in by_order.items()
     )
     body = (
         "<h1>Verdicts</h1><p>What a session decides, judged by the truth after the last image. Shares in percent.</p>"
         f"<h2>Goals</h2><pre>{escape(chr(10).join(goals))}</pre>"
-        "<h2>Reliability</h2><p>The share of known images among those with about the same confidence, for each suite, "
-        f"all sets together; on the diagonal the confidence is right. Largest calibration error: {escape(errors)}.</p>"
+        "<h2>Reliability</h2><p>The share of known images among those with about the same p_known, for each suite, "
+        f"all sets together; on the diagonal the p_known is right. Largest calibration error: {escape(errors)}.</p>"
         f"<figure>{plots.reliability(by_order)}</figure>"
         f"<h2>Streams</h2>{_grid(table)}"
     )

@@ -40,7 +40,7 @@ class Method:
     @classmethod
     @cache
     def parse(cls, text: str) -> Method:
-        """Return the method that `name key=value ...` describes; refuse what is not registered."""
+        """The method that `name key=value ...` describes; refuse what is not registered."""
         name, *pairs = text.split()
         name = detectors.canonical_name(name)
         options = dict(pair.partition("=")[::2] for pair in pairs)
@@ -49,11 +49,11 @@ class Method:
 
     @property
     def kind(self) -> type[Detector[Any]]:
-        """Return its class."""
+        """Its class."""
         return detector_class(self.name)
 
     def build(self, suite: Suite, **settings: Any) -> Detector[Any]:
-        """Return the detector over its label space of a suite; one that needs ID images comes unfitted.
+        """The detector over its label space of a suite; one that needs ID images comes unfitted.
 
         Settings that its authors published for this suite stand where none are given.
         """
@@ -64,13 +64,13 @@ class Method:
 
 
 def expand_methods(names: Sequence[str]) -> list[str]:
-    """Return the methods that are meant: `cross` is every score over the negatives that each method mines."""
+    """The methods that are meant: `cross` is every score over the negatives that each method mines."""
     crossed = [f"{score} {SPACE}={space}" for score in SCORES for space in SPACES]
     return [one for name in names for one in (crossed if name.strip() == CROSS else [name])]
 
 
 def detector_class(name: str) -> type[Detector[Any]]:
-    """Return the class behind a registered name, or behind `module:Class` or `file.py:Class` for one of your own."""
+    """The class behind a registered name, or behind `module:Class` or `file.py:Class` for one of your own."""
     if name in ORACLES:
         return ORACLES[name]
     if name in posthoc.REGISTRY:
@@ -84,7 +84,7 @@ def detector_class(name: str) -> type[Detector[Any]]:
 
 
 def parse_setting(kind: type[Detector[Any]], name: str, text: str) -> Any:
-    """Return the value of a setting written as text, in the type that the detector's own default has."""
+    """The value of a setting written as text, in the type that the detector's own default has."""
     defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
     if name not in defaults:
         raise SettingError(f"expected a setting of {kind.name} out of {', '.join(defaults)}, got {name!r}")

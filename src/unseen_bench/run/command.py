@@ -18,7 +18,7 @@ Arguments = argparse.Namespace
 def parser(
     doc: str | None, *, features: bool = False, resumes: bool = False, seeds: int = 0
 ) -> argparse.ArgumentParser:
-    """Return a parser with the options that benchmarks share.
+    """A parser with the options that benchmarks share.
 
     `features` adds the folder of stored features, `resumes` the file of rows, `seeds` how many there are by default.
     """
@@ -36,14 +36,14 @@ def parser(
 
 
 def parse(parser: argparse.ArgumentParser) -> Arguments:
-    """Return the arguments of the command line, and give torch its threads."""
+    """The arguments of the command line, and give torch its threads."""
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     return arguments
 
 
 def seeds(arguments: Arguments) -> range:
-    """Return the seeds that were asked for."""
+    """The seeds that were asked for."""
     return range(arguments.first_seed, arguments.first_seed + arguments.seeds)
 
 
@@ -64,7 +64,7 @@ def show(rows: Iterable[Row], arguments: Arguments, table: Callable[[list[Row]],
 
 
 def line(row: Row) -> str:
-    """Return a row as text: the first field, then every other with its name."""
+    """A row as text: the first field, then every other with its name."""
     first, *rest = row.items()
     texts = (f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in rest)
     return f"{first[1]!s:<30} " + " · ".join(texts)

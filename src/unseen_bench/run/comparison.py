@@ -31,11 +31,11 @@ class Interval(NamedTuple):
 
     @property
     def is_difference(self) -> bool:
-        """Return whether zero lies outside."""
+        """Whether zero lies outside."""
         return not self.low <= 0 <= self.high
 
     def __str__(self) -> str:
-        """Return mean and interval in percentage points."""
+        """Mean and interval in percentage points."""
         return f"{100 * self.mean:+.2f} [{100 * self.low:+.2f}, {100 * self.high:+.2f}]"
 
 
@@ -52,12 +52,12 @@ class Comparison(NamedTuple):
     differences: dict[str, Interval]
 
     def record(self) -> dict[str, Any]:
-        """Return the comparison as plain values for JSON."""
+        """The comparison as plain values for JSON."""
         intervals = {name: interval._asdict() for name, interval in self.differences.items()}
         return {**self._asdict(), "differences": intervals}
 
     def __str__(self) -> str:
-        """Return the comparison as a line of what was compared, and one for each metric."""
+        """The comparison as a line of what was compared, and one for each metric."""
         seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         head = f"{self.suite}, {self.set}, {self.order}: {self.b} - {self.a} ({seeds}, {self.samples:,} samples)"
         rows = [
@@ -114,7 +114,7 @@ def compare_runs(
 def bootstrap(
     a: Float[Tensor, "S n"], b: Float[Tensor, "S n"], known: int, *, replicates: int = REPLICATES, seed: int = 0
 ) -> dict[str, Interval]:
-    """Return B less A: seeds and, on each side of the truth, samples are drawn again, the same for both detectors.
+    """B less A: seeds and, on each side of the truth, samples are drawn again, the same for both detectors.
 
     The first `known` columns are ID samples. The columns of both, and the rows of both, belong together.
     """
@@ -136,7 +136,7 @@ def bootstrap(
 
 
 def _difference(a: Tensor, b: Tensor, known: int, id_weight: Array, ood_weight: Array) -> dict[str, Array]:
-    """Return the metrics of B less those of A, [S, R]."""
+    """The metrics of B less those of A, [S, R]."""
     weights = id_weight, ood_weight
     sides = [[_weighted_metrics(scores, known, *weights) for scores in side.double().numpy()] for side in (a, b)]
     return {
@@ -145,7 +145,7 @@ def _difference(a: Tensor, b: Tensor, known: int, id_weight: Array, ood_weight: 
 
 
 def _weighted_metrics(scores: Array, known: int, id_weight: Array, ood_weight: Array) -> tuple[Array, Array]:
-    """Return AUROC and ID-positive FPR95 of samples that count as often as their weights say, [R] each."""
+    """AUROC and ID-positive FPR95 of samples that count as often as their weights say, [R] each."""
     positive, negative = scores[:known], scores[known:]
     order, rising = np.argsort(-positive, kind="stable"), np.argsort(negative, kind="stable")
     positive, negative = positive[order], negative[rising]
@@ -160,7 +160,7 @@ def _weighted_metrics(scores: Array, known: int, id_weight: Array, ood_weight: A
 
 
 def _weights(generator: np.random.Generator, size: int, count: int) -> Array:
-    """Return how often each of `count` things is drawn in `size` draws of as many."""
+    """How often each of `count` things is drawn in `size` draws of as many."""
     drawn = generator.integers(count, size=(size, count)) + count * np.arange(size)[:, None]
     return np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)
 

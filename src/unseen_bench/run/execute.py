@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.detectors import Detector, Online, OnlineID, Reading
+from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
 from unseen.errors import SettingError
 from unseen_bench.checks import (
     check_blocking,
@@ -49,7 +49,7 @@ class RunResult(NamedTuple):
 
 
 def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
-    """Return what ran, on what, and every metric."""
+    """What ran, on what, and every metric."""
     pool, detector = prepare(suite, run, device)
     order = arrival_order(pool, run)
     trial = pool[order]
@@ -63,7 +63,7 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
 
 
 def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunResult]:
-    """Return the results of runs that differ only in the arrival order, from one call of the detector."""
+    """The results of runs that differ only in the arrival order, from one call of the detector."""
     pool, detector = prepare(suite, runs[0], device)
     orders = [arrival_order(pool, run) for run in runs]
     for run, order in zip(runs, orders, strict=True):
@@ -80,8 +80,8 @@ def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunR
 def to_result(
     suite: Suite, run: Run, pool: Trial, order: Int[Tensor, " T"], evaluation: Evaluation, *, device: str
 ) -> RunResult:
-    """Return an evaluation as a row, and the values of its samples in the suite's own order."""
-    trial, reading, in_order = evaluation.trial, evaluation.reading, run.order != ANY_ORDER
+    """An evaluation as a row, and the values of its samples in the suite's own order."""
+    trial, output, in_order = evaluation.trial, evaluation.output, run.order != ANY_ORDER
     row = {
         **run_identity(suite, run, device=device),
         "samples": len(trial.z),
@@ -94,12 +94,12 @@ def to_result(
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
-    columns = {"margin": reading.margin, "score": reading.score}
+    columns = {"margin": output.margin, "score": output.score}
     return RunResult(row, {name: _in_suite_order(values, order, len(pool.z)) for name, values in columns.items()})
 
 
 def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
-    """Return what makes a row this row and no other: rows that agree on it need not be computed again."""
+    """What makes a row this row and no other: rows that agree on it need not be computed again."""
     detector = run.build(suite)
     settings = detector.settings.items()
     return {
@@ -120,7 +120,7 @@ def run_identity(suite: Suite, run: Run, *, device: str = CPU) -> Row:
 
 
 def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[Any]]:
-    """Return the samples of a run and its detector, fitted on known images that are then left out if it needs them."""
+    """The samples of a run and its detector, fitted on known images that are then left out if it needs them."""
     detector = run.build(suite)
     if detector.parts:
         suite = suite.with_parts(detector.parts, detector.labels)
@@ -132,7 +132,7 @@ def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[
 
 
 def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
-    """Return the indices of the samples in the order in which they arrive."""
+    """The indices of the samples in the order in which they arrive."""
     if run.order == ANY_ORDER:  # not as the pool has them, known ones first: places would tell the truth
         return pool.arrival("shuffled", run.seed)
     options: Mapping[str, object] = {}
@@ -173,7 +173,7 @@ def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run)
     length, what = sum(sizes), f"{sum(sizes)} samples in {len(sizes)} of the stream's calls"
     with suppress(AssertionError):
         again, _ = observe_in_parts(detector, z[:length].to(detector.labels.id_anchors.device), sizes)
-        require_same(_first(length, evaluation.reading), again.cpu(), what)
+        require_same(_first(length, evaluation.output), again.cpu(), what)
         return
     exact, z = in_float64(detector, z)
     whole, again = (observe_in_parts(exact, z[: sum(parts)], parts)[0] for parts in ([len(z)], sizes))
@@ -182,16 +182,16 @@ def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run)
         require_same(_first(length, whole), _first(length, again), what)
 
 
-def stable_length(detector: Detector[Any], z: Float[Tensor, "T d"], reading: Reading) -> int:
-    """Return how many samples are read before features moved by about their rounding give another reading."""
+def stable_length(detector: Detector[Any], z: Float[Tensor, "T d"], output: DetectorOutput) -> int:
+    """How many samples are read before features moved by about their rounding give another reading."""
     moved = normalize(z + ROUNDING * random_vectors(z), dim=-1)
-    apart = (detector.observe(detector.start(), moved)[0].score - reading.score).abs()
-    changed = (apart > tolerance_of(reading.score)).nonzero()
+    apart = (detector.observe(detector.start(), moved)[0].score - output.score).abs()
+    changed = (apart > tolerance_of(output.score)).nonzero()
     return int(changed[0]) if len(changed) else len(z)
 
 
 def random_sizes(samples: int, calls: int) -> list[int]:
-    """Return the lengths of calls into which a stream is cut at random places, the same ones every time."""
+    """The lengths of calls into which a stream is cut at random places, the same ones every time."""
     places = torch.randperm(max(samples - 1, 0), generator=torch.Generator().manual_seed(samples))[: calls - 1] + 1
     ends = [0, *places.sort().values.tolist(), samples]
     return [end - start for start, end in pairwise(ends)]
@@ -199,18 +199,18 @@ def random_sizes(samples: int, calls: int) -> list[int]:
 
 def _require_order_free(detector: Detector[Any], z: Tensor) -> None:
     straight, turned = (detector.observe(detector.start(), part)[0] for part in (z, z.flip(0)))
-    require_same(straight, Reading(*(part.flip(0) for part in turned)), "readings of samples in reverse order")
+    require_same(straight, DetectorOutput(*(part.flip(0) for part in turned)), "readings of samples in reverse order")
 
 
 def in_float64(detector: Detector[Any], z: Tensor) -> tuple[Detector[Any], Tensor]:
-    """Return a detector and features whose rounding cannot be taken for a broken rule; fitted ones stay as they are."""
+    """A detector and features whose rounding cannot be taken for a broken rule; fitted ones stay as they are."""
     if isinstance(detector, PostHoc):
         return detector, z.to(detector.labels.id_anchors.device)
     return replace(detector, labels=detector.labels.to(device=CPU, dtype=torch.float64)), z.cpu().double()
 
 
-def _first(length: int, reading: Reading) -> Reading:
-    return Reading(*(part[:length] for part in reading))
+def _first(length: int, output: DetectorOutput) -> DetectorOutput:
+    return DetectorOutput(*(part[:length] for part in output))
 
 
 RULES = {  # each is what the protocol says of a label-free line
@@ -233,19 +233,19 @@ def _named_rule(run: Run, rule: str) -> Iterator[None]:
 
 
 def _defined_metrics(run: Run, metrics: Mapping[str, float]) -> Row:
-    """Return the metrics, None where undefined: verdicts of a run without an order depend on the order all the same."""
+    """The metrics, None where undefined: verdicts of a run without an order depend on the order all the same."""
     ordered = OF_VERDICTS if run.order == ANY_ORDER else ()
     return finite({name: math.nan if name in ordered else value for name, value in metrics.items()})
 
 
 def _sizes(pool: Trial) -> dict[str, int]:
-    """Return the unknown sets as they lie in the pool, with their lengths."""
+    """The unknown sets as they lie in the pool, with their lengths."""
     sources, counts = pool.source[~pool.is_id].unique(return_counts=True)
     return {pool.sources[source]: count for source, count in zip(sources.tolist(), counts.tolist(), strict=True)}
 
 
 def _in_suite_order(values: Tensor, order: Tensor, count: int) -> Float[Tensor, " n"]:
-    """Return values of arriving samples at the places that the samples have in the suite, nan if not exactly once."""
+    """Values of arriving samples at the places that the samples have in the suite, nan if not exactly once."""
     result = torch.full((count,), math.nan)
     result[order] = values.float()
     result[torch.bincount(order, minlength=count) > 1] = math.nan

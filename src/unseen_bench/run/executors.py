@@ -47,7 +47,7 @@ def run_all(
 
 
 def in_processes(workers: int | None = None) -> Executor:
-    """Return an executor in several processes, as many as cores if not given.
+    """An executor in several processes, as many as cores if not given.
 
     Each process loads the suite from its source. Every run has one torch thread, so that rounding, and with it every
     digit of a row but its seconds, is the same for any number of workers.
@@ -64,7 +64,7 @@ def in_processes(workers: int | None = None) -> Executor:
 
 
 def on_device(device: str) -> Executor:
-    """Return an executor that does runs that differ only in the arrival order in one call of their detector."""
+    """An executor that does runs that differ only in the arrival order in one call of their detector."""
 
     def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
         groups: dict[Run, list[Run]] = {}
@@ -84,12 +84,12 @@ def on_device(device: str) -> Executor:
 
 
 def to_arrays(result: RunResult) -> tuple[Row, dict[str, Any]]:
-    """Return a result for another process: a tensor would travel as a handle to shared memory, an array as bytes."""
+    """A result for another process: a tensor would travel as a handle to shared memory, an array as bytes."""
     return result.row, {name: values.numpy() for name, values in result.samples.items()}
 
 
 def from_arrays(result: tuple[Row, dict[str, Any]]) -> RunResult:
-    """Return a result as it was before `to_arrays`."""
+    """A result as it was before `to_arrays`."""
     row, samples = result
     return RunResult(row, {name: torch.from_numpy(values.copy()) for name, values in samples.items()})
 

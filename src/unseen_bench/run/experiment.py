@@ -85,12 +85,12 @@ def _run_jobs(jobs: Sequence[Callable[[], Row]]) -> list[Row]:
 
 
 def finite(row: Row) -> Row:
-    """Return the row with None for every float that is not finite: JSON has no NaN."""
+    """The row with None for every float that is not finite: JSON has no NaN."""
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
 
 
 def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Return the rows by the values of the named fields, in order of first appearance."""
+    """The rows by the values of the named fields, in order of first appearance."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
@@ -98,6 +98,6 @@ def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]
 
 
 def mean(rows: Iterable[Row], name: str) -> float:
-    """Return the mean of one field over rows, leaving out those where it is undefined; NaN if it is nowhere defined."""
+    """The mean of one field over rows, leaving out those where it is undefined; NaN if it is nowhere defined."""
     values = [row[name] for row in rows if row[name] is not None]
     return math.fsum(values) / len(values) if values else math.nan

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path | None) -> list[Row]:
-    """Return the rows of a file, none if there is no file; half a line, which a killed writer leaves, is no row."""
+    """The rows of a file, none if there is no file; half a line, which a killed writer leaves, is no row."""
     rows = []
     for line in path.read_text().splitlines() if path and path.exists() else ():
         try:
@@ -29,5 +29,5 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def canonical_json(value: object) -> str:
-    """Return JSON in which equal values are equal strings: the order of the fields does not count."""
+    """JSON in which equal values are equal strings: the order of the fields does not count."""
     return json.dumps(value, sort_keys=True)

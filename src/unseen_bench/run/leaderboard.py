@@ -28,8 +28,8 @@ RULE = (
     "- it reads the names that every line reads,\n"
     "- and it has one setting for all sets.\n\n"
     "`unseen bench --submit my_detector.py:Mine --features DIR` runs every check of `unseen_bench.checks`, then the "
-    "suites, each of which tests the rules again on its own streams, and prints the line. The checks test what a detector does "
-    "with its input. A person reads the code, to see that it takes the truth from nowhere else."
+    "suites, each of which tests the rules again on its own streams, and prints the line. The checks test what a "
+    "detector does with its input. A person reads the code, to see that it takes the truth from nowhere else."
 )
 
 
@@ -45,11 +45,11 @@ class Standing(NamedTuple):
 
     @property
     def average(self) -> float:
-        """Return the mean AUROC over suites: what the board is sorted by."""
+        """The mean AUROC over suites: what the board is sorted by."""
         return fmean(self.auroc.values())
 
     def cells(self) -> list[str]:
-        """Return the line as text."""
+        """The line as text."""
         pairs = [f"{100 * self.auroc[name]:.1f} / {100 * self.fpr[name]:.1f}" for name in self.auroc]
         worst = f"{100 * self.worst[1]:.1f} ({self.worst[0]})"
         cost = [f"{self.microseconds:,.0f}", f"{self.state_bytes / 1e6:.1f} MB"]
@@ -57,12 +57,12 @@ class Standing(NamedTuple):
 
 
 def heads() -> list[str]:
-    """Return the heads of the columns."""
+    """The heads of the columns."""
     return ["method", "average", *SUITES, "worst set", "µs", "state"]
 
 
 def submit(name: str, features: Path, *, out: Path | None = None, workers: int | None = None) -> Standing:
-    """Return the line of a method after every check passed on the label space of every suite."""
+    """The line of a method after every check passed on the label space of every suite."""
     method = Method.parse(name)
     if (kind := Run((), "", 0, name).kind) != LABEL_FREE:
         raise SettingError(
@@ -91,7 +91,7 @@ def standings(
 
 
 def standing(name: str, rows: dict[str, list[Row]]) -> Standing:
-    """Return the line of a method from its rows of each suite, judged by the margin."""
+    """The line of a method from its rows of each suite, judged by the margin."""
     by_set = {
         (suite, unknown): [row["by_set"][unknown] for row in part if unknown in row["by_set"]]
         for suite, part in rows.items()

@@ -50,11 +50,11 @@ class Exhibit:
 
     @property
     def short_name(self) -> str:
-        """Return what `--tables` calls it."""
+        """What `--tables` calls it."""
         return self.name.removeprefix("Table ").replace("Figure ", "F")
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
-        """Return its runs of a suite; a detector of patches or views is left out where there are none."""
+        """Its runs of a suite; a detector of patches or views is left out where there are none."""
         methods = [name for name in self.methods if suite.has_parts(Method.parse(name).kind.parts)]
         fixed = [name for name in methods if name.startswith("fit-")]  # fitted once: no order can change them
         moving = [name for name in methods if not name.startswith("fit-")]
@@ -149,7 +149,7 @@ PAPER: tuple[Exhibit, ...] = (
 
 
 def select_exhibits(names: str | None) -> list[Exhibit]:
-    """Return the exhibits named by `1,9,F1`, or all of them."""
+    """The exhibits named by `1,9,F1`, or all of them."""
     if not names:
         return list(PAPER)
     wanted = names.upper().replace(" ", "").split(",")
@@ -170,14 +170,14 @@ class AvailableSuites:
 
     @property
     def state(self) -> str:
-        """Return in a few words what was done."""
+        """In a few words what was done."""
         if self.images:
             return f"as printed, on {', '.join(self.images)}"
         return f"stand-in: {', '.join(self.features)}" if self.features else "needs data"
 
 
 def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> AvailableSuites:
-    """Return which suites of an exhibit can run on what lies in the two folders."""
+    """Which suites of an exhibit can run on what lies in the two folders."""
     missing = {name: missing_images(name, data) for name in exhibit.suites}
     runnable = tuple(name for name, files in missing.items() if files == [] or (data and _can_run(name, data)))
     stand_ins = tuple(name for name in exhibit.stand_ins if features and not missing_files(name, features))
@@ -193,7 +193,7 @@ def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Avail
 
 
 def missing_images(name: str, root: Path | None) -> list[str]:
-    """Return the sets of a suite over images that are not complete under `root`, each with where it is looked for."""
+    """The sets of a suite over images that are not complete under `root`, each with where it is looked for."""
     table = suites.read(name)
     rows = {suites.KNOWN: table[suites.KNOWN], **table["unknown"]}
     absent = {one.set for one in suites.inventory(name, root) if not one.is_complete} if root else set(rows)
@@ -202,19 +202,19 @@ def missing_images(name: str, root: Path | None) -> list[str]:
 
 
 def missing_files(name: str, folder: Path | None) -> list[str]:
-    """Return the feature files of a suite that are not in `folder`."""
+    """The feature files of a suite that are not in `folder`."""
     wanted = suites.feature_files_of(name)
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
 
 
 def _can_run(name: str, root: Path) -> bool:
-    """Return whether the known images and at least one unknown set are there."""
+    """Whether the known images and at least one unknown set are there."""
     counts = {one.set: one.images for one in suites.inventory(name, root)}
     return counts.pop(suites.KNOWN) > 0 and any(counts.values())
 
 
 def printed_results(exhibit: Exhibit) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Return suite -> method -> set -> [AUROC, FPR95] of what the paper prints in an exhibit."""
+    """Suite -> method -> set -> [AUROC, FPR95] of what the paper prints in an exhibit."""
     return {name: dict(_printed_lines(exhibit, suites.read(name))) for name in exhibit.suites}
 
 

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def core_count() -> int:
-    """Return how many cores this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -13,7 +13,7 @@ AHEAD = 4  # runs sent out per core: rows come back in order, so a long one must
 
 
 def on_ray(ray: Any, *, ahead: int = AHEAD) -> Executor:
-    """Return an executor that sends the suite to the cluster once and every run as a task."""
+    """An executor that sends the suite to the cluster once and every run as a task."""
 
     def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
         task, shared = ray.remote(max_retries=5)(_work), ray.put(suite)

@@ -30,11 +30,11 @@ class ResultFolder:
 
     @property
     def path(self) -> Path:
-        """Return the file of rows."""
+        """The file of rows."""
         return self.folder / f"{self.suite}.jsonl"
 
     def rows(self) -> dict[str, Row]:
-        """Return by key the rows whose sample values are there too."""
+        """By key the rows whose sample values are there too."""
         return {row_key(row): row for row in read_rows(self.path) if self._samples(row).exists()}
 
     def add(self, row: Row, samples: Mapping[str, Float[Tensor, " n"]]) -> None:
@@ -44,7 +44,7 @@ class ResultFolder:
         append_row(self.path, row)
 
     def samples(self, row: Row, column: str = "margin") -> Float[Tensor, " n"]:
-        """Return the `margin` or `score` of every sample of a run: the known ones first, then the sets in order."""
+        """The `margin` or `score` of every sample of a run: the known ones first, then the sets in order."""
         path = self._samples(row)
         try:
             return load_file(path)[column]
@@ -57,12 +57,12 @@ class ResultFolder:
 
 
 def row_key(row: Mapping[str, Any]) -> str:
-    """Return what two rows of the same run share."""
+    """What two rows of the same run share."""
     return canonical_json([row.get(name) for name in KEY])
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation (0 for one value); nan if a value is undefined."""
+    """The mean and the sample standard deviation (0 for one value); nan if a value is undefined."""
     numbers = [math.nan if value is None else value for value in values]
     mean = math.fsum(numbers) / len(numbers)
     spread = math.fsum((number - mean) ** 2 for number in numbers)

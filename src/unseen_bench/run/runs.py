@@ -46,7 +46,7 @@ PREFERRED = (
 
 
 def default_detectors() -> tuple[str, ...]:
-    """Return the training-free detectors that are registered, and the upper bounds."""
+    """The training-free detectors that are registered, and the upper bounds."""
     return tuple(name for name in PREFERRED if name in detectors.names() or name in ORACLES)
 
 
@@ -65,23 +65,23 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """Return what the run gets to see."""
+        """What the run gets to see."""
         if self.method.name in ORACLES:
             return ROUTED_BY_TRUTH
         return NEEDS_ID_IMAGES if issubclass(self.method.kind, posthoc.PostHoc) else LABEL_FREE
 
     @property
     def method(self) -> Method:
-        """Return the method that `detector` names, with the settings that are part of it."""
+        """The method that `detector` names, with the settings that are part of it."""
         return Method.parse(self.detector)
 
     def build(self, suite: Suite) -> Detector[Any]:
-        """Return the detector; one that needs ID images comes unfitted."""
+        """The detector; one that needs ID images comes unfitted."""
         return self.method.build(suite, **dict(self.settings))
 
 
 def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seeds: int) -> list[Run]:
-    """Return every run of a suite, refusing names nobody registered before anything is computed.
+    """Every run of a suite, refusing names nobody registered before anything is computed.
 
     A method that never learns reads every sample by itself. Where everyone arrives, order and seed cannot change its
     scores, so that it runs once and its row says `any` for the order instead of pretending to ten measurements.
@@ -100,7 +100,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
 
 
 def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
-    """Return the runs and, for each value of a sweep `name=value,value,...`, those whose detector has the setting."""
+    """The runs and, for each value of a sweep `name=value,value,...`, those whose detector has the setting."""
     result = list(runs)
     for sweep in sweeps:
         name, values = _parse_sweep(sweep)
@@ -117,7 +117,7 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
 
 
 def _canonical(text: str) -> str:
-    """Return a method as rows call it: its registered name, then its settings."""
+    """A method as rows call it: its registered name, then its settings."""
     name, *settings = text.split()
     return " ".join([detectors.canonical_name(name), *settings])
 
@@ -132,7 +132,7 @@ def _order_free(run: Run) -> Iterator[Run]:
 
 
 def _sets_of_streams(suite: Suite, order: str) -> list[tuple[str, ...]]:
-    """Return which sets make one stream: each alone, or all of them one after another in several orders."""
+    """Which sets make one stream: each alone, or all of them one after another in several orders."""
     if order == "temporal-all":
         return list(permutations(suite.sets))
     if order in SHIFTS:  # the rotations, as the paper has them

@@ -11,14 +11,14 @@ from unseen.labels import LabelSpace
 
 
 def label_space(known: int, negatives: int, dim: int) -> LabelSpace:
-    """Return a label space of random anchors."""
+    """A label space of random anchors."""
     anchors = normalize(torch.randn(known + negatives, dim, generator=torch.Generator().manual_seed(0)), dim=-1)
     names = [f"name {i}" for i in range(known + negatives)]
     return LabelSpace(tuple(names[:known]), tuple(names[known:]), anchors[:known], anchors[known:])
 
 
 def stream(labels: LabelSpace, samples: int, *, seed: int = 1) -> Float[Tensor, "T d"]:
-    """Return five in six samples near known anchors and one near a negative."""
+    """Five in six samples near known anchors and one near a negative."""
     generator = torch.Generator().manual_seed(seed)
     known = torch.rand(samples, generator=generator) < 5 / 6
     anchors = torch.where(
@@ -30,7 +30,7 @@ def stream(labels: LabelSpace, samples: int, *, seed: int = 1) -> Float[Tensor, 
 
 
 def near(anchors: Float[Tensor, "n d"], generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """Return one sample near each anchor, at a distance that leaves the gate sure of some and unsure of others."""
+    """One sample near each anchor, at a distance that leaves the gate sure of some and unsure of others."""
     options: dict[str, Any] = {"generator": generator, "device": anchors.device}
     noise = normalize(torch.randn(anchors.shape, **options), dim=-1)
     strength = 0.1 + 0.25 * torch.rand(len(anchors), 1, **options)

@@ -10,7 +10,7 @@ import torch
 def median_seconds(
     work: Callable[[], object], *, repeat: int = 3, warmup: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return the median time of `work` after `warmup` calls, until what it started on a GPU has ended."""
+    """The median time of `work` after `warmup` calls, until what it started on a GPU has ended."""
     times = [_seconds(work, clock) for _ in range(warmup + repeat)]
     return statistics.median(times[warmup:])
 
@@ -18,7 +18,7 @@ def median_seconds(
 def alternating_seconds(
     works: Mapping[str, Callable[[], object]], *, rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Return the times of several works in alternation, so that other work on the machine slows all of them."""
+    """The times of several works in alternation, so that other work on the machine slows all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():

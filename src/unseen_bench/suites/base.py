@@ -36,11 +36,11 @@ class LabelledSamples(NamedTuple):
 
     @classmethod
     def unknown(cls, z: Float[Tensor, "n d"]) -> LabelledSamples:
-        """Return samples that belong to no known name."""
+        """Samples that belong to no known name."""
         return cls(z, torch.full((len(z),), -1))
 
     def thinned(self, most: int | None) -> LabelledSamples:
-        """Return at most so many samples, drawn at random but always the same ones, in their order."""
+        """At most so many samples, drawn at random but always the same ones, in their order."""
         if most is None or len(self.z) <= most:
             return self
         drawn = torch.randperm(len(self.z), generator=torch.Generator().manual_seed(0))[:most].sort().values
@@ -62,18 +62,18 @@ class Suite:
     noise: Callable[[], Float[Tensor, "n d"]] | None = None  # features of noise images, where they can be encoded
 
     def labels_of(self, method: str) -> LabelSpace:
-        """Return the label space that a method reads: its own as published, or the one that all share."""
+        """The label space that a method reads: its own as published, or the one that all share."""
         return self.own_space(method) or self.labels
 
     def text_of(self, method: str) -> str:
-        """Return where a method's text comes from, for its row."""
+        """Where a method's text comes from, for its row."""
         space = self.own_space(method)
         if space is None:
             return str(self.table.get("text", "as stored" if "labels" not in self.table else "of the suite"))
         return f"own: {space.prompt}, {len(space.negatives):,} negatives by {space.manifest.get('miner', 'hand')}"
 
     def published_settings(self, method: str) -> Mapping[str, Any]:
-        """Return the settings that a method's authors publish for this suite and for no other."""
+        """The settings that a method's authors publish for this suite and for no other."""
         return self.table.get("settings", {}).get(method, {})
 
     @classmethod
@@ -86,7 +86,7 @@ class Suite:
         unknown: Mapping[str, LabelledSamples],
         **own: Any,
     ) -> Suite:
-        """Return the suite whose pool is the known samples and then each unknown set."""
+        """The suite whose pool is the known samples and then each unknown set."""
         parts = [known, *unknown.values()]
         pool = Trial(
             torch.cat([part.z for part in parts]),
@@ -98,50 +98,50 @@ class Suite:
 
     @property
     def name(self) -> str:
-        """Return the suite's name."""
+        """The suite's name."""
         return Path(self.source.name).stem
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """Return the names of the unknown sets."""
+        """The names of the unknown sets."""
         return self.pool.sources[1:]
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Return which sets are averaged: near and far where the table says so, otherwise all of them."""
+        """Which sets are averaged: near and far where the table says so, otherwise all of them."""
         chosen: Mapping[str, Sequence[str]] = self.table.get("groups", {"average": self.sets})
         present = {name: tuple(one for one in sets if one in self.sets) for name, sets in chosen.items()}
         return {name: sets for name, sets in present.items() if len(sets) > 1}
 
     @property
     def paper(self) -> Mapping[str, Any]:
-        """Return printed figures: method -> set -> [AUROC, FPR95], then their deviations over seeds where printed."""
+        """Printed figures: method -> set -> [AUROC, FPR95], then their deviations over seeds where printed."""
         return self.table.get("paper", {})
 
     @property
     def fpr(self) -> str:
-        """Return the convention of FPR95 that this benchmark's own tables follow."""
+        """The convention of FPR95 that this benchmark's own tables follow."""
         return str(self.table.get("fpr", "fpr95_id"))
 
     @property
     def unclean(self) -> tuple[str, ...]:
-        """Return the sets known to contain images of known classes."""
+        """The sets known to contain images of known classes."""
         return tuple(name for name in self.sets if self.table["unknown"][name].get("unclean"))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of every feature and of the truth about it."""
+        """A hash of every feature and of the truth about it."""
         digest = hashlib.sha256(repr(self.pool.sources).encode())
         for part in (self.pool.z, self.pool.label, self.pool.source):
             digest.update(part.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def has_parts(self, parts: str) -> bool:
-        """Return whether it can give what a detector reads besides the vector of an image: patches, views, nothing."""
+        """Whether it can give what a detector reads besides the vector of an image: patches, views, nothing."""
         return {"patches": self.best_patches, "views": self.views}.get(parts, parts) is not None
 
     def with_parts(self, parts: str, labels: LabelSpace) -> Suite:
-        """Return the suite with [n, 1 + P, d] features: the image and the patch that is surest of a name, or views."""
+        """The suite with [n, 1 + P, d] features: the image and the patch that is surest of a name, or views."""
         if not self.has_parts(parts):
             raise SettingError(
                 f"expected a suite over images for a detector of {parts}, got {self.name!r}, which has features of "
@@ -157,6 +157,6 @@ class Suite:
         return replace(self, pool=replace(self.pool, z=z))
 
     def against(self, *sets: str) -> Trial:
-        """Return the known samples and the given unknown sets, not yet in any order."""
+        """The known samples and the given unknown sets, not yet in any order."""
         chosen = torch.tensor([0, *(self.pool.sources.index(name) for name in sets)])
         return self.pool[torch.isin(self.pool.source, chosen).nonzero().squeeze(1)]

@@ -17,7 +17,7 @@ Matches = dict[str, int]  # class of the known images -> position of its name
 
 
 def files_of(table: Mapping[str, Any]) -> list[str]:
-    """Return the names of every file in the features' folder that a table reads."""
+    """The names of every file in the features' folder that a table reads."""
     rows = [table[KNOWN], *table.get("negatives", ()), *table["unknown"].values()]
     named = [f"{row[key]}.safetensors" for row in rows for key in ("text", "images") if key in row]
     lists = [row[key] for row in rows for key in ("rows", "except", "classes") if isinstance(row.get(key), str)]
@@ -25,7 +25,7 @@ def files_of(table: Mapping[str, Any]) -> list[str]:
 
 
 def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, Matches]:
-    """Return the label space of rows of text features, and where each class of the known images stands in it."""
+    """The label space of rows of text features, and where each class of the known images stands in it."""
     known, rows = _text(table[KNOWN], folder)
     parts = [_text(row, folder) for row in table["negatives"]]
     names = _distinct([known.keys[row] for row in rows], set())
@@ -43,14 +43,14 @@ def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, 
 
 
 def known_samples(row: Mapping[str, Any], folder: Path, matches: Matches) -> LabelledSamples:
-    """Return the images whose class is one of the known names."""
+    """The images whose class is one of the known names."""
     images = _load(folder, row["images"])
     position = torch.tensor([matches.get(name, -1) for name in images.classes])[images.true_labels]
     return LabelledSamples(images.z[position >= 0], position[position >= 0])
 
 
 def unknown_samples(row: Mapping[str, Any], folder: Path) -> LabelledSamples:
-    """Return the images of an unknown set, or of some classes of it."""
+    """The images of an unknown set, or of some classes of it."""
     images = _load(folder, row["images"])
     if "classes" not in row:
         return LabelledSamples.unknown(images.z)
@@ -70,7 +70,7 @@ def _text(row: Mapping[str, Any], folder: Path) -> tuple[Features, list[int]]:
 
 
 def _read_indices(reference: str | list[int], folder: Path) -> list[int]:
-    """Return a list of indices written out, or found at `file.json#key/key` in the features' folder."""
+    """A list of indices written out, or found at `file.json#key/key` in the features' folder."""
     if isinstance(reference, list):
         return reference
     file, _, keys = reference.partition("#")
@@ -86,7 +86,7 @@ def _read_indices(reference: str | list[int], folder: Path) -> list[int]:
 
 
 def _distinct(names: list[str], taken: set[str]) -> list[str]:
-    """Return names in which one that stood before gets a number: a label space wants each name once."""
+    """Names in which one that stood before gets a number: a label space wants each name once."""
     result: dict[str, None] = {}
     for name in names:
         numbered = (f"{name} ({n})" for n in count(2))

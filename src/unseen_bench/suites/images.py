@@ -45,7 +45,7 @@ class FoundSet(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every expected image is there."""
+        """Whether every expected image is there."""
         return self.images > 0 and not self.absent and self.expected in (None, self.images)
 
 
@@ -56,20 +56,20 @@ class ClassNames(NamedTuple):
     keys: tuple[str, ...]
 
     def only_occurring(self, present: set[str]) -> ClassNames:
-        """Return the names of the classes that occur."""
+        """The names of the classes that occur."""
         kept = [(name, key) for name, key in zip(*self, strict=True) if key in present]
         return ClassNames(tuple(name for name, _ in kept), tuple(key for _, key in kept))
 
 
 def inventory(name: str, root: str | Path) -> list[FoundSet]:
-    """Return what of a suite lies under `root`, set by set, without decoding anything."""
+    """What of a suite lies under `root`, set by set, without decoding anything."""
     table = tables.read(name)
     rows = {KNOWN: table[KNOWN], **table["unknown"]}
     return [_find_set(which, row, Path(root)) for which, row in rows.items()]
 
 
 def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
-    """Return class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
+    """Class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
 
     The file is looked for under `root` and then in the package, which has ImageNet's.
     """
@@ -87,7 +87,7 @@ def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
 
 
 def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> ClassNames:
-    """Return the names of the known set: all of them, or those that have a folder in it."""
+    """The names of the known set: all of them, or those that have a folder in it."""
     if row.get("by") != "folder":
         return classes
     return classes.only_occurring({_folder(entry) for entry in _required_entries(KNOWN, row, root)})
@@ -96,7 +96,7 @@ def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> Cl
 def known_samples(
     row: Mapping[str, Any], classes: ClassNames, encoded: Mapping[str, torch.Tensor], root: Path
 ) -> LabelledSamples:
-    """Return the known images that could be read, with the position of each one's name."""
+    """The known images that could be read, with the position of each one's name."""
     by_folder = row.get("by") == "folder"  # a list has numbers for labels, whatever stands for a class in folder names
     keys = classes.keys if by_folder else map(str, range(len(classes.names)))
     position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
@@ -114,7 +114,7 @@ def known_samples(
 def encode_set(
     which: str, row: Mapping[str, Any], root: Path, encoder: Encoder, progress: Progress
 ) -> dict[str, torch.Tensor]:
-    """Return the features of one set by path, encoding what has not been encoded before."""
+    """The features of one set by path, encoding what has not been encoded before."""
     entries = [entry for entry in _required_entries(which, row, root) if entry.identity != MISSING]
     where = _location(row, root)
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
@@ -136,7 +136,7 @@ class BestPatch:
         self.fingerprint = hashlib.sha256(f"{encoder.fingerprint} {labels.fingerprint} best patch".encode()).hexdigest()
 
     def images(self, batch: Sequence[Image]) -> torch.Tensor:
-        """Return one unit vector per image."""
+        """One unit vector per image."""
         patches = self.encoder.patches(batch).float().cpu()
         sure = (patches @ self.labels.id_anchors.T).softmax(dim=-1).amax(dim=-1)
         return patches[torch.arange(len(patches)), sure.argmax(dim=1)]
@@ -147,7 +147,7 @@ class BestPatch:
 
 
 def noise_features(encoder: Encoder) -> torch.Tensor:
-    """Return features of images of random pixels, the same ones every time (TANL)."""
+    """Features of images of random pixels, the same ones every time (TANL)."""
     pillow = import_extra("PIL.Image", "encode")
     drawn = np.random.default_rng(0).integers(0, 256, (NOISE_IMAGES, 224, 224, 3), dtype=np.uint8)
     pictures = [Image(f"noise-{i}", pillow.fromarray(pixels)) for i, pixels in enumerate(drawn)]

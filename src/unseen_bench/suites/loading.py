@@ -26,7 +26,7 @@ ENCODER = "ViT-B/16"
 
 
 def load(name: str, folder: str | Path) -> Suite:
-    """Return a suite of the package, or one described by your own TOML file, over the feature files in `folder`."""
+    """A suite of the package, or one described by your own TOML file, over the feature files in `folder`."""
     table, folder = tables.read(name), Path(folder)
     if tables.needs_images(name):
         raise SettingError(f"expected a suite over feature files, got {name!r}, which reads images; use --data")
@@ -46,7 +46,7 @@ def load(name: str, folder: str | Path) -> Suite:
 
 
 def feature_files_of(name: str) -> list[str]:
-    """Return the feature files that a suite reads."""
+    """The feature files that a suite reads."""
     return feature_files.files_of(tables.read(name))
 
 
@@ -57,7 +57,7 @@ def load_images(
     encoder: str | None = None,
     progress: images.Progress = lambda which, done, total: None,
 ) -> Suite:
-    """Return a suite over the images under `root`; unknown sets that are not there are left out.
+    """A suite over the images under `root`; unknown sets that are not there are left out.
 
     Features and mined names are kept, so that a second call reads them.
     """
@@ -102,7 +102,7 @@ def load_images(
 
 
 def reload(source: Source) -> Suite:
-    """Return the suite of a source again, as another process does."""
+    """The suite of a source again, as another process does."""
     if source.encoder is None:
         return load(source.name, source.folder)
     return load_images(source.name, source.folder, encoder=source.encoder)
@@ -111,7 +111,7 @@ def reload(source: Source) -> Suite:
 def _own_spaces(
     names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, model: TextEncoder
 ) -> Callable[[str], LabelSpace | None]:
-    """Return what builds the published label space of a method, each once, over the suite's own words where it has any.
+    """What builds the published label space of a method, each once, over the suite's own words where it has any.
 
     With learned vectors of the names every method shares them.
     """
@@ -128,7 +128,7 @@ def _own_spaces(
 def _build_labels(
     names: Sequence[str], options: Mapping[str, Any], folder: Path, encoder: str, *, model: TextEncoder | None = None
 ) -> LabelSpace:
-    """Return the names with mined negatives, from the cache where the same were mined before."""
+    """The names with mined negatives, from the cache where the same were mined before."""
     model = model or load_encoder(encoder)
     learned, words = (folder / options[key] if key in options else None for key in ("learned", "words"))
     wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt")}

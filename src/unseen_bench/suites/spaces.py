@@ -22,7 +22,7 @@ PUBLISHED: dict[str, tuple[Options, ...]] = {  # several: their negatives togeth
 
 
 def published_space(name: str, build: Callable[[Options], LabelSpace]) -> LabelSpace | None:
-    """Return the label space that the paper of a method describes, None where it describes none of its own."""
+    """The label space that the paper of a method describes, None where it describes none of its own."""
     if name not in PUBLISHED:
         return None
     first, *others = (build({"negatives": None, **options}) for options in PUBLISHED[name])
@@ -32,7 +32,7 @@ def published_space(name: str, build: Callable[[Options], LabelSpace]) -> LabelS
 
 
 def joined(one: LabelSpace, other: LabelSpace) -> LabelSpace:
-    """Return the names with the negatives of both; a word that both have keeps its first vector."""
+    """The names with the negatives of both; a word that both have keeps its first vector."""
     new = [place for place, word in enumerate(other.negatives) if word not in set(one.negatives)]
     return replace(
         one,

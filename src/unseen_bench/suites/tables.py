@@ -9,14 +9,14 @@ from unseen.errors import DataError
 
 
 def names() -> list[str]:
-    """Return the suites that come with the package."""
+    """The suites that come with the package."""
     return sorted(
         file.name.removesuffix(".toml") for file in files(__package__).iterdir() if file.name.endswith(".toml")
     )
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the table of a suite; one that `extends` another holds only the differences."""
+    """The table of a suite; one that `extends` another holds only the differences."""
     table = _parse(name)
     if "extends" not in table:
         return table
@@ -27,7 +27,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def needs_images(name: str) -> bool:
-    """Return whether a suite reads images (--data) rather than feature files (--features)."""
+    """Whether a suite reads images (--data) rather than feature files (--features)."""
     known = read(name)["known"]
     return "lists" in known or "folders" in known
 

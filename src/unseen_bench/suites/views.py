@@ -30,7 +30,7 @@ class RandomView:
         self.fingerprint = hashlib.sha256(described.encode()).hexdigest()
 
     def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image."""
+        """One unit vector per image."""
         return self.encoder.images([random_crop(image, self.number) for image in batch])
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
@@ -39,7 +39,7 @@ class RandomView:
 
 
 def random_crop(image: Image, number: int) -> Image:
-    """Return a crop of the image's own proportions, with LEAST_AREA to all of its area, anywhere in it."""
+    """A crop of the image's own proportions, with LEAST_AREA to all of its area, anywhere in it."""
     draw = random.Random(zlib.crc32(image.pixels.tobytes()) + 2**32 * number)
     share = math.sqrt(draw.uniform(LEAST_AREA, 1))
     width, height = (max(1, round(share * side)) for side in image.pixels.size)

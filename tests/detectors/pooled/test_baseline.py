@@ -69,7 +69,7 @@ def test_the_baseline_is_the_typical_evidence_of_logits_that_are_two_normals(
 
 
 def running(detector: PooledEvidence, z: Tensor) -> Tensor:
-    """Return the baseline of each sample from its definition: that of the mean moments of the first 256."""
+    """The baseline of each sample from its definition: that of the mean moments of the first 256."""
     moments = detector.evidence(text_logits(detector.labels, z, tau=detector.tau)).moments
     means = [[part[: min(256, n)].mean() for part in moments] for n in range(1, len(z) + 1)]
     return torch.stack([detector.baseline(LogitMoments(*row)) for row in means])
@@ -77,10 +77,10 @@ def running(detector: PooledEvidence, z: Tensor) -> Tensor:
 
 def test_the_baseline_follows_the_mean_moments_of_256_samples_and_then_stays(labels):
     detector, z = PooledEvidence(labels), stream(labels, 600)
-    reading, state = detector.observe(detector.start(), z)
-    torch.testing.assert_close(reading.baseline, running(detector, z))
-    assert reading.baseline[255:].unique().numel() == 1
-    assert torch.equal(detector.score(state, z[:50]).baseline, reading.baseline[-1:].expand(50))
+    output, state = detector.observe(detector.start(), z)
+    torch.testing.assert_close(output.baseline, running(detector, z))
+    assert output.baseline[255:].unique().numel() == 1
+    assert torch.equal(detector.score(state, z[:50]).baseline, output.baseline[-1:].expand(50))
 
 
 def test_the_baseline_of_a_score_is_that_of_the_sample_coming_next(labels):

@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 
 from helpers.pooled_reference import observed
 from helpers.streams import cone, space, stream, two_clouds, unit
-from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled.state import popularity
 from unseen.detectors.state import flatten, map_state
 from unseen.errors import LabelError, SettingError
@@ -43,10 +43,10 @@ def test_splitting_the_stream_into_calls_changes_nothing(pieces, dtype):
     whole, end = detector.observe(detector.start(), z)
     state, parts = detector.start(), []
     for piece in z.split(pieces):
-        reading, state = detector.observe(state, piece)
-        parts.append(reading)
+        output, state = detector.observe(state, piece)
+        parts.append(output)
     off = 1e-9 if dtype is torch.float64 else 1e-3
-    torch.testing.assert_close(Reading.joined(parts), whole, rtol=off, atol=off)
+    torch.testing.assert_close(DetectorOutput.joined(parts), whole, rtol=off, atol=off)
     torch.testing.assert_close(state.sums.sides, end.sums.sides, rtol=off, atol=off)
 
 
@@ -75,8 +75,8 @@ def test_a_score_is_that_of_the_sample_coming_next():
 def test_observing_nothing_changes_nothing(labels):
     detector = PooledEvidence(labels)
     _, state = detector.observe(detector.start(), stream(labels, 20))
-    reading, after = detector.observe(state, unit(0, 16))
-    assert len(reading.score) == len(reading.label) == 0
+    output, after = detector.observe(state, unit(0, 16))
+    assert len(output.score) == len(output.label) == 0
     assert all(torch.equal(flatten(state)[name], part) for name, part in flatten(after).items())
 
 
@@ -85,9 +85,9 @@ def test_observing_nothing_changes_nothing(labels):
 def test_label_spaces_of_any_size_give_finite_readings_and_states(known, negative, dtype):
     labels = space(known, negative, 8, dtype=dtype)
     detector = PooledEvidence(labels)
-    reading, state = detector.observe(detector.start(), stream(labels, 300))
-    assert reading.score.dtype == reading.baseline.dtype == dtype
-    assert bool(reading.margin.isfinite().all())
+    output, state = detector.observe(detector.start(), stream(labels, 300))
+    assert output.score.dtype == output.baseline.dtype == dtype
+    assert bool(output.margin.isfinite().all())
     assert bool(detector.score(state, stream(labels, 5, seed=4)).margin.isfinite().all())
     assert all(bool(part.isfinite().all()) for part in flatten(state).values())
 
@@ -98,8 +98,8 @@ def test_streams_of_one_kind_give_finite_margins(kind):
     z, is_known = two_clouds(labels, 1200, noise=0.1)
     part = {"known": z[is_known], "unknown": z[~is_known], "the same image": z[:1].expand(500, -1)}[kind]
     detector = PooledEvidence(labels)
-    reading, state = detector.observe(detector.start(), part)
-    assert bool(reading.margin.isfinite().all())
+    output, state = detector.observe(detector.start(), part)
+    assert bool(output.margin.isfinite().all())
     assert bool(detector.score(state, z).margin.isfinite().all())
     assert bool((state.sums.sides.weight >= 0).all())
 

@@ -51,7 +51,7 @@ def stream_sides(count: int = 400) -> SideSums:
 
 
 def added_by_hand(z: Tensor, name: int, sides: SideSums, labels: LabelSpace, kept: Examples) -> tuple[float, float]:
-    """Return specific and plain likeness of one image to a name, sample by sample and by an inverse."""
+    """Specific and plain likeness of one image to a name, sample by sample and by an inverse."""
     shares = [sides.gram[side] / sides.weight[side] / 2 for side in (0, 1)]
     centre = (sides.image / sides.weight.unsqueeze(1)).mean(0)
     variation = shares[0] + shares[1] - torch.outer(centre, centre)

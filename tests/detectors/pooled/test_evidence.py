@@ -60,8 +60,8 @@ def test_moving_all_negatives_changes_nothing_at_full_shrinkage():
 def test_evidence_of_very_few_names_is_finite(known, negative):
     labels = space(known, negative, 6)
     detector = PooledEvidence(labels)
-    reading, state = detector.observe(detector.start(), stream(labels, 40))
-    assert bool(reading.score.isfinite().all())
+    output, state = detector.observe(detector.start(), stream(labels, 40))
+    assert bool(output.score.isfinite().all())
     assert bool(detector.score(state, stream(labels, 5)).score.isfinite().all())
 
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from helpers.streams import cone, two_clouds, unit
 from unseen import Session, checkpoint
-from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled.names import NameLogits
 from unseen.detectors.pooled.state import BASELINE_SAMPLES, LATEST
 from unseen.detectors.state import flatten
@@ -25,11 +25,11 @@ def test_singles_after_the_baseline_are_read_as_in_a_block(known, negatives, exa
     detector, z = PooledEvidence(labels), stream(labels, 800).double()
     expected, after = detector.observe(detector.start(), z)
     _, state = detector.observe(detector.start(), z[:BASELINE_SAMPLES])
-    readings = []
+    outputs = []
     for row in z[BASELINE_SAMPLES:].split(1):
-        reading, state = detector.observe(state, row)
-        readings.append(reading)
-    for column, wanted in zip(Reading.joined(readings), expected, strict=True):
+        output, state = detector.observe(state, row)
+        outputs.append(output)
+    for column, wanted in zip(DetectorOutput.joined(outputs), expected, strict=True):
         assert_close(column, wanted[BASELINE_SAMPLES:])
     for name, part in flatten(after.sums).items():
         assert_close(flatten(state.sums)[name], part, msg=name)
@@ -84,8 +84,8 @@ def test_streams_that_take_turns_are_judged_by_their_own_states():
     turns: list[list[torch.Tensor]] = [[], []]
     for place in range(300, 340):
         for number, images in enumerate(streams):
-            reading, states[number] = detector.observe(states[number], images[place : place + 1])
-            turns[number].append(reading.score)
+            output, states[number] = detector.observe(states[number], images[place : place + 1])
+            turns[number].append(output.score)
     for scores, expected in zip(turns, alone, strict=True):
         assert_close(torch.cat(scores), expected)
 

@@ -13,7 +13,7 @@ import torch
 from helpers.interpreter import interpreted
 from helpers.streams import cone, space, stream, two_clouds
 from unseen import Session
-from unseen.detectors import PooledEvidence, Reading
+from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled.gpu.single_sample import AppendedRows
 from unseen.detectors.pooled.gpu.streams import chunks, steps
 from unseen.detectors.pooled.gpu.updates import newton_steps
@@ -40,11 +40,11 @@ def test_kernels_compute_what_torch_does(unrecorded, pieces):
     labels = space(20, 300, 24)
     z, results = stream(labels, 90), []
     for detector in (PooledEvidence(labels), Interpreted(labels)):
-        state, readings = detector.start(), []
+        state, outputs = detector.start(), []
         for part in z.split(pieces):
-            reading, state = detector.observe(state, part)
-            readings.append(reading)
-        results.append((Reading.joined(readings), state.sums, state.fitted))
+            output, state = detector.observe(state, part)
+            outputs.append(output)
+        results.append((DetectorOutput.joined(outputs), state.sums, state.fitted))
     torch.testing.assert_close(results[0], results[1])
 
 
@@ -54,9 +54,9 @@ def test_streams_in_lockstep_read_as_one_after_another(unrecorded):
     detector, (z, _) = Interpreted(labels), two_clouds(labels, 60)
     orders = torch.stack([torch.arange(50), torch.arange(59, 9, -1)])
     found = detector._gpu.get(2).observe([detector.start()] * 2, z, orders)
-    for (reading, state), order in zip(found, orders, strict=True):
+    for (output, state), order in zip(found, orders, strict=True):
         one, end = PooledEvidence(labels).observe(detector.start(), z[order])
-        torch.testing.assert_close((reading, state.sums), (one, end.sums))
+        torch.testing.assert_close((output, state.sums), (one, end.sums))
 
 
 @interpreted
@@ -66,12 +66,12 @@ def test_one_sample_that_waits_is_read_as_in_torch(unrecorded):
     _, state = detector.observe(detector.start(), z[:300])
     for row in z[300:].split(1):
         streams = detector._gpu.get(1)
-        reading, taught = streams.single(state, row)
+        output, taught = streams.single(state, row)
         expected, state = detector.observe(state, row)
-        torch.testing.assert_close(reading, expected)
+        torch.testing.assert_close(output, expected)
         torch.testing.assert_close(taught[0], state.pending.latest[int(state.pending.latest_size) - 1])
-        finished, length = streams.finish_single(reading)
-        torch.testing.assert_close(finished.cpu(), reading)
+        finished, length = streams.finish_single(output)
+        torch.testing.assert_close(finished.cpu(), output)
         assert length == pytest.approx(1)
 
 
@@ -92,15 +92,15 @@ def test_a_state_may_be_gone_on_from_twice_by_single_samples():
     detector, z = PooledEvidence(labels.to(device="cuda")), stream(labels, 310).cuda()
     _, state = detector.observe(detector.start(), z[:300])
     _, begun = detector.observe(state, z[300:301])
-    readings = []
+    outputs = []
     for _ in range(2):
         after = begun
         for row in z[301:306].split(1):
             _, after = detector.observe(after, row)
-        readings.append(detector.observe(after, z[306:])[0])
+        outputs.append(detector.observe(after, z[306:])[0])
     whole, _ = detector.observe(state, z[300:])
-    torch.testing.assert_close(readings[0], readings[1])
-    torch.testing.assert_close(readings[0].score, whole.score[6:], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(outputs[0], outputs[1])
+    torch.testing.assert_close(outputs[0].score, whole.score[6:], rtol=1e-3, atol=1e-3)
 
 
 def test_steps_end_where_updates_are_due():
@@ -126,11 +126,11 @@ def test_readings_and_states_on_a_gpu_are_those_of_a_cpu(known, negative, dim, p
     results = []
     for place in ("cpu", "cuda"):
         detector = PooledEvidence(labels.to(device=place))
-        state, readings = detector.start(), []
+        state, outputs = detector.start(), []
         for part in z.to(place).split(pieces):
-            reading, state = detector.observe(state, part)
-            readings.append(reading.cpu())
-        results.append((Reading.joined(readings), map_state(torch.Tensor.cpu, state)))
+            output, state = detector.observe(state, part)
+            outputs.append(output.cpu())
+        results.append((DetectorOutput.joined(outputs), map_state(torch.Tensor.cpu, state)))
     (one, end), (two, same) = results
     torch.testing.assert_close(two.score, one.score, rtol=1e-3, atol=1e-2)
     torch.testing.assert_close(two.baseline, one.baseline, rtol=1e-3, atol=1e-3)
@@ -163,8 +163,8 @@ def test_threads_that_share_a_detector_on_a_gpu_get_the_readings_of_one():
         thread.start()
     for thread in threads:
         thread.join()
-    for reading in found:
-        torch.testing.assert_close(reading.score, alone.score, rtol=1e-3, atol=1e-2)
+    for output in found:
+        torch.testing.assert_close(output.score, alone.score, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.gpu

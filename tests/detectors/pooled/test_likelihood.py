@@ -18,7 +18,7 @@ def scalar(value: float) -> Tensor:
 
 
 def two_groups(count: int, *, apart: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return predictions and the weights of their sides."""
+    """Predictions and the weights of their sides."""
     generator = torch.Generator().manual_seed(seed)
     is_known = (torch.rand(count, generator=generator) < 0.5).double()
     noise = torch.randn(count, generator=generator, dtype=torch.float64)

@@ -64,7 +64,7 @@ def test_sums_are_not_written_to():
 def literal_logits(
     z: Tensor, name: int, anchors: Tensor, sums: NameSums, side: Tensor, text_mean: Tensor
 ) -> list[float]:
-    """Return what image space adds to the logit of one name, at its start and now, from the definition."""
+    """What image space adds to the logit of one name, at its start and now, from the definition."""
     start = side + TEXT_SHARE * (anchors[name] - text_mean)
     mean = (start + sums.total[name]) / (1 + sums.images[name])
     return [float(NAME_SCALE * (z @ mu - mu @ mu / 2)) for mu in (start, mean)]

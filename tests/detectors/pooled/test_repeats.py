@@ -29,7 +29,7 @@ def detector():
 
 
 def differing(first: PooledState, second: PooledState) -> list[str]:
-    """Return the learned parts that two states do not share."""
+    """The learned parts that two states do not share."""
     names = [name for name in flatten(first) if name.startswith(("sums", "learned"))]
     return [name for name in names if not torch.equal(flatten(first)[name], flatten(second)[name])]
 
@@ -64,8 +64,8 @@ def test_repeats_are_found_in_the_memory_and_within_a_batch():
 def test_a_repeated_stream_teaches_once_and_is_judged_twice(detector):
     z = images_with_slots_of_their_own(512)
     _, once = detector.observe(detector.start(), z)
-    readings, twice = detector.observe(once, z)
-    assert len(readings.score) == len(z)
+    outputs, twice = detector.observe(once, z)
+    assert len(outputs.score) == len(z)
     once, twice = once.updated(detector.labels), twice.updated(detector.labels)
     assert int(twice.seen) == 2 * len(z)
     assert not differing(once, twice)

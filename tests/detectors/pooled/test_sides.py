@@ -24,7 +24,7 @@ def margins(count: int, *, seed: int = 0) -> Tensor:
 
 
 def weighted_ridge(weight: Tensor, z: Tensor, margin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return slope and centre of the regression in which each side weighs one half, from its definition."""
+    """Slope and centre of the regression in which each side weighs one half, from its definition."""
     rows = (weight / weight.sum(1, keepdim=True)).mean(0)
     effective = 4 / (1 / weight.sum(1)).sum()
     centre = (rows[:, None] * z).sum(0)

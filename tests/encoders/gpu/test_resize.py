@@ -38,7 +38,7 @@ def on(device, steps, arrays):
 
 
 def resized(row, axis, count, resample):
-    """Return a row of pixels resized by the tables, in whole numbers."""
+    """A row of pixels resized by the tables, in whole numbers."""
     table = axis_weights(axis, count, resample).astype(np.int64)
     pixels = row[table[:, :1] + np.arange(table.shape[1] - 1)].astype(np.int64)
     total = (pixels * table[:, 1:, None]).sum(1) + (1 << (BITS - 1))

@@ -67,7 +67,7 @@ def test_observe_returns_the_verdicts_of_a_session_with_sequence_numbers(server,
         assert [row["seq"] for row in said] == list(range(first, first + 100))
         assert [row["name"] for row in said] == [verdict.name for verdict in expected]
         assert [row["margin"] for row in said] == pytest.approx(expected.margin.tolist(), abs=1e-4)
-        assert [row["confidence"] for row in said] == pytest.approx(expected.confidence.tolist(), abs=1e-5)
+        assert [row["p_known"] for row in said] == pytest.approx(expected.p_known.tolist(), abs=1e-5)
     info = remote.info()
     assert info["counts"]["seen"] == info["seq"] == 300
     assert info["coverage"] > 0.2

@@ -103,7 +103,7 @@ def test_an_arrow_stream_of_very_many_empty_batches_is_refused():
 
 
 def with_tensors(count: int) -> bytes:
-    """Return a safetensors file that has many tensors without a number beside its features."""
+    """A safetensors file that has many tensors without a number beside its features."""
     size = Z.nbytes
     header = {"features": {"dtype": "F32", "shape": list(Z.shape), "data_offsets": [0, size]}}
     header |= {str(n): {"dtype": "F32", "shape": [0], "data_offsets": [size, size]} for n in range(count)}

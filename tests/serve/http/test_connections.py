@@ -71,7 +71,7 @@ def connect(server) -> socket.socket:
 
 
 def received(connection) -> bytes:
-    """Return what comes until the connection ends."""
+    """What comes until the connection ends."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(4096):
@@ -197,7 +197,7 @@ def test_bodies_in_flight_are_bounded_for_an_owner_and_another_goes_on(server, k
 
 
 def eventually(ask):
-    """Return an answer, once a caller is not refused any more."""
+    """An answer, once a caller is not refused any more."""
     for _ in range(100):
         with contextlib.suppress(ServiceError):
             return ask()
@@ -248,7 +248,7 @@ def test_large_json_of_one_owner_does_not_stall_another(data, tmp_path):
 
 
 def slowest_health(server) -> float:
-    """Return the longest of many waits for an answer that takes no work."""
+    """The longest of many waits for an answer that takes no work."""
     slowest = 0.0
     for _ in range(30):
         started = time.perf_counter()
@@ -295,7 +295,7 @@ def test_a_burst_of_connections_does_not_stall_the_service(tmp_path):
 
 
 def slowest_burst(server, count: int) -> float:
-    """Return how long health takes right after many connections."""
+    """How long health takes right after many connections."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(connect(server)).sendall(b"GET / HTTP/1.1\r\nx: ")

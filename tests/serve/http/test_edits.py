@@ -35,7 +35,7 @@ def remote(server, tmp_path):
 
 
 def everything(remote, path) -> dict:
-    """Return every tensor of the state, the kept samples with their groups and the record of edits too."""
+    """Every tensor of the state, the kept samples with their groups and the record of edits too."""
     remote.state(path)
     found = checkpoint.load(path)
     return {f"{part}.{name}": tensor for part, state in found.states.items() for name, tensor in state.items()}

@@ -131,7 +131,7 @@ def test_events_resume_after_the_last_one_and_say_what_is_missed(keyed):
 
 
 async def first_told(service: Service, entry: StreamEntry, after: int, looked: list[str]) -> str:
-    """Return the id of the first event of a listener with Last-Event-ID; four more samples are observed after it has
+    """The id of the first event of a listener with Last-Event-ID; four more samples are observed after it has
     `looked` at those that are kept."""
     headers = [(b"last-event-id", str(after).encode())]
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "", "headers": headers}

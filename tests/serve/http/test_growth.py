@@ -18,7 +18,7 @@ PACK = demo.load()
 
 
 def arrivals() -> torch.Tensor:
-    """Return animals first, then clothes among them."""
+    """Animals first, then clothes among them."""
     by_class = PACK.z.split(len(PACK.z) // 20)
     known = PACK.z[trial().is_id]
     return torch.cat([known[:280].repeat(2, 1), by_class[-1], by_class[-2]])

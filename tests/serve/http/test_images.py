@@ -69,7 +69,7 @@ def margins(rows) -> list[float]:
 def test_uploaded_files_get_the_verdicts_of_a_session(remote, expected):
     said = remote.observe_images(FILES)
     assert margins(said) == pytest.approx(expected.margin.tolist(), abs=1e-4)
-    assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.reading.label]
+    assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.output.label]
 
 
 def test_base64_and_data_urls_get_the_same_verdicts_as_files(server, remote, expected):

@@ -67,7 +67,7 @@ def remote(client, data):
 
 
 def lines(path, status: int = 200) -> list[dict]:
-    """Return the lines of a log, which are written after the answers, once one has this status."""
+    """The lines of a log, which are written after the answers, once one has this status."""
     found: list[dict] = []
     for _ in range(250):
         found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -229,7 +229,7 @@ def test_a_defect_of_ours_is_answered_counted_and_logged_like_anything_else(tmp_
 
 
 def tiff_cut_short() -> bytes:
-    """Return a file about which PIL warns."""
+    """A file about which PIL warns."""
     file = io.BytesIO()
     Image.new("RGB", (64, 64)).save(file, "TIFF")
     return file.getvalue()[:100]

@@ -17,7 +17,7 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/streams/a/observe", "hea
 
 
 async def started(status: int, size: int, *, others: bool, method: str = "POST") -> int:
-    """Return how many of three requests of one caller are begun at once, where one may be worked on."""
+    """How many of three requests of one caller are begun at once, where one may be worked on."""
     activity, begun = Activity(), 0
 
     async def app(scope, receive, send) -> None:

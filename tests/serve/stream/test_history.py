@@ -15,7 +15,7 @@ def verdicts(margins: np.ndarray) -> VerdictArray:
 
 
 def after(*means: float, seen: int = 0, block: int = 8, count: int = 1000) -> History:
-    """Return a history of blocks of samples, `count` with each mean of the margins."""
+    """A history of blocks of samples, `count` with each mean of the margins."""
     history, noise = History(seen), np.random.default_rng(0)
     margins = np.concatenate([noise.normal(mean, 1, count) for mean in means])
     for first in range(0, len(margins), block):

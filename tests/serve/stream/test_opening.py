@@ -38,7 +38,7 @@ def store(data) -> LocalStreams:
 
 @pytest.fixture
 def data(tmp_path):
-    """Return a data folder with three streams that learned something and have a snapshot each."""
+    """A data folder with three streams that learned something and have a snapshot each."""
     streams = store(tmp_path)
     for _ in range(3):
         opened = streams.create(LABELS, CONFIG).opened
@@ -153,7 +153,7 @@ def test_streams_open_beside_each_other(data, monkeypatch):
 
 
 def open_files(folder: Path) -> int:
-    """Return how many files in a folder this process holds open; others come and go."""
+    """How many files in a folder this process holds open; others come and go."""
     held = 0
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):

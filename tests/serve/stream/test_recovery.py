@@ -60,7 +60,7 @@ def left_behind(stream: Stream) -> None:
 
 @pytest.fixture
 def snapshotted(folder):
-    """Return a folder with two snapshots and some blocks behind the newer one, and the state it stands for."""
+    """A folder with two snapshots and some blocks behind the newer one, and the state it stands for."""
     stream = opened(folder)
     sent = fed(stream, 0, 100)
     stream.snapshot(AUTO)

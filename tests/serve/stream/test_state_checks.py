@@ -31,7 +31,7 @@ def opened(tmp_path: Path):
 
 
 def changed(stream: Stream, part: str, value: float | torch.Tensor) -> Path:
-    """Return the state of a stream in a file, one part of it full of a number, or another tensor."""
+    """The state of a stream in a file, one part of it full of a number, or another tensor."""
     path = stream.folder / "changed"
     stream.export(path)
     tensors, header = load_tensors(path, kind="state")

@@ -13,7 +13,7 @@ FEW_NAMES = 4  # with fewer, the spread of logits cannot be estimated from all b
 
 
 def typical_energy(count: int, deviation: Tensor) -> Tensor:
-    """Return the typical logsumexp of `count` draws from a normal around 0: Derrida's random energy model.
+    """The typical logsumexp of `count` draws from a normal around 0: Derrida's random energy model.
 
     The mean, log n + deviation^2 / 2, is typical only while many draws share the mass. From a deviation of
     sqrt(2 log n) on, the largest few hold it all, and the typical value continues along the tangent.
@@ -24,7 +24,7 @@ def typical_energy(count: int, deviation: Tensor) -> Tensor:
 
 @cache
 def expected_maximum(count: int, *, power: int = 1) -> float:
-    """Return the mean of the largest of `count` standard normals, or of its `power`, by quadrature.
+    """The mean of the largest of `count` standard normals, or of its `power`, by quadrature.
 
     >>> round(expected_maximum(1), 6), round(expected_maximum(2), 6)
     (0.0, 0.56419)
@@ -38,7 +38,7 @@ def expected_maximum(count: int, *, power: int = 1) -> float:
 def unrelated_normal(
     mean: Float[Tensor, " T"], variance: Float[Tensor, " T"], best: Float[Tensor, " T"], count: int
 ) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
-    """Return mean and deviation of the normal that `count` logits are draws from, estimated from all but the best.
+    """Mean and deviation of the normal that `count` logits are draws from, estimated from all but the best.
 
     The right name of a known image is not a draw; among few names it would widen the normal of unrelated images. Both
     moments are corrected for the loss of a best that is a draw.

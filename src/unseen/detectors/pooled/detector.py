@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import FEW_SAMPLES, UNIT_TOLERANCE, Detector, Reading, in_range, positive
+from unseen.detectors.base import FEW_SAMPLES, UNIT_TOLERANCE, Detector, DetectorOutput, in_range, positive
 from unseen.detectors.merging import MergeRule
-from unseen.detectors.pooled.carry import carried_sums
 from unseen.detectors.pooled.evidence import TERMS, Evidence, EvidenceTerm, LabelStatistics, LogitMoments
 from unseen.detectors.pooled.example_statistics import label_statistics
 from unseen.detectors.pooled.few_samples import FewSamplesJudge
@@ -33,6 +32,7 @@ from unseen.detectors.pooled.names import (
 )
 from unseen.detectors.pooled.sides import side_weights
 from unseen.detectors.pooled.state import BASELINE_SAMPLES, Claims, Fitted, PooledState, SampleBlock, SampleRows
+from unseen.detectors.pooled.transfer import carried_sums
 from unseen.detectors.state import map_state
 from unseen.text import TextLogits, text_logits
 
@@ -57,7 +57,7 @@ class PooledEvidence(Detector[PooledState]):
     needs_negatives: ClassVar[bool] = True
     derives_baseline: ClassVar[bool] = True
     merges: ClassVar[bool] = True
-    carries: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,15 +66,15 @@ class PooledEvidence(Detector[PooledState]):
         in_range("naming_popularity", self.naming_popularity, 0, 2)
 
     def start(self) -> PooledState:
-        """Return the state before the first sample."""
+        """The state before the first sample."""
         return PooledState.start(self.labels)
 
-    def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score each sample of a block as if it came next."""
-        reading, _ = self._judge(state, self._block(z, partial(self._next_baseline, state)))
-        return reading._replace(route=torch.zeros_like(reading.route))
+        output, _ = self._judge(state, self._block(z, partial(self._next_baseline, state)))
+        return output._replace(route=torch.zeros_like(output.route))
 
-    def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
+    def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, PooledState]:
         """Score each sample with what was learned up to the last update, in arrival order."""
         if not z.shape[0]:
             return self.read(state, z), state
@@ -86,28 +86,28 @@ class PooledEvidence(Detector[PooledState]):
             pass
         return self._learn_in_torch(state, z)
 
-    def _learn_in_torch(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
-        readings, learning = [], Learning(state, self.labels)
+    def _learn_in_torch(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, PooledState]:
+        outputs, learning = [], Learning(state, self.labels)
         count, few = z.shape[0], 0 if z.is_cuda or self._has_own_formulas else FEW_SAMPLES
         if count <= few and learning.seen >= BASELINE_SAMPLES:
             first = learning.until_update
             parts = (z,) if count <= first else (z[:first], z[first:])
-            readings = [learning.judge_few(part, self._judge_few) for part in parts]
-            return Reading.joined(readings), learning.finish()
+            outputs = [learning.judge_few(part, self._judge_few) for part in parts]
+            return DetectorOutput.joined(outputs), learning.finish()
         for part in z.split(super().block_for(z)):
             block, start = self._block(part, partial(self._running_baseline, learning)), 0
             while start < len(part):
                 rows = slice(start, start + learning.until_update)
-                readings.append(learning.judge(block.rows(rows), self._judge))
+                outputs.append(learning.judge(block.rows(rows), self._judge))
                 start = rows.stop
-        return Reading.joined(readings), learning.finish()
+        return DetectorOutput.joined(outputs), learning.finish()
 
-    def observe(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, PooledState]:
+    def observe(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, PooledState]:
         """Learn from `z` in arrival order; return the readings and the state after the last sample."""
         return self._observe_single(state, z) or super().observe(state, z)
 
-    def _observe_single(self, state: PooledState, z: Tensor) -> tuple[Reading, PooledState] | None:
-        """Return what `observe` does for one sample on a GPU that waits for an update; None for all others."""
+    def _observe_single(self, state: PooledState, z: Tensor) -> tuple[DetectorOutput, PooledState] | None:
+        """What `observe` does for one sample on a GPU that waits for an update; None for all others."""
         like = self.labels.id_anchors
         if not z.is_cuda or z.shape != (1, like.shape[1]) or z.dtype != like.dtype or z.device != like.device:
             return None
@@ -118,13 +118,13 @@ class PooledEvidence(Detector[PooledState]):
             if streams is None:
                 return None
             found = streams.single(state, z.detach())
-            reading = learning.judge_few(z, lambda *_: found, append=streams.appended.with_rows_at)
-            after, (reading, length) = learning.finish(), streams.finish_single(reading)
-        return (reading, after) if abs(length - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
+            output = learning.judge_few(z, lambda *_: found, append=streams.appended.with_rows_at)
+            after, (output, length) = learning.finish(), streams.finish_single(output)
+        return (output, after) if abs(length - 1) <= UNIT_TOLERANCE else None  # `_checked` says what is wrong
 
     def observe_many(
         self, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Sequence[Int[Tensor, " T"]]
-    ) -> list[tuple[Reading, PooledState]]:
+    ) -> list[tuple[DetectorOutput, PooledState]]:
         """Observe independent streams; on a GPU in lockstep those which have seen as many samples, as far as all go."""
         alike = {(int(state.seen), int(state.pending.size)) for state in states}
         common = min((len(order) for order in orders), default=0)
@@ -140,22 +140,24 @@ class PooledEvidence(Detector[PooledState]):
             return super().observe_many(states, z, orders)
         return [self._observe_rest(*one, z[order[common:]]) for one, order in zip(begun, orders, strict=True)]
 
-    def _observe_rest(self, begun: Reading, state: PooledState, z: Float[Tensor, "n d"]) -> tuple[Reading, PooledState]:
-        """Return readings and those of the samples that follow."""
+    def _observe_rest(
+        self, begun: DetectorOutput, state: PooledState, z: Float[Tensor, "n d"]
+    ) -> tuple[DetectorOutput, PooledState]:
+        """Readings and those of the samples that follow."""
         if not len(z):
             return begun, state
         rest, state = self.observe(state, z)
-        return Reading.joined([begun, rest]), state
+        return DetectorOutput.joined([begun, rest]), state
 
     def _streams(self, count: int, z: Tensor) -> AbstractContextManager[Streams | None]:
-        """Return streams that are learned in lockstep where z is on a GPU and no other thread uses them, else None."""
+        """Streams that are learned in lockstep where z is on a GPU and no other thread uses them, else None."""
         if not z.is_cuda or self._has_own_formulas or not self._gpu.formulas.are_known:
             return nullcontext()
         return self._gpu.acquire(count)
 
     @cached_property
     def _has_own_formulas(self) -> bool:
-        """Return whether a subclass, as of an ablation, judges by formulas that neither NumPy nor kernels have."""
+        """Whether a subclass, as of an ablation, judges by formulas that neither NumPy nor kernels have."""
         return any(getattr(type(self), name) is not getattr(PooledEvidence, name) for name in FORMULAS)
 
     @cached_property
@@ -172,17 +174,17 @@ class PooledEvidence(Detector[PooledState]):
         return FewSamplesJudge(self._formulas)
 
     def block_for(self, z: Tensor) -> int:
-        """Return how many samples are learned between two copies of the sums."""
+        """How many samples are learned between two copies of the sums."""
         return super().block_for(z) * BLOCKS
 
     def _block(self, z: Float[Tensor, "T d"], baseline: Callable[[Evidence], Tensor]) -> SampleBlock:
-        """Return samples with their nearest names, their frozen evidence, and the baseline for this evidence."""
+        """Samples with their nearest names, their frozen evidence, and the baseline for this evidence."""
         text = text_logits(self.labels, z, tau=self.tau)
         evidence, nearest = self.evidence(text), NearestNames(*(top_names(side) for side in text))
         return SampleBlock(z, nearest, evidence.value, baseline(evidence), evidence.clarity)
 
-    def _carried(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
-        """Return a state over other names; the baseline moves by what the change of names does to images of the stream.
+    def _transferred(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
+        """A state over other names; the baseline moves by what the change of names does to images of the stream.
 
         The mean moments of `z` are taken under both label spaces; their difference is added to those of the samples
         that set the baseline.
@@ -198,52 +200,52 @@ class PooledEvidence(Detector[PooledState]):
         pending = PooledState.start(self.labels).pending
         return PooledState(done.seen, moments, baseline, sums, fitted, done.learned, pending)
 
-    def observe_part(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, SampleRows]:
-        """Return the readings of samples that come before the next update, and their rows: all that they teach."""
+    def observe_part(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, SampleRows]:
+        """The readings of samples that come before the next update, and their rows: all that they teach."""
         return self._judge(state, self._block(self._checked(z), lambda _: state.baseline.expand(len(z))))
 
     def _merged(self, start: PooledState, taught: Sequence[SampleRows], rule: MergeRule) -> PooledState:
-        """Return the state of one observer who saw the samples of all parts."""
+        """The state of one observer who saw the samples of all parts."""
         learning = Learning(start, self.labels)
         learning.learn(map_state(lambda *parts: torch.cat(parts), *taught))
         return learning.finish()
 
     def samples_until_shared(self, state: PooledState) -> int:
-        """Return how many samples are missing to the baseline, which all observers of a stream must share."""
+        """How many samples are missing to the baseline, which all observers of a stream must share."""
         return max(0, BASELINE_SAMPLES - int(state.seen))
 
     def merge_interval(self, state: PooledState, most: int) -> int:
-        """Return the samples to the next update at most: up to there one observer judges by the same state too."""
+        """The samples to the next update at most: up to there one observer judges by the same state too."""
         return min(most, state.until_update)
 
     @cached_property
     def label_statistics(self) -> LabelStatistics:
-        """Return what the evidence needs of the label space."""
+        """What the evidence needs of the label space."""
         return label_statistics(self.labels, self.used_terms, tau=self.tau)
 
     @cached_property
     def used_terms(self) -> tuple[EvidenceTerm, ...]:
-        """Return the terms of the evidence as the examples of the label space let them count."""
+        """The terms of the evidence as the examples of the label space let them count."""
         examples = 0 if self.labels.examples is None else len(self.labels.examples)
         return tuple(term.with_examples(examples / len(self.labels.names)) for term in self.terms)
 
     def evidence(self, text: TextLogits) -> Evidence:
-        """Return the frozen evidence of each image."""
+        """The frozen evidence of each image."""
         return self._formulas.evidence(text)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
-        """Return the frozen evidence of an image related to no name."""
+        """The frozen evidence of an image related to no name."""
         return self._formulas.baseline(moments)
 
     def _next_baseline(self, state: PooledState, evidence: Evidence) -> Float[Tensor, " T"]:
-        """Return the baseline of each sample of a block as if it came next."""
+        """The baseline of each sample of a block as if it came next."""
         seen = int(state.seen)
         if seen >= BASELINE_SAMPLES:
             return state.baseline.expand(len(evidence.value))
         return self.baseline(map_state(lambda total, one: (total + one) / (seen + 1), state.moments, evidence.moments))
 
     def _running_baseline(self, learning: Learning, evidence: Evidence) -> Float[Tensor, " T"]:
-        """Return the baseline of each sample of a block, and let the block teach it."""
+        """The baseline of each sample of a block, and let the block teach it."""
         if learning.seen >= BASELINE_SAMPLES:
             return learning.state.baseline.expand(len(evidence.value))
         moments = learning.state.moments
@@ -255,8 +257,8 @@ class PooledEvidence(Detector[PooledState]):
         learning.state = learning.state._replace(moments=moments, baseline=baseline[-1])
         return baseline
 
-    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[Reading, SampleRows]:
-        """Return readings of samples that come before the next update, and what they will teach."""
+    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[DetectorOutput, SampleRows]:
+        """Readings of samples that come before the next update, and what they will teach."""
         nearest = block.nearest
         known, negative = self._name_logits(state, block.z, nearest)
         gain = energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)
@@ -269,7 +271,7 @@ class PooledEvidence(Detector[PooledState]):
             score += distinct.double() / self.label_statistics.unit
         margin = block.evidence + gain - block.baseline
         weight = side_weights(margin)
-        reading = Reading(
+        output = DetectorOutput(
             score.to(block.z.dtype),
             self._best_names(nearest.known, known, state.fitted, block.z),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
@@ -277,12 +279,12 @@ class PooledEvidence(Detector[PooledState]):
             block.clarity,
         )
         corrected = corrected_logits(nearest.known, known), corrected_logits(nearest.negative, negative)
-        return reading, SampleRows(block.z, margin, predicted, *claims(nearest, corrected, weight))
+        return output, SampleRows(block.z, margin, predicted, *claims(nearest, corrected, weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
     ) -> tuple[NameLogits, NameLogits]:
-        """Return what image space adds to the logits of the nearest known and the nearest negative names."""
+        """What image space adds to the logits of the nearest known and the nearest negative names."""
         sums, fitted = state.sums, state.fitted
         (known, known_logit), (negative, negative_logit) = nearest
         anchors = self.labels.id_anchors, self.labels.ood_anchors
@@ -294,7 +296,7 @@ class PooledEvidence(Detector[PooledState]):
     def _best_names(
         self, nearest: TopNames, image: NameLogits, fitted: Fitted, z: Float[Tensor, "T d"]
     ) -> Int[Tensor, " T"]:
-        """Return the best known name: text, looks of names that have claimed many images, examples, and few votes."""
+        """The best known name: text, looks of names that have claimed many images, examples, and few votes."""
         name, logit = nearest
         learned = image.images / (image.images + NAMING_SAMPLES) * (image.learned - image.start)
         held_back = self.naming_popularity * fitted.votes[name].to(logit.dtype)
@@ -306,14 +308,14 @@ class PooledEvidence(Detector[PooledState]):
 
 
 def corrected_logits(top: TopNames, image: NameLogits) -> Float[Tensor, "T N"]:
-    """Return the logits that claims are made with: the look of a name counts half, so that its errors do not last."""
+    """The logits that claims are made with: the look of a name counts half, so that its errors do not last."""
     return top.logit + CLAIMED_BY_LOOK * image.learned
 
 
 def claims(
     nearest: NearestNames, logits: tuple[Float[Tensor, "T N"], Float[Tensor, "T M"]], weight: Float[Tensor, "2 T"]
 ) -> tuple[Claims, Claims]:
-    """Return the softmax over the nearest names of both sides, times the weight of the side."""
+    """The softmax over the nearest names of both sides, times the weight of the side."""
     share = torch.cat(logits, dim=1).softmax(1)
     known, negative = share.split([side.shape[1] for side in logits], dim=1)
     unknown_weight, known_weight = weight.unsqueeze(2).to(share.dtype)

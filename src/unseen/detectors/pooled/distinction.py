@@ -56,7 +56,7 @@ class NameRows(NamedTuple):
     offset: Float[Tensor, " K"]
 
     def at(self, z: Float[Tensor, "T d"], name: Int[Tensor, "T N"]) -> Float[Tensor, "T N"]:
-        """Return the function of each of some names."""
+        """The function of each of some names."""
         chosen, place = chosen_rows(name, len(self.rows))
         rows = self.rows if chosen is None else select_rows(self.rows, chosen)
         return chosen_products(z, rows, place) - self.offset[name]
@@ -70,13 +70,13 @@ class Distinction(NamedTuple):
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Distinction:
-        """Return the distinction before the first update, which adds 0; without rows where names have no examples."""
+        """The distinction before the first update, which adds 0; without rows where names have no examples."""
         anchors = labels.id_anchors[: len(labels.names) if labels.examples else 0]
         return cls(*(NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors))) for _ in range(2)))
 
     @classmethod
     def of(cls, sides: SideSums, known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace) -> Distinction:
-        """Return what examples show in the variation of a stream, in which both sides count alike.
+        """What examples show in the variation of a stream, in which both sides count alike.
 
         `known` is what known names have claimed, `origin` where the mean text of all names would start.
         """
@@ -97,12 +97,12 @@ class Distinction(NamedTuple):
 
 
 def saturation(number: Any, half: float) -> Any:
-    """Return number / (number + half): 0 for none, 1/2 for `half`, near 1 for many."""
+    """Number / (number + half): 0 for none, 1/2 for `half`, near 1 for many."""
     return number / (number + half)
 
 
 def coverage(examples: Examples, names: int) -> float:
-    """Return how much examples of some names count for all of them, from 0 to 1.
+    """How much examples of some names count for all of them, from 0 to 1.
 
     All of it is measured from where the mean example lies, which is off where most names have none.
     """
@@ -111,7 +111,7 @@ def coverage(examples: Examples, names: int) -> float:
 
 
 def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace, examples: Examples) -> NameRows:
-    """Return a discriminant less what the look of a name adds without examples, as far as examples count."""
+    """A discriminant less what the look of a name adds without examples, as far as examples count."""
     anchors, images = labels.id_anchors, known.images.unsqueeze(1)
     fewest = int(examples.counts(len(anchors)).min())
     if fewest < 2:  # one example shows no variation, and a name without would lose its images to the others
@@ -127,7 +127,7 @@ def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace
 
 
 def inverse_variation(system: Regression) -> Float[Tensor, "d d"]:
-    """Return the inverse of the covariance, shrunk to the same variance in all directions and of mean variance 1.
+    """The inverse of the covariance, shrunk to the same variance in all directions and of mean variance 1.
 
     In float32: shrinkage keeps its condition low.
     """
@@ -139,7 +139,7 @@ def inverse_variation(system: Regression) -> Float[Tensor, "d d"]:
 
 
 def looks(labels: LabelSpace, examples: Examples) -> Float[Tensor, "K d"]:
-    """Return where names lie in image space: the mean of their examples and of where the text would put them."""
+    """Where names lie in image space: the mean of their examples and of where the text would put them."""
     anchors, label = labels.id_anchors, examples.label.to(labels.id_anchors.device)
     start = examples.mean.to(anchors) + TEXT_SHARE * (anchors - labels.text_mean)
     total = (TEXT_SAMPLES * start).index_add(0, label, examples.z.to(anchors))
@@ -147,7 +147,7 @@ def looks(labels: LabelSpace, examples: Examples) -> Float[Tensor, "K d"]:
 
 
 def images_of(label: Int[Tensor, " n"], looks: Float[Tensor, "K d"]) -> Float[Tensor, " K"]:
-    """Return how many images the look of each name is the mean of."""
+    """How many images the look of each name is the mean of."""
     return TEXT_SAMPLES + torch.bincount(label, minlength=len(looks)).to(looks)
 
 
@@ -158,7 +158,7 @@ def left_out_level(
     precision: Float[Tensor, "d d"],
     examples: Examples,
 ) -> Float[Tensor, ""]:
-    """Return the mean of what is added to the score of examples, each left out of the look of its name.
+    """The mean of what is added to the score of examples, each left out of the look of its name.
 
     Without an image x, of n, a look mu becomes b mu - (b - 1) x, b = n / (n - 1), and the specific likeness s of the
     two b^2 s - (b^2 - 1) (x - c) P (x - c) / 2.

@@ -70,18 +70,18 @@ class Evidence(NamedTuple):
 
     @property
     def moments(self) -> LogitMoments:
-        """Return the moments of an image related to no name, as far as each image shows them."""
+        """The moments of an image related to no name, as far as each image shows them."""
         return unrelated_moments(self.known, self.negative, self.peak, self.labels.names)
 
     @property
     def clarity(self) -> Float[Tensor, " T"]:
-        """Return the share by which the peak of each image exceeds that of a typical known image; -inf: undefined."""
+        """The share by which the peak of each image exceeds that of a typical known image; -inf: undefined."""
         typical = self.labels.typical_peak
         return self.peak_z_score / typical - (1 if math.isfinite(typical) else math.inf)
 
     @property
     def peak_z_score(self) -> Float[Tensor, " T"]:
-        """Return the z-score of the best known name among the logits of the negatives."""
+        """The z-score of the best known name among the logits of the negatives."""
         return (self.peak - self.negative.mean) / at_least(TINY, self.negative.variance) ** 0.5
 
 
@@ -90,14 +90,14 @@ class EvidenceTerm(ABC):
 
     @abstractmethod
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
-        """Return the term of each image."""
+        """The term of each image."""
 
     @abstractmethod
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
-        """Return the typical term of an image related to no name, whose logits have these moments."""
+        """The typical term of an image related to no name, whose logits have these moments."""
 
     def with_examples(self, per_name: float) -> EvidenceTerm:
-        """Return the term where names have so many examples each, on average."""
+        """The term where names have so many examples each, on average."""
         return self
 
 
@@ -108,11 +108,11 @@ class LogOdds(EvidenceTerm):
     """
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
-        """Return the log-odds of each image."""
+        """The log-odds of each image."""
         return image.log_odds - labels.gap_shrinkage * image.moments.gap
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
-        """Return the difference of two random energies, and what is left of the gap."""
+        """The difference of two random energies, and what is left of the gap."""
         known = typical_energy(labels.names, moments.known_deviation)
         odds = known - typical_energy(labels.negatives, moments.negative_deviation)
         return odds + (1 - labels.gap_shrinkage) * moments.gap
@@ -125,15 +125,15 @@ class Contrast(EvidenceTerm):
     weight: float = 0.5
 
     def with_examples(self, per_name: float) -> Contrast:
-        """Return the term with less weight: anchors that fit images need it less."""
+        """The term with less weight: anchors that fit images need it less."""
         return Contrast(self.weight / (1 + per_name))
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
-        """Return the weighted contrast of each image."""
+        """The weighted contrast of each image."""
         return self.weight * image.contrast
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
-        """Return the weighted contrast that chance gives."""
+        """The weighted contrast that chance gives."""
         return self.weight * chance_contrast(moments, labels)
 
 
@@ -144,15 +144,15 @@ class Surprise(EvidenceTerm):
     weight: float = 0.25
 
     def with_examples(self, per_name: float) -> Surprise:
-        """Return the term with less weight: anchors that fit images need it less."""
+        """The term with less weight: anchors that fit images need it less."""
         return Surprise(self.weight / (1 + per_name))
 
     def value(self, image: ImageStatistics, labels: LabelStatistics) -> Float[Tensor, " T"]:
-        """Return the weighted surprise of each image."""
+        """The weighted surprise of each image."""
         return self.weight * surprise(image.contrast, image.moments, labels.names)
 
     def baseline(self, moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
-        """Return the weighted surprise of the contrast that chance gives."""
+        """The weighted surprise of the contrast that chance gives."""
         return self.weight * surprise(chance_contrast(moments, labels), moments, labels.names)
 
 
@@ -160,7 +160,7 @@ TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
 
 
 def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Evidence:
-    """Return f, the sum of the terms of each image in units of the margin, in float64."""
+    """F, the sum of the terms of each image in units of the margin, in float64."""
     known, negative = (mean_and_variance(part) for part in text)
     log_odds = energy(text.known) - energy(text.negative)
     found = evidence_of(known, negative, text.known.amax(1), log_odds, labels, terms)
@@ -175,7 +175,7 @@ def evidence_of(
     labels: LabelStatistics,
     terms: Sequence[EvidenceTerm],
 ) -> Evidence:
-    """Return the evidence that follows from moments, peak and log-odds of the logits; NumPy for few images."""
+    """The evidence that follows from moments, peak and log-odds of the logits; NumPy for few images."""
     moments = LogitMoments(known.variance**0.5, negative.variance**0.5, known.mean - negative.mean)
     image = ImageStatistics(log_odds, peak - known.mean, moments)
     value = reduce(operator.add, (term.value(image, labels) for term in terms))
@@ -183,37 +183,37 @@ def evidence_of(
 
 
 def unrelated_moments(known: RowMoments, negative: RowMoments, peak: Float[Tensor, " T"], names: int) -> LogitMoments:
-    """Return the moments of an image related to no name, as far as each image shows them, in float64."""
+    """The moments of an image related to no name, as far as each image shows them, in float64."""
     known, negative = (RowMoments(*(part.double() for part in side)) for side in (known, negative))
     mean, deviation = unrelated_normal(*known, peak.double(), names)
     return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
 
 
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
-    """Return the evidence of an image related to no name, in units of the margin."""
+    """The evidence of an image related to no name, in units of the margin."""
     return reduce(torch.add, (term.baseline(moments, labels) for term in terms)) / labels.unit
 
 
 def chance_contrast(moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
-    """Return the expected maximum of K normals: the contrast of an image related to no name."""
+    """The expected maximum of K normals: the contrast of an image related to no name."""
     return expected_maximum(labels.names) * moments.known_deviation
 
 
 def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:
-    """Return contrast^2 / (2 v), v the variance of the names' logits; few names borrow from the negatives."""
+    """Contrast^2 / (2 v), v the variance of the names' logits; few names borrow from the negatives."""
     own, borrowed = names * moments.known_deviation**2, BORROWED * moments.negative_deviation**2
     return contrast**2 / at_least(TINY, (own + borrowed) / (names + BORROWED)) / 2
 
 
 def at_least(least: float, value: Tensor) -> Tensor:
-    """Return a tensor, an array or a number, but nothing below `least`."""
+    """A tensor, an array or a number, but nothing below `least`."""
     if isinstance(value, float):
         return max(value, least)
     return value.clamp(min=least) if isinstance(value, Tensor) else np.maximum(value, least)
 
 
 def mean_and_variance(logits: Float[Tensor, "T C"]) -> RowMoments:
-    """Return both for each row, as many rows at a time as fit in the cache."""
+    """Both for each row, as many rows at a time as fit in the cache."""
     parts = [_moments_of(logits[rows]) for rows in cache_sized_ranges(logits)] or [_moments_of(logits)]
     return parts[0] if len(parts) == 1 else RowMoments(*map(torch.cat, zip(*parts, strict=True)))
 
@@ -224,7 +224,7 @@ def _moments_of(logits: Float[Tensor, "T C"]) -> RowMoments:
 
 
 def typical_peak(labels: LabelSpace) -> float:
-    """Return the z-score that the right name of a known image has among the negatives, on average, from the text only.
+    """The z-score that the right name of a known image has among the negatives, on average, from the text only.
 
     It grows with the z-score of a name itself among the negatives; among few names the best has less of a choice. Image
     quality hardly changes it: a poor image is less like its name, and in the same measure less like any other. The
@@ -240,7 +240,7 @@ def typical_peak(labels: LabelSpace) -> float:
 
 
 def gap_shrinkage(labels: LabelSpace) -> float:
-    """Return how much of the gap between the mean name and the mean negative is not due to chance, from 0 to 1.
+    """How much of the gap between the mean name and the mean negative is not due to chance, from 0 to 1.
 
     James-Stein shrinkage, from the text only: 0 where the gap is what K - 1 names and L negatives drawn from one cloud
     would show (one name is left out: it may be the right one), near 1 where they come from two clouds.

@@ -1,7 +1,7 @@
 """What examples show of all known images: how well names fit them, and by how much the evidence of them differs.
 
 Examples move anchors, and contrast and surprise count less with them. Both change where margins of known images lie and
-how far apart, which threshold, sides and confidence must know. Spared examples show it. Where there are none, a few of
+how far apart, which threshold, sides and p_known must know. Spared examples show it. Where there are none, a few of
 each name that taught can: the penalty of residuals is so high that their peaks and evidence are nearly those of images
 that did not. Fewer than FEWEST move no name, so that the statistics of the text are used.
 """
@@ -35,7 +35,7 @@ START_SAMPLES = 8.0  # examples that this deviation is worth before there are an
 
 
 def label_statistics(labels: LabelSpace, terms: Sequence[EvidenceTerm], *, tau: float) -> LabelStatistics:
-    """Return what the evidence needs of a label space: from its text, and from its examples where there are enough."""
+    """What the evidence needs of a label space: from its text, and from its examples where there are enough."""
     found = LabelStatistics(len(labels.names), len(labels.negatives), gap_shrinkage(labels), 0.0)
     if labels.examples is None or len(labels.examples) < FEWEST:  # too few to move names, or to show anything
         return found._replace(typical_peak=typical_peak(labels))
@@ -48,17 +48,17 @@ def label_statistics(labels: LabelSpace, terms: Sequence[EvidenceTerm], *, tau: 
 
 
 def some_examples(z: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
-    """Return at most MOST of the examples, spread evenly."""
+    """At most MOST of the examples, spread evenly."""
     return z[:: math.ceil(len(z) / MOST)]
 
 
 def measured_peak(examples: Evidence) -> float:
-    """Return the mean z-score of the best name of an example among the negatives."""
+    """The mean z-score of the best name of an example among the negatives."""
     return float(examples.peak_z_score.double().mean())
 
 
 def measured_unit(value: Float[Tensor, " n"], coverage: float = 1.0) -> float:
-    """Return how many nats of evidence make one of margin, from the evidence of examples.
+    """How many nats of evidence make one of margin, from the evidence of examples.
 
     With it margins of known images deviate as they do without examples. `coverage` is how much distinction counts.
     """

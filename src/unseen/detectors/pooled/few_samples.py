@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.pooled.distinction import NameRows
 from unseen.detectors.pooled.evidence import Evidence, RowMoments, evidence_of
 from unseen.detectors.pooled.formulas import Formulas
@@ -48,7 +48,7 @@ class NearestLooks(NamedTuple):
     naming: Array  # how much of the difference counts when an image is named
 
     def best_names(self, held_back: Array, distinct: Array | float) -> Array:
-        """Return the name of each image; `PooledEvidence._best_names` has the formula."""
+        """The name of each image; `PooledEvidence._best_names` has the formula."""
         looks = self.start + self.naming * (self.learned - self.start)
         logit = self.logit + looks - held_back.take(self.name) + distinct
         first = 0 if logit.ndim == 1 else logit.shape[1] * np.arange(logit.shape[0])
@@ -65,7 +65,7 @@ class Masses(NamedTuple):
 
     @classmethod
     def of(cls, side: NearestLooks) -> Masses:
-        """Return the masses of names."""
+        """The masses of names."""
         peak = side.logit[..., 0]
         text = side.logit - peak[..., None]
         masses = np.exp(np.array([text, text + CLAIMED_BY_LOOK * side.learned, text + side.learned]))
@@ -84,13 +84,13 @@ class SideTable(NamedTuple):
 
     @classmethod
     def of(cls, anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"]) -> SideTable:
-        """Return the table that follows from the sums of a side."""
+        """The table that follows from the sums of a side."""
         lengths = name_lengths(anchors, sums, origin)
         mean, naming = 1 / (START_SAMPLES + sums.images), sums.images / (sums.images + NAMING_SAMPLES)
         return cls(origin.numpy(), sums.total.numpy(), torch.stack([mean, *lengths, naming]).numpy())
 
     def looks(self, z: Array, logits: Float[Tensor, "T C"], *, tau: float) -> NearestLooks:
-        """Return the nearest names of each sample; `names.name_logits` has the formula."""
+        """The nearest names of each sample; `names.name_logits` has the formula."""
         name, logit = map(as_array, top_names(logits))
         mean, now, start, naming = self.columns.take(name, axis=1)
         from_start = TEXT_SHARE * tau * logit + (z @ self.origin)[..., None]
@@ -107,11 +107,11 @@ class RowTable(NamedTuple):
 
     @classmethod
     def of(cls, found: NameRows) -> RowTable:
-        """Return the rows of a state."""
+        """The rows of a state."""
         return cls(*(part.numpy() for part in found))
 
     def at(self, z: Array, name: Array) -> Any:
-        """Return what is added for each name; 0 where names have no examples."""
+        """What is added for each name; 0 where names have no examples."""
         if not len(self.rows):
             return 0.0
         return np.vecdot(self.rows.take(name, axis=0), z[..., None, :]) - self.offset.take(name)
@@ -139,8 +139,8 @@ class FewSamplesJudge:
     formulas: Formulas
     _tables: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)  # by a tensor of the state
 
-    def __call__(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[Reading, Float[Tensor, "T W"]]:
-        """Return the readings of samples, and what they will teach as `state.packed` has it."""
+    def __call__(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Float[Tensor, "T W"]]:
+        """The readings of samples, and what they will teach as `state.packed` has it."""
         tau, unit = self.formulas.tau, self.formulas.statistics.unit
         table, text, rows = self._table(state), text_logits(self.formulas.labels, z, tau=tau), as_array(z)
         known = table.known.looks(rows, text.known, tau=tau)
@@ -155,7 +155,7 @@ class FewSamplesJudge:
         score = raised + few_log_ratios(predicted, table.middle, table.rate)
         if len(table.distinct_score.rows):
             score = score + table.distinct_score.at(rows, known.name[..., :1])[..., 0] / unit
-        reading = Reading(
+        output = DetectorOutput(
             as_column(score, rows.dtype),
             as_column(known.best_names(table.held_back, table.distinct_naming.at(rows, known.name)), np.int64),
             as_column(np.where(weight >= 0.5, 1, -1), np.int8),
@@ -166,17 +166,17 @@ class FewSamplesJudge:
         numbers = margin[..., None], predicted[..., None]
         taught = rows, *numbers, known.name, known_share, negative.name, negative_share
         packed = np.concatenate(taught, axis=-1, dtype=np.float64)
-        return reading, torch.from_numpy(packed.reshape(z.shape[0], -1))
+        return output, torch.from_numpy(packed.reshape(z.shape[0], -1))
 
     def _evidence(self, logits: tuple[Array, Array], masses: tuple[Masses, Masses]) -> Evidence:
-        """Return the frozen evidence of the samples, as arrays."""
+        """The frozen evidence of the samples, as arrays."""
         known, negative = (moments_of(side) for side in logits)
         energies = [energy(side, mass.peak) for side, mass in zip(logits, masses, strict=True)]
         peak, log_odds = as_float(masses[0].peak), as_float(energies[0] - energies[1])
         return evidence_of(known, negative, peak, log_odds, self.formulas.statistics, self.formulas.terms)
 
     def _table(self, state: PooledState) -> StateTable:
-        """Return what is read of a state until its next update, computed at the first sample after an update."""
+        """What is read of a state until its next update, computed at the first sample after an update."""
         key = state.fitted.known  # made anew by every update
         if (found := self._tables.get(key)) is None:
             found = self._tables[key] = self._new_table(state)
@@ -200,17 +200,17 @@ class FewSamplesJudge:
 
 
 def as_array(rows: Tensor) -> Array:
-    """Return rows as an array; the only one without the dimension of samples."""
+    """Rows as an array; the only one without the dimension of samples."""
     return rows.numpy() if rows.shape[0] > 1 else rows.numpy()[0]
 
 
 def as_column(values: Any, dtype: Any) -> Float[Tensor, " T"]:
-    """Return numbers as a column of a type; by NumPy, in a third of the time of torch."""
+    """Numbers as a column of a type; by NumPy, in a third of the time of torch."""
     return torch.from_numpy(np.array(values, dtype, ndmin=1))
 
 
 def moments_of(logits: Array) -> RowMoments:
-    """Return mean and variance for each sample."""
+    """Mean and variance for each sample."""
     count = logits.shape[-1]
     mean = np.add.reduce(logits, axis=-1) / count
     off = logits - mean[..., None]
@@ -218,17 +218,17 @@ def moments_of(logits: Array) -> RowMoments:
 
 
 def as_float(values: Any) -> Any:
-    """Return a number as Python's, which is faster than NumPy's; arrays as they are."""
+    """A number as Python's, which is faster than NumPy's; arrays as they are."""
     return values if values.ndim else float(values)
 
 
 def energy(logits: Array, peak: Array) -> Any:
-    """Return the logsumexp for each sample, of which `peak` is the largest logit."""
+    """The logsumexp for each sample, of which `peak` is the largest logit."""
     return peak + np.log(np.add.reduce(np.exp(logits - peak[..., None]), axis=-1))
 
 
 def shares(masses: tuple[Masses, Masses], weights: tuple[Array, Array]) -> list[Array]:
-    """Return the softmax over the nearest names of both sides, times the weight of each side."""
+    """The softmax over the nearest names of both sides, times the weight of each side."""
     peak = np.maximum(masses[0].peak, masses[1].peak)
     scales = [np.exp(mass.peak - peak) for mass in masses]
     total = scales[0] * masses[0].claimed + scales[1] * masses[1].claimed

@@ -24,9 +24,9 @@ class Formulas:
     naming_popularity: float
 
     def evidence(self, text: TextLogits) -> Evidence:
-        """Return the frozen evidence of each image."""
+        """The frozen evidence of each image."""
         return evidence(text, self.statistics, self.terms)
 
     def baseline(self, moments: LogitMoments) -> Tensor:
-        """Return the frozen evidence of an image related to no name."""
+        """The frozen evidence of an image related to no name."""
         return baseline(moments, self.statistics, self.terms)

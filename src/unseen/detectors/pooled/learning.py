@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.pooled.state import (
     LATEST,
     Fitted,
@@ -24,9 +24,9 @@ from unseen.detectors.pooled.state import (
 from unseen.detectors.state import map_state
 from unseen.labels import LabelSpace
 
-Judge = Callable[[PooledState, SampleBlock], tuple[Reading, SampleRows]]
+Judge = Callable[[PooledState, SampleBlock], tuple[DetectorOutput, SampleRows]]
 AppendRows = Callable[[Tensor, Tensor, int], Tensor]  # as `with_rows_at`
-JudgeFew = Callable[[PooledState, Tensor], tuple[Reading, Tensor]]  # the samples as `packed` returns them
+JudgeFew = Callable[[PooledState, Tensor], tuple[DetectorOutput, Tensor]]  # the samples as `packed` returns them
 
 
 class Learning:
@@ -40,29 +40,29 @@ class Learning:
 
     @property
     def until_update(self) -> int:
-        """Return how many samples may come before the next update."""
+        """How many samples may come before the next update."""
         return until_update(self.seen)
 
-    def judge(self, block: SampleBlock, judge: Judge) -> Reading:
-        """Return the readings of samples, at most as many as `until_update` allows, and learn them."""
-        reading, samples = judge(self.state, block)
+    def judge(self, block: SampleBlock, judge: Judge) -> DetectorOutput:
+        """The readings of samples, at most as many as `until_update` allows, and learn them."""
+        output, samples = judge(self.state, block)
         self.learn(samples)
-        return reading
+        return output
 
-    def judge_few(self, z: Float[Tensor, "T d"], judge: JudgeFew, append: AppendRows = with_rows_at) -> Reading:
-        """Return the readings of few samples, at most as many as `until_update` allows, and learn them."""
-        reading, samples = judge(self.state, z)
+    def judge_few(self, z: Float[Tensor, "T d"], judge: JudgeFew, append: AppendRows = with_rows_at) -> DetectorOutput:
+        """The readings of few samples, at most as many as `until_update` allows, and learn them."""
+        output, samples = judge(self.state, z)
         pending, count = self.state.pending, samples.shape[0]
         if count == self.until_update or self.latest + count > LATEST:
             self.learn(pending.unpacked(samples))
-            return reading
+            return output
         latest = append(pending.latest, samples, self.latest)
         self.state = self.state._replace(pending=pending._replace(latest=latest))
         self.seen, self.waiting, self.latest = self.seen + count, self.waiting + count, self.latest + count
-        return reading
+        return output
 
     def finish(self) -> PooledState:
-        """Return the state after all that was learned."""
+        """The state after all that was learned."""
         numbers = self.seen, self.waiting, self.latest
         seen, waiting, latest = (torch.from_numpy(np.array(number)) for number in numbers)  # faster than torch.tensor
         return self.state._replace(seen=seen, pending=self.state.pending._replace(size=waiting, latest_size=latest))
@@ -79,7 +79,7 @@ class Learning:
             self.waiting += len(samples.z)
 
     def _pending_with(self, samples: SampleRows) -> Pending:
-        """Return the pending samples and more, none of them packed any longer."""
+        """The pending samples and more, none of them packed any longer."""
         pending, earlier = self.state.pending, self.waiting - self.latest
         more = pending.all(self.latest, self.latest, samples)
         self.latest = 0

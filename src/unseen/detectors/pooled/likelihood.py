@@ -32,13 +32,13 @@ class PredictionSums(NamedTuple):
 
     @classmethod
     def empty(cls) -> PredictionSums:
-        """Return the sums before the first prediction."""
+        """The sums before the first prediction."""
         return cls(torch.zeros(2, 3, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
 
     def updated(
         self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: int | Int[Tensor, ""]
     ) -> PredictionSums:
-        """Return the sums after more predictions; earlier ones, of a younger direction, weigh less."""
+        """The sums after more predictions; earlier ones, of a younger direction, weigh less."""
         return map_state(torch.clone, self).add_(weight, predicted, seen)
 
     def add_(
@@ -52,7 +52,7 @@ class PredictionSums(NamedTuple):
 
 
 def bimodality(powers: Float[Tensor, "5"]) -> Float[Tensor, ""]:
-    """Return Sarle's coefficient, (skewness^2 + 1) / kurtosis, from 0 for a normal to 1 for two points."""
+    """Sarle's coefficient, (skewness^2 + 1) / kurtosis, from 0 for a normal to 1 for two points."""
     mean, second, third, fourth = (powers[1:] / powers[0].clamp(min=1)).unbind()
     variance = torch.maximum(second - mean.square(), 1e-6 * second + TINY)
     skew = (third - 3 * mean * second + 2 * mean**3) / variance**1.5
@@ -69,24 +69,24 @@ class Likelihood(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> Likelihood:
-        """Return the likelihood before the first prediction, of the type of `like`."""
+        """The likelihood before the first prediction, of the type of `like`."""
         return cls(like.new_zeros(()), like.new_zeros(()))
 
     def log_ratio(self, predicted: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """Return what the prediction adds to the margin of each image."""
+        """What the prediction adds to the margin of each image."""
         ratio = (self.rate * (predicted - self.middle)).clamp(-LARGEST_RATIO, LARGEST_RATIO)
         near, far = math.log(NEAR_SHARE), math.log1p(-NEAR_SHARE)
         return -torch.logaddexp(far - ratio, torch.full_like(ratio, near))
 
 
 def few_log_ratios(predicted: Array, middle: float, rate: float) -> Array:
-    """Return `Likelihood.log_ratio` of few images."""
+    """`Likelihood.log_ratio` of few images."""
     ratio = np.minimum(np.maximum(rate * (predicted - middle), -LARGEST_RATIO), LARGEST_RATIO)  # np.clip is slow
     return -np.log((1 - NEAR_SHARE) * np.exp(-ratio) + NEAR_SHARE)
 
 
 def fit_likelihood(sums: PredictionSums, effective: Float[Tensor, ""], seen: int | Int[Tensor, ""]) -> Likelihood:
-    """Return the likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
+    """The likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
 
     Sides are assigned by the margin of the image itself. Where images that look alike only share how easy they are,
     predictions have one mode, Sarle's coefficient of bimodality is 0, and predictions add nothing.

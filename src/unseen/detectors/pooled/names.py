@@ -34,11 +34,11 @@ class NameSums(NamedTuple):
 
     @classmethod
     def empty(cls, anchors: Float[Tensor, "C d"]) -> NameSums:
-        """Return the sums before the first image."""
+        """The sums before the first image."""
         return cls(anchors.new_zeros(len(anchors)), torch.zeros_like(anchors))
 
     def updated(self, name: Int[Tensor, "B N"], share: Float[Tensor, "B N"], z: Float[Tensor, "B d"]) -> NameSums:
-        """Return the sums after images that claim `share` of each of their names."""
+        """The sums after images that claim `share` of each of their names."""
         copied = NameSums(self.images.clone(), sparse_copy(self.total, self.images != 0, share=FEW_CLAIMED))
         return copied.add_(name, share, z)
 
@@ -79,7 +79,7 @@ class NameLogits(NamedTuple):
 
 
 def top_names(logits: Float[Tensor, "T C"], *, top: int = TOP) -> TopNames:
-    """Return the `top` largest logits of each row, by the largest of each group of columns first: exact, and faster."""
+    """The `top` largest logits of each row, by the largest of each group of columns first: exact, and faster."""
     count = logits.shape[1]
     if count <= GROUP * top or (logits.shape[0] == 1 and not logits.is_cuda):
         logit, index = logits.topk(min(top, count), dim=1)
@@ -105,7 +105,7 @@ class NameMeans(NamedTuple):
 def name_means(
     anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"], rows: Int[Tensor, " R"] | None = None
 ) -> NameMeans:
-    """Return where names, or those in `rows`, lie; a name starts at `origin`, moved towards its text."""
+    """Where names, or those in `rows`, lie; a name starts at `origin`, moved towards its text."""
     count = len(anchors) if rows is None else len(rows)
     if rows is not None and (count <= FEW_ROWS or rows.is_cuda):
         return _name_means(anchors, sums, origin, rows)
@@ -125,7 +125,7 @@ class NameLengths(NamedTuple):
 
 
 def name_lengths(anchors: Float[Tensor, "C d"], sums: NameSums, origin: Float[Tensor, " d"]) -> NameLengths:
-    """Return how far all names lie from the centre of image space."""
+    """How far all names lie from the centre of image space."""
     parts = [_name_means(anchors, sums, origin, rows) for rows in cache_sized_ranges(anchors)]
     columns = zip(*((part.length / 2, part.start_length / 2) for part in parts), strict=True)
     return NameLengths(*map(torch.cat, columns))
@@ -141,7 +141,7 @@ def _name_means(
 
 
 def chosen_rows(name: Int[Tensor, "T N"], count: int) -> tuple[Int[Tensor, " R"] | None, Int[Tensor, "T N"]]:
-    """Return which of `count` names are needed, None for all, and the place of each top name among them."""
+    """Which of `count` names are needed, None for all, and the place of each top name among them."""
     if not name.is_cuda and name.numel() >= count:
         return None, name
     if name.is_cuda or len(name) == 1:  # finding equal names would cost more than it saves
@@ -152,7 +152,7 @@ def chosen_rows(name: Int[Tensor, "T N"], count: int) -> tuple[Int[Tensor, " R"]
 def chosen_products(
     z: Float[Tensor, "T d"], rows: Float[Tensor, "R d"], place: Int[Tensor, "T N"]
 ) -> Float[Tensor, "T N"]:
-    """Return the product of each sample with each of its rows."""
+    """The product of each sample with each of its rows."""
     if z.is_cuda and len(rows) == place.numel():  # each sample has rows of its own
         return torch.bmm(rows.view(*place.shape, z.shape[1]), z.unsqueeze(2)).squeeze(2)
     if len(rows) <= FEW_ROWS:
@@ -165,7 +165,7 @@ def chosen_products(
 
 
 def select_rows(matrix: Tensor, rows: slice | Int[Tensor, " R"]) -> Tensor:
-    """Return some rows of a matrix; `index_select` takes a fifth of the time of an index in brackets."""
+    """Some rows of a matrix; `index_select` takes a fifth of the time of an index in brackets."""
     return matrix[rows] if isinstance(rows, slice) else matrix.index_select(0, rows)
 
 
@@ -177,7 +177,7 @@ def name_logits(
     sums: NameSums,
     origin: Float[Tensor, " d"],
 ) -> NameLogits:
-    """Return a (z . mu - |mu|^2 / 2) of the start and of the present mean mu of each top name, a = NAME_SCALE.
+    """A (z . mu - |mu|^2 / 2) of the start and of the present mean mu of each top name, a = NAME_SCALE.
 
     `cosine` is the product of image and text; `origin` is where the mean text of all names would start.
     """
@@ -192,5 +192,5 @@ def name_logits(
 
 
 def energy_gain(top: TopNames, image: NameLogits) -> Float[Tensor, " T"]:
-    """Return by how much image space raises the energy of the top names."""
+    """By how much image space raises the energy of the top names."""
     return torch.logsumexp(top.logit + image.learned, dim=1) - torch.logsumexp(top.logit, dim=1)

@@ -37,23 +37,23 @@ class LearnedImages(NamedTuple):
 
     @classmethod
     def none(cls) -> LearnedImages:
-        """Return the memory before the first image."""
+        """The memory before the first image."""
         return cls(torch.zeros(SLOTS, dtype=torch.int32))
 
     def are_new(self, found: Digests) -> Bool[Tensor, " B"]:
-        """Return which images were neither learned before nor stand earlier in the same batch."""
+        """Which images were neither learned before nor stand earlier in the same batch."""
         same = (found.slot.unsqueeze(1) == found.slot) & (found.tag.unsqueeze(1) == found.tag)
         return (self.tags[found.slot] != found.tag) & ~same.tril(-1).any(1)
 
     def with_images(self, found: Digests) -> LearnedImages:
-        """Return the memory after some images; of those with one slot the largest tag stays, on every device."""
+        """The memory after some images; of those with one slot the largest tag stays, on every device."""
         return LearnedImages(self.tags.scatter_reduce(0, found.slot, found.tag, "amax", include_self=False))
 
 
 def new_images(
     tags: Int[Tensor, "S SLOTS"], found: Digests, index: Int[Tensor, "S n"], sizes: Sequence[int]
 ) -> tuple[Bool[Tensor, "S n"], Int[Tensor, "S SLOTS"]]:
-    """Return which images of S streams are new, and the memories after them, without waiting for a device.
+    """Which images of S streams are new, and the memories after them, without waiting for a device.
 
     `index` says which of `found` each stream shows; an update follows after each of `sizes` images. The results are
     those of `are_new` and `with_images` at each update. Images are sorted by slot, update and tag, so that what a slot
@@ -78,12 +78,12 @@ def new_images(
 
 
 def differs(values: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Return which values differ from the one before."""
+    """Which values differ from the one before."""
     return torch.cat([values.new_ones(1, dtype=torch.bool), values[1:] != values[:-1]])
 
 
 def digests(z: Float[Tensor, "B d"]) -> Digests:
-    """Return the digest of each image."""
+    """The digest of each image."""
     rounded = (z[:, :FEATURES].double() / STEP).round().long()
     mixed = (rounded * multipliers(z.device)[: rounded.shape[1]]).sum(1)  # modulo 2^64
     mixed = (mixed ^ (mixed >> 29)) * as_int64(MULTIPLIER)
@@ -92,11 +92,11 @@ def digests(z: Float[Tensor, "B d"]) -> Digests:
 
 @cache
 def multipliers(device: torch.device) -> Int[Tensor, " FEATURES"]:
-    """Return an odd number for each feature."""
+    """An odd number for each feature."""
     drawn = random.Random(0)  # the same numbers in every version of Python
     return torch.tensor([as_int64(drawn.getrandbits(64) | 1) for _ in range(FEATURES)], device=device)
 
 
 def as_int64(number: int) -> int:
-    """Return an integer modulo 2^64 as int64 holds it."""
+    """An integer modulo 2^64 as int64 holds it."""
     return number - 2**64 if number >= 2**63 else number

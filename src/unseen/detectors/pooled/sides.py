@@ -34,12 +34,12 @@ class SideSums(NamedTuple):
 
     @classmethod
     def empty(cls, dim: int) -> SideSums:
-        """Return the sums before the first image."""
+        """The sums before the first image."""
         shapes = (2,), (2, dim), (2, dim, dim), (2,), (2, dim)
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
     def updated(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
-        """Return the sums after some images."""
+        """The sums after some images."""
         return map_state(torch.add, self, side_sums(weight, z, margin))
 
     def add_(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
@@ -49,7 +49,7 @@ class SideSums(NamedTuple):
         return self
 
     def means(self, start: Float[Tensor, " d"] | None = None) -> Float[Tensor, "2 d"]:
-        """Return the mean image of each side, drawn to the mean of all by a few images; `start` is worth as many."""
+        """The mean image of each side, drawn to the mean of all by a few images; `start` is worth as many."""
         overall = self.image.sum(0) / self.weight.sum().clamp(min=1)
         if start is not None:
             overall = (self.image.sum(0) + START_SAMPLES * start) / (self.weight.sum() + START_SAMPLES)
@@ -57,7 +57,7 @@ class SideSums(NamedTuple):
 
 
 def side_sums(weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
-    """Return the sums over some images; outer products in the precision of the images."""
+    """The sums over some images; outer products in the precision of the images."""
     weighted = (weight.to(z.dtype).unsqueeze(2) * z).transpose(0, 1).flatten(1)
     gram, z = (weighted.T @ z).view(2, z.shape[1], z.shape[1]), z.double()
     return SideSums(weight.sum(1), weight @ z, gram, weight @ margin, (weight * margin) @ z)
@@ -73,23 +73,23 @@ class Direction(NamedTuple):
 
     @classmethod
     def none(cls, like: Float[Tensor, "2 d"]) -> Direction:
-        """Return the direction before the first image."""
+        """The direction before the first image."""
         zero = torch.zeros_like(like[0])
         return cls(zero, zero, zero.new_full((), sum(START_MARGIN) / 2), zero.new_zeros(()))
 
     def predict(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return u, the margin that images which look like this one have."""
+        """U, the margin that images which look like this one have."""
         return (z.double() - self.centre) @ self.slope + self.level
 
 
 def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
-    """Return how much each image belongs to the unknown and to the known side."""
+    """How much each image belongs to the unknown and to the known side."""
     known = torch.sigmoid(SLOPE * (margin - BOUNDARY))
     return torch.stack([1 - known, known])
 
 
 def few_weights(margin: Array) -> Array:
-    """Return how much each of few images belongs to the known side."""
+    """How much each of few images belongs to the known side."""
     return 0.5 + 0.5 * np.tanh(SLOPE / 2 * (margin - BOUNDARY))  # the sigmoid, without overflow
 
 
@@ -104,7 +104,7 @@ class Regression(NamedTuple):
 
     @classmethod
     def of(cls, sums: SideSums) -> Regression:
-        """Return the system that the sums give."""
+        """The system that the sums give."""
         count = sums.weight.clamp(min=1e-9)
         effective = 4 / (1 / count).sum()
         means, margins = sums.image / count.unsqueeze(1), sums.margin / count
@@ -118,7 +118,7 @@ class Regression(NamedTuple):
 
 
 def fit_direction(sums: SideSums, *, dtype: torch.dtype = torch.float64, few: bool = False) -> Direction:
-    """Return the ridge regression of margins on images in which both sides have the same weight.
+    """The ridge regression of margins on images in which both sides have the same weight.
 
     `dtype` is the precision of the factor (`factor_solution`); with `few` images conjugate gradients are tried first.
     """
@@ -129,7 +129,7 @@ def fit_direction(sums: SideSums, *, dtype: torch.dtype = torch.float64, few: bo
 
 
 def gradient_solution(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:
-    """Return the solution of a positive definite system by conjugate gradients, None where they take too long.
+    """The solution of a positive definite system by conjugate gradients, None where they take too long.
 
     With few images the prior keeps the condition low: 10 steps for 32 images, 25 for 2,000, against a factor that costs
     as much as 50.
@@ -152,7 +152,7 @@ def gradient_solution(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) 
 def factor_solution(
     matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, dtype: torch.dtype
 ) -> Float[Tensor, " d"]:
-    """Return the solution of a positive definite system, factored in precision `dtype` and refined in its own.
+    """The solution of a positive definite system, factored in precision `dtype` and refined in its own.
 
     A factor in float32 takes 0.4 times the time; each round of refinement takes the error down by about
     condition * 1e-7, and ridge regression keeps the condition below 1e6 in streams of up to a million images.

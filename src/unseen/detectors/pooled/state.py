@@ -58,7 +58,7 @@ class SampleBlock(NamedTuple):
     clarity: Float[Tensor, " T"]
 
     def rows(self, rows: slice) -> SampleBlock:
-        """Return some of the samples."""
+        """Some of the samples."""
         if rows.start == 0 and rows.stop >= len(self.z):
             return self
         return map_state(lambda part: part[rows], self)
@@ -74,31 +74,31 @@ class Pending(NamedTuple):
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Pending:
-        """Return room for as many samples as can be pending."""
+        """Room for as many samples as can be pending."""
         zero = torch.zeros((), dtype=torch.int64)
         return cls(zero, empty_rows(labels, INTERVAL), zero, packed(empty_rows(labels, LATEST)))
 
     def all(self, size: int, latest: int, more: SampleRows | None = None) -> SampleRows:
-        """Return the `size` pending samples, of which `latest` are in `latest`, and `more` behind them."""
+        """The `size` pending samples, of which `latest` are in `latest`, and `more` behind them."""
         parts = [map_state(lambda rows: rows[: size - latest], self.samples)] if size > latest else []
         parts += [self.unpacked(self.latest[:latest])] if latest else []
         parts += [] if more is None else [more]
         return parts[0] if len(parts) == 1 else map_state(lambda *rows: torch.cat(rows), *parts)
 
     def unpacked(self, rows: Float[Tensor, "B W"]) -> SampleRows:
-        """Return samples that were packed."""
+        """Samples that were packed."""
         widths = [part[0].numel() for part in flatten(self.samples).values()]
         columns = iter(rows.split(widths, dim=1))
         return map_state(lambda like: next(columns).to(like.dtype).reshape(-1, *like.shape[1:]), self.samples)
 
 
 def packed(rows: SampleRows) -> Float[Tensor, "B W"]:
-    """Return each sample as one row of numbers, which are exact: so that one copy is enough to add a sample."""
+    """Each sample as one row of numbers, which are exact: so that one copy is enough to add a sample."""
     return torch.cat([part.double().reshape(len(part), -1) for part in flatten(rows).values()], dim=1)
 
 
 def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
-    """Return room for samples."""
+    """Room for samples."""
 
     def claims(names: int) -> Claims:
         shape = count, min(TOP, names)
@@ -110,7 +110,7 @@ def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
 
 
 def with_rows_at(rows: Tensor, more: Tensor, start: int) -> Tensor:
-    """Return a copy of `rows` with `more` from the row `start` on."""
+    """A copy of `rows` with `more` from the row `start` on."""
     if rows.is_cuda:
         return torch.cat([rows[:start], more, rows[start + len(more) :]])
     copied = rows.numpy().copy()  # NumPy copies few rows in half the time of torch
@@ -129,13 +129,13 @@ class Sums(NamedTuple):
 
     @classmethod
     def empty(cls, labels: LabelSpace) -> Sums:
-        """Return the sums before the first sample: those of the examples, where there are some."""
+        """The sums before the first sample: those of the examples, where there are some."""
         known, negative = (NameSums.empty(anchors) for anchors in (labels.id_anchors, labels.ood_anchors))
         known, votes = sums_with_examples(known, labels.examples), torch.zeros(len(labels.names), dtype=torch.float64)
         return cls(known, negative, votes, SideSums.empty(labels.dim), PredictionSums.empty())
 
     def updated(self, samples: SampleRows, seen: int | Int[Tensor, ""]) -> Sums:
-        """Return the sums after `samples`; `seen` came before them."""
+        """The sums after `samples`; `seen` came before them."""
         weight = side_weights(samples.margin)
         names = self.known.updated(*samples.known, samples.z), self.negative.updated(*samples.negative, samples.z)
         votes = self.votes.index_add(0, samples.known.name[:, 0], weight[1])
@@ -157,7 +157,7 @@ class Sums(NamedTuple):
 
 
 def sums_with_examples(sums: NameSums, examples: Examples | None) -> NameSums:
-    """Return sums of names to which labelled examples have been added."""
+    """Sums of names to which labelled examples have been added."""
     if examples is None:
         return sums
     weight = sums.total.new_full((len(examples), 1), EXAMPLE_WEIGHT)
@@ -177,7 +177,7 @@ class Fitted(NamedTuple):
 
     @classmethod
     def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
-        """Return what follows from the sums."""
+        """What follows from the sums."""
         anchors = labels.id_anchors
         # names that have examples lie where images are from the first sample on, so that the others must start there
         start = None if labels.examples is None else labels.examples.mean
@@ -195,7 +195,7 @@ class Fitted(NamedTuple):
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """Return the log of how much more often each name was the nearest than the names are on average."""
+    """The log of how much more often each name was the nearest than the names are on average."""
     return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
 
 
@@ -212,7 +212,7 @@ class PooledState(NamedTuple):
 
     @classmethod
     def start(cls, labels: LabelSpace) -> PooledState:
-        """Return the state before the first sample."""
+        """The state before the first sample."""
         zero, sums = torch.zeros((), dtype=torch.float64), Sums.empty(labels)
         sums = map_state(lambda part: part.to(labels.id_anchors.device), sums)
         fresh = cls(
@@ -225,11 +225,11 @@ class PooledState(NamedTuple):
 
     @property
     def until_update(self) -> int:
-        """Return how many samples may come before the next update."""
+        """How many samples may come before the next update."""
         return until_update(int(self.seen))
 
     def updated(self, labels: LabelSpace) -> PooledState:
-        """Return the state that has taken in its pending samples."""
+        """The state that has taken in its pending samples."""
         count, latest, seen = int(self.pending.size), int(self.pending.latest_size), int(self.seen)
         sums, learned = self.sums, self.learned
         if count:
@@ -241,13 +241,13 @@ class PooledState(NamedTuple):
 
 
 def new_samples(samples: SampleRows, learned: LearnedImages) -> tuple[SampleRows, LearnedImages]:
-    """Return the samples whose images were not learned before, and the memory with all of them."""
+    """The samples whose images were not learned before, and the memory with all of them."""
     found = digests(samples.z)
     rows, learned = learned.are_new(found).nonzero().squeeze(1), learned.with_images(found)
     return (samples if len(rows) == len(samples.z) else map_state(lambda part: part[rows], samples)), learned
 
 
 def until_update(seen: int) -> int:
-    """Return how many samples may come before the next update: a sixteenth of the stream, or INTERVAL."""
+    """How many samples may come before the next update: a sixteenth of the stream, or INTERVAL."""
     interval = min(INTERVAL, 1 << max(0, seen.bit_length() - 4))
     return interval - seen % interval

@@ -11,7 +11,7 @@ SHARPNESS = -0.5  # of the cubic; other libraries have -0.75
 
 
 def axis_weights(axis: ResizedAxis, count: int, resample: str) -> Int[np.ndarray, "count one_plus_taps"]:
-    """Return for each of `count` resized pixels its first pixel of the picture and the weights from there on.
+    """For each of `count` resized pixels its first pixel of the picture and the weights from there on.
 
     Weights past the edge of the picture are left out, so that every place that has one can be read.
     """

@@ -27,7 +27,7 @@ class PlainJpeg(NamedTuple):
 
     @classmethod
     def of_bytes(cls, data: bytes, width: int, height: int) -> PlainJpeg:
-        """Return the file with these bytes, copied: torch takes none that cannot be written to."""
+        """The file with these bytes, copied: torch takes none that cannot be written to."""
         return cls(torch.frombuffer(bytearray(data), dtype=torch.uint8), width, height)
 
 
@@ -35,7 +35,7 @@ DecodeJpegs = Callable[[Sequence[UInt8[Tensor, " bytes"]], torch.device], Sequen
 
 
 def decode_jpegs(files: Sequence[UInt8[Tensor, " bytes"]], device: torch.device) -> Sequence[UInt8[Tensor, "3 h w"]]:
-    """Return JPEG files as pictures on a GPU; one that cannot be decoded fails all of them."""
+    """JPEG files as pictures on a GPU; one that cannot be decoded fails all of them."""
     torchvision = import_extra("torchvision.io", "open-clip")
     pictures: list[Tensor] = torchvision.decode_jpeg(files, mode=torchvision.ImageReadMode.RGB, device=device)
     return pictures
@@ -74,7 +74,7 @@ class GpuDecoder:
             ) from error
 
     def __call__(self, files: Sequence[PlainJpeg]) -> DecodedJpegs:
-        """Return the pixels of files; those that the decoder does not take are left out."""
+        """The pixels of files; those that the decoder does not take are left out."""
         parts: list[Tensor] = []
         places: list[int] = []
         for some in _groups(files):
@@ -85,7 +85,7 @@ class GpuDecoder:
         return DecodedJpegs(parts[0] if len(parts) == 1 else torch.cat([self._resize([]), *parts]), places)
 
     def _pictures(self, files: Sequence[PlainJpeg]) -> list[Tensor | None]:
-        """Return a picture or None for each file: halves of a batch that failed are tried again."""
+        """A picture or None for each file: halves of a batch that failed are tried again."""
         if self.device.type == "cuda":
             # the decoder writes on a stream of its own, and would not wait for what still reads memory that was freed
             torch.cuda.current_stream(self.device).synchronize()

@@ -10,7 +10,7 @@ from unseen.gpu.triton_import import tl, triton
 
 @triton.jit
 def rounded(total, BITS: tl.constexpr):
-    """Return sums of weights and pixels as pixels."""
+    """Sums of weights and pixels as pixels."""
     return tl.minimum(tl.maximum(total >> BITS, 0), 255).to(tl.uint8)
 
 

@@ -29,7 +29,7 @@ class AxisWeights(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Return how many pixels make one."""
+        """How many pixels make one."""
         return self.values.shape[1] - 1
 
 
@@ -72,7 +72,7 @@ class GpuResize:
         self._tables = lru_cache(TABLES)(self._make_tables)
 
     def __call__(self, pictures: Sequence[UInt8[Tensor, "3 h w"]]) -> UInt8[Tensor, "n crop crop 3"]:
-        """Return a batch of pictures at the size of the tower."""
+        """A batch of pictures at the size of the tower."""
         crop = self.steps.crop
         out = torch.empty(len(pictures), crop, crop, 3, dtype=torch.uint8, device=self.device)
         if pictures:

@@ -45,36 +45,36 @@ class TextCodes:
 
     @property
     def text_fingerprint(self) -> str:
-        """Return the identity of the text tower whose vectors these are."""
+        """The identity of the text tower whose vectors these are."""
         return str(self.manifest["text_fingerprint"])
 
     @property
     def cosine_error(self) -> float:
-        """Return the root mean square error of a cosine to a text vector."""
+        """The root mean square error of a cosine to a text vector."""
         return float(self.manifest["cosine_error"])
 
     def __call__(self, names: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one approximate vector per name, NaN where a name has no code."""
+        """One approximate vector per name, NaN where a name has no code."""
         places = self.find(names)
         vectors = self.decode(self.codes[places.clamp(min=0)])
         vectors[places < 0] = torch.nan
         return vectors
 
     def find(self, names: Sequence[str]) -> Int[Tensor, " n"]:
-        """Return the place of each name's code, -1 where it has none."""
+        """The place of each name's code, -1 where it has none."""
         wanted = hash_names(names, salt=self.manifest["salt"])
         stored = self.hashes.numpy()
         places = np.searchsorted(stored, wanted).clip(max=len(stored) - 1)
         return torch.from_numpy(np.where(stored[places] == wanted, places, -1))
 
     def decode(self, codes: UInt8[Tensor, "n parts"]) -> Float[Tensor, "n d"]:
-        """Return the vectors that codes stand for."""
+        """The vectors that codes stand for."""
         parts = torch.arange(codes.shape[1])
         return self.mean + self.centroids[parts, codes.long()].flatten(1) @ self.basis
 
 
 def hash_names(names: Sequence[str], *, salt: int) -> Int32[np.ndarray, " n"]:
-    """Return 32 bits per name, whatever its case: the tower reads lower case."""
+    """32 bits per name, whatever its case: the tower reads lower case."""
     key = salt.to_bytes(8, "big")
     digests = (hashlib.blake2b(name.lower().encode(), digest_size=4, key=key).digest() for name in names)
     return np.frombuffer(b"".join(digests), dtype=">i4").astype(np.int32)

@@ -80,67 +80,67 @@ class OfflineEncoder:
 
     @property
     def name(self) -> str:
-        """Return the name under which `load_encoder` loads this encoder again."""
+        """The name under which `load_encoder` loads this encoder again."""
         parts = "int8" if self.is_int8 else "", f"merge{self.merges}" if self.merges else ""
         return "-".join(filter(None, ("offline-b16", *parts)))
 
     @property
     def is_int8(self) -> bool:
-        """Return whether products are taken in eight bits, which moves vectors further than a change of float does."""
+        """Whether products are taken in eight bits, which moves vectors further than a change of float does."""
         return self.dtype is torch.int8
 
     @property
     def fingerprint(self) -> str:
-        """Return the identity of the space the vectors live in; the text head may improve without leaving it."""
+        """The identity of the space the vectors live in; the text head may improve without leaving it."""
         changes = f" {int8.identity()}" if self.is_int8 else ""
         changes += f" merge{self.merges}" if self.merges else ""
         return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}{changes}".encode()).hexdigest()
 
     @property
     def text_fingerprint(self) -> str:
-        """Return the identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
+        """The identity of the text vectors: it changes with the head, so cached ones are not mixed up."""
         return self.text_tower.fingerprint
 
     def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image; `images.inputs.as_images` says in which forms they may come."""
+        """One unit vector per image; `images.inputs.as_images` says in which forms they may come."""
         return self.vectors(self.prepare(as_images(batch)))
 
     @property
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
-        """Return what resizes and crops pictures, still in bytes."""
+        """What resizes and crops pictures, still in bytes."""
         return preprocess.CLIP.cropped
 
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per prepared image."""
+        """One unit vector per prepared image."""
         return self._unit(self._image_vectors, pixels) if len(pixels) else torch.empty(0, self.dim)
 
     @property
     def byte_steps(self) -> Preprocess:
-        """Return what `prepare` does to a picture."""
+        """What `prepare` does to a picture."""
         return preprocess.CLIP
 
     def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per image that was resized and cropped so."""
+        """One unit vector per image that was resized and cropped so."""
         return self.vectors(pixels)
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
-        """Return one unit vector per image patch (GL-MCM)."""
+        """One unit vector per image patch (GL-MCM)."""
         if self.merges:
             raise EncoderError(f"expected an encoder whose patches keep their places, got {self.name}; use offline")
         count = len(self.tower.positions) - 1
         return self._unit(self.tower.patches, self.prepare(batch)) if batch else torch.empty(0, count, self.dim)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one unit vector per text, from the sentence encoder and our head."""
+        """One unit vector per text, from the sentence encoder and our head."""
         return self.text_tower(prompts)
 
     @property
     def coarse_error(self) -> float:
-        """Return the root mean square error of cosines that are taken with `coarse_texts`."""
+        """The root mean square error of cosines that are taken with `coarse_texts`."""
         return self.text_tower.codes.cosine_error
 
     def coarse_texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return approximate vectors of words of the corpus in known templates, NaN for other texts."""
+        """Approximate vectors of words of the corpus in known templates, NaN for other texts."""
         return self.text_tower.coarse(prompts)
 
     @cached_property
@@ -163,12 +163,12 @@ def fetch(progress: Progress = no_progress) -> None:
 
 
 def is_fetched() -> bool:
-    """Return whether both towers are in the cache."""
+    """Whether both towers are in the cache."""
     return all(file.path.is_file() for file in (TOWER, *text.wheel_files().values()))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tower's float32 state dict under transformers' names; only tensors are read from the graph."""
+    """The tower's float32 state dict under transformers' names; only tensors are read from the graph."""
     onnx = import_extra("onnx", "encode")
     graph = onnx.load(path).graph
     stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}

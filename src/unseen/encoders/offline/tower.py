@@ -31,11 +31,11 @@ class Affine:
     bias: Tensor
 
     def project(self, x: Float[Tensor, "*n i"]) -> Float[Tensor, "*n o"]:
-        """Return `weight @ x + bias` in the weights' own dtype."""
+        """`weight @ x + bias` in the weights' own dtype."""
         return linear(x.to(self.weight.dtype), self.weight, self.bias)
 
     def norm(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
-        """Return the layer norm of `x`."""
+        """The layer norm of `x`."""
         return layer_norm(x, x.shape[-1:], self.weight, self.bias, EPSILON)
 
 
@@ -52,13 +52,13 @@ class Block:
     heads: int
 
     def tokens(self, tokens: Tokens, *, merges: int = 0) -> Tokens:
-        """Return all tokens after this block, some of them merged before its second half."""
+        """All tokens after this block, some of them merged before its second half."""
         query, key, value = self.qkv.project(self.norm1.norm(tokens.x)).chunk(3, dim=-1)
         mixed = tokens._replace(x=tokens.x + self._attend(query, key, value, tokens.log_size))
         return after_merges(mixed, key, self.heads, merges, self._mlp)
 
     def summary(self, tokens: Tokens) -> Float[Tensor, "n d"]:
-        """Return the class token alone: the others matter only as keys and values."""
+        """The class token alone: the others matter only as keys and values."""
         x, normed = tokens.x, self.norm1.norm(tokens.x)
         width = x.shape[-1]
         query = Affine(self.qkv.weight[:width], self.qkv.bias[:width]).project(normed[:, :1])
@@ -66,7 +66,7 @@ class Block:
         return self._mlp(x[:, :1] + self._attend(query, key, value, tokens.log_size))[:, 0]
 
     def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
-        """Return tokens that attend to themselves only, so that each keeps its place (GL-MCM)."""
+        """Tokens that attend to themselves only, so that each keeps its place (GL-MCM)."""
         width = x.shape[-1]
         value = Affine(self.qkv.weight[2 * width :], self.qkv.bias[2 * width :]).project(self.norm1.norm(x))
         return self._mlp(x + self.out.project(value))
@@ -82,7 +82,7 @@ class Block:
 
 
 def after_merges(tokens: Tokens, key: Tensor, heads: int, merges: int, then: Callable[[Tensor], Tensor]) -> Tokens:
-    """Return `then` of the tokens, of which `merges` pairs with similar keys (mean over heads) are merged first."""
+    """`then` of the tokens, of which `merges` pairs with similar keys (mean over heads) are merged first."""
     if merges:
         tokens = tokens.merged(key.unflatten(-1, (heads, -1)).mean(-2), merges)
     return tokens._replace(x=then(tokens.x))
@@ -92,13 +92,13 @@ class TokenBlock(Protocol):
     """A transformer block in any arithmetic."""
 
     def tokens(self, tokens: Tokens, *, merges: int = 0) -> Tokens:
-        """Return all tokens after this block, some of them merged before its second half."""
+        """All tokens after this block, some of them merged before its second half."""
 
     def summary(self, tokens: Tokens) -> Float[Tensor, "n d"]:
-        """Return the class token alone."""
+        """The class token alone."""
 
     def values(self, x: Float[Tensor, "n t d"]) -> Float[Tensor, "n t d"]:
-        """Return tokens that attend to themselves only."""
+        """Tokens that attend to themselves only."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class VisionTower:
         patch: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> VisionTower:
-        """Return the tower for a state dict with transformers' names.
+        """The tower for a state dict with transformers' names.
 
         `dtype` is that of the large products, `residual` that of the stream between blocks and `patch` that of the
         first product, whose pixels feel rounding most.
@@ -149,11 +149,11 @@ class VisionTower:
 
     @torch.inference_mode()
     def images(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n o"]:
-        """Return one vector per image."""
+        """One vector per image."""
         return self._images(pixels)
 
     def compiled(self, mode: str | None = None) -> Callable[[Float[Tensor, "n 3 h w"]], Float[Tensor, "n o"]]:
-        """Return `images` as torch.compile makes it: worth half a minute only for many batches of the same size."""
+        """`images` as torch.compile makes it: worth half a minute only for many batches of the same size."""
         quick = torch.compile(self._images, mode=mode, dynamic=False)
 
         @torch.inference_mode()
@@ -167,7 +167,7 @@ class VisionTower:
 
     @torch.inference_mode()
     def patches(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n p o"]:
-        """Return one vector per patch (GL-MCM)."""
+        """One vector per patch (GL-MCM)."""
         return self._project(self.blocks[-1].values(self._before_last(pixels).x)[:, 1:])
 
     def _before_last(self, pixels: Tensor) -> Tokens:
@@ -196,7 +196,7 @@ class CompiledTower:
         self._images, self._rows = tower.compiled(), 0
 
     def __call__(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n o"]:
-        """Return one vector per image."""
+        """One vector per image."""
         count = len(pixels)
         self._rows = max(self._rows, -(-count // COMPILED_ROWS) * COMPILED_ROWS)
         return self._images(pad(pixels, (0, 0) * 3 + (0, self._rows - count)))[:count]

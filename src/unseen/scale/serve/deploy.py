@@ -82,6 +82,6 @@ def run(
 
 
 def free_port(host: str) -> int:
-    """Return a port that nothing listens on."""
+    """A port that nothing listens on."""
     with listening_socket(host, 0) as listener:
         return int(listener.getsockname()[1])

@@ -33,7 +33,7 @@ class EncoderReplica:
         self.encoder.encoder()  # now, not at the first request
 
     async def encode(self, files: list[bytes], required: RequiredEncoder) -> EncodedUpload:
-        """Return the encoded images, for a stream that takes the required encoder."""
+        """The encoded images, for a stream that takes the required encoder."""
         encoded = await self.encoder.encode(EVERYONE, files, required)
         return EncodedUpload(encoded.z.float().numpy(), encoded.thumbnails, content_digest(files))
 
@@ -91,7 +91,7 @@ class Gateway:
         return answer
 
     async def _call(self, role: str, call: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what the actor of a role answers; one that is gone for good is started again first."""
+        """What the actor of a role answers; one that is gone for good is started again first."""
         for attempt in (1, 2):
             actor = await self._actor(role)
             try:
@@ -114,7 +114,7 @@ class Gateway:
         return self.actors[role]
 
     async def _encode(self, request: Request, id: str, scope: str, message: RequestMessage) -> EncodedUpload | None:
-        """Return the encoded images of a request, if it brings any."""
+        """The encoded images of a request, if it brings any."""
         media = media_type(request)
         if media != FORM and not media.startswith("image/") and b'"images"' not in message.body:
             return None

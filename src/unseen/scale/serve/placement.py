@@ -24,7 +24,7 @@ class Placement(NamedTuple):
     threads: int = 1  # of torch: what a replay computes must be what was computed before
 
     def actor(self, ray: Any, role: str, kind: type) -> Any:
-        """Return an actor class whose one instance is found by name, is kept alive and started again when it dies."""
+        """An actor class whose one instance is found by name, is kept alive and started again when it dies."""
         return ray.remote(kind).options(
             name=f"{self.name}-{role}",
             namespace=NAMESPACE,
@@ -38,12 +38,12 @@ class Placement(NamedTuple):
         )
 
     def find(self, ray: Any, role: str) -> Any:
-        """Return the living actor of a role; ValueError when there is none."""
+        """The living actor of a role; ValueError when there is none."""
         return ray.get_actor(f"{self.name}-{role}", namespace=NAMESPACE)
 
 
 def wait_for_lock(take: Callable[[], T]) -> T:
-    """Return what `take` gets, waiting for a predecessor to release its lock."""
+    """What `take` gets, waiting for a predecessor to release its lock."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:

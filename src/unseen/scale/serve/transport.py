@@ -33,13 +33,13 @@ class RequestMessage(NamedTuple):
 
     @classmethod
     async def of(cls, request: Request) -> RequestMessage:
-        """Return a whole request."""
+        """A whole request."""
         url = request.url
         return cls(request.method, url.path, url.query.encode(), request.headers.raw, await request.body())
 
     @property
     def scope(self) -> dict[str, Any]:
-        """Return the request as ASGI describes it."""
+        """The request as ASGI describes it."""
         return {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -56,12 +56,12 @@ class RequestMessage(NamedTuple):
         }
 
     def without_body(self) -> RequestMessage:
-        """Return the request without its body and what describes it."""
+        """The request without its body and what describes it."""
         headers = [(name, value) for name, value in self.headers if not name.startswith((b"content-", b"transfer-"))]
         return self._replace(headers=headers, body=b"")
 
     def repeatable(self) -> RequestMessage:
-        """Return the request with an idempotency key, so that an `observe` delivered twice teaches once."""
+        """The request with an idempotency key, so that an `observe` delivered twice teaches once."""
         if not self.path.endswith("/observe") or any(name == b"idempotency-key" for name, _ in self.headers):
             return self
         return self._replace(headers=[*self.headers, (b"idempotency-key", uuid.uuid4().hex.encode())])
@@ -76,12 +76,12 @@ class ResponseMessage(NamedTuple):
 
     @classmethod
     def of_error(cls, error: UnseenError) -> ResponseMessage:
-        """Return an error raised on purpose as the service words it."""
+        """An error raised on purpose as the service words it."""
         response = error_response(error)
         return cls(response.status_code, response.raw_headers, bytes(response.body))
 
     def response(self) -> Response:
-        """Return it as Ray Serve takes it."""
+        """It as Ray Serve takes it."""
         response = Response(self.body, self.status)
         response.raw_headers = list(self.headers)
         return response
@@ -104,11 +104,11 @@ class AppActor:
         service.store.open_all()
 
     async def answer(self, message: RequestMessage, encoded: EncodedUpload | None = None) -> ResponseMessage:
-        """Return what the app answers to a request, with its encoded images if there were any."""
+        """What the app answers to a request, with its encoded images if there were any."""
         return await call_app(self.app, message, encoded)
 
     async def node(self) -> str:
-        """Return the id of the node this runs on."""
+        """The id of the node this runs on."""
         return str(cluster.module().get_runtime_context().get_node_id())
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class AppActor:
 
 
 async def call_app(app: ASGIApp, message: RequestMessage, encoded: EncodedUpload | None = None) -> ResponseMessage:
-    """Return the whole response of an app to one request."""
+    """The whole response of an app to one request."""
     status, headers, body = 500, Headers(), bytearray()
 
     async def send(part: Message) -> None:

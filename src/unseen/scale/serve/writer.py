@@ -48,7 +48,7 @@ class Writer(AppActor):
         super().__init__(WriterService(settings, LocalStreams(folder, settings)))
 
     async def required_encoder(self, secret: str | None, scope: str) -> RequiredEncoder | ResponseMessage:
-        """Return which encoder the stream takes, or a refusal where the caller may not know the stream."""
+        """Which encoder the stream takes, or a refusal where the caller may not know the stream."""
         try:
             return RequiredEncoder.of(self.service.find(secret, self.id, scope).opened.labels)
         except UnseenError as error:

@@ -45,7 +45,7 @@ def top(
     before: Tensor | None = None,
     rows: int = 1,
 ) -> Top:
-    """Return the best class of each row of `logits / tau`, its logit and the mass of the rest, in one pass."""
+    """The best class of each row of `logits / tau`, its logit and the mass of the rest, in one pass."""
     samples, classes = logits.shape
     label, peak = (empty(samples, dtype=kind, device=logits.device) for kind in (torch.int64, logits.dtype))
     rest = torch.empty_like(peak)
@@ -70,17 +70,17 @@ def launch(name: str, like: Tensor, *arguments: Any) -> None:
 
 
 def library_of(like: Tensor) -> ctypes.CDLL:
-    """Return the kernels for the tensor's device."""
+    """The kernels for the tensor's device."""
     return build.library(torch.cuda.get_device_capability(like.device))
 
 
 def pointer(x: Tensor | None) -> ctypes.c_void_p:
-    """Return where a tensor begins on its device."""
+    """Where a tensor begins on its device."""
     return ctypes.c_void_p(None if x is None else x.data_ptr())
 
 
 def current_stream(x: Tensor) -> ctypes.c_void_p:
-    """Return the CUDA stream that torch is filling on the tensor's device."""
+    """The CUDA stream that torch is filling on the tensor's device."""
     return ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
 
 

@@ -62,7 +62,7 @@ def product(
     scale: float = 1.0,
     reads: Reads = "float32",
 ) -> Float[Tensor, "B M N"]:
-    """Return `scale * a @ b.mT`, added to `onto` in place where that is given."""
+    """`scale * a @ b.mT`, added to `onto` in place where that is given."""
     mode = "float64" if a.dtype == torch.float64 else reads
     out = bindings.empty((*a.shape[:2], b.shape[1]), dtype=a.dtype, device=a.device) if onto is None else onto
     if mode == "split":
@@ -94,7 +94,7 @@ def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, types: Ge
 
 
 def split_float16(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B M d3"]:
-    """Return each number as float16 twice: itself and what that leaves, so that one product adds up three.
+    """Each number as float16 twice: itself and what that leaves, so that one product adds up three.
 
     A left side holds [high, low, high] and a right side [low, high, high]; low times low would be lost in rounding. The
     small products come first along the row, where the sum is still small and tensor cores truncate little.
@@ -112,18 +112,18 @@ def split_float16(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B 
 
 @functools.cache
 def cublas(name: str) -> ctypes._NamedFuncPointer:
-    """Return a function of cuBLAS, from the library that torch has loaded."""
+    """A function of cuBLAS, from the library that torch has loaded."""
     return getattr(ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"), name)
 
 
 def cublas_handle() -> int:
-    """Return this thread's handle in the default math mode; torch sets its own mode again when it calls."""
+    """This thread's handle in the default math mode; torch sets its own mode again when it calls."""
     handle = torch.cuda.current_blas_handle()
     check_status(cublas("cublasSetMathMode")(ctypes.c_void_p(handle), 0), "cublasSetMathMode (cublasStatus_t)")
     return handle
 
 
 def gemm_address(dtype: torch.dtype) -> int | None:
-    """Return the address of cuBLAS' batched matrix product, which kernels.cu calls."""
+    """The address of cuBLAS' batched matrix product, which kernels.cu calls."""
     letter = "S" if dtype == torch.float32 else "D"
     return ctypes.cast(cublas(f"cublas{letter}gemmStridedBatched"), ctypes.c_void_p).value

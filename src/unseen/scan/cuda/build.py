@@ -18,7 +18,7 @@ KERNELS = Path(__file__).with_name("kernels.cu")
 
 @functools.cache
 def library(capability: tuple[int, int], source: Path = KERNELS) -> ctypes.CDLL:
-    """Return the compiled kernels of `source`, which is or includes KERNELS, from the cache or from nvcc."""
+    """The compiled kernels of `source`, which is or includes KERNELS, from the cache or from nvcc."""
     if capability < (9, 0):
         raise SettingError(
             f"expected a GPU of compute capability 9.0 or more for the CUDA scan, got {capability[0]}.{capability[1]}; "
@@ -64,13 +64,13 @@ def compile_kernels(source: Path, target_file: Path, target: str) -> None:
 
 
 def cache_folders() -> list[Path]:
-    """Return where compiled kernels may be kept: the user's cache, or a temporary folder only this user can write."""
+    """Where compiled kernels may be kept: the user's cache, or a temporary folder only this user can write."""
     temporary = Path(tempfile.gettempdir()) / f"unseen-{os.getuid()}"
     return [cache_dir(), *([temporary] if is_private(temporary) else [])]
 
 
 def is_private(folder: Path) -> bool:
-    """Return whether only this user can have written to a folder, or none exists: its files will be executed."""
+    """Whether only this user can have written to a folder, or none exists: its files will be executed."""
     try:
         status = folder.lstat()
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def is_private(folder: Path) -> bool:
 
 
 def find_nvcc() -> str:
-    """Return the path of the CUDA compiler."""
+    """The path of the CUDA compiler."""
     default = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
     found = shutil.which("nvcc") or (str(default) if default.exists() else None)
     if found is None:

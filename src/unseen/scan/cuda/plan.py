@@ -31,12 +31,12 @@ class Plan(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks a stream has."""
+        """How many blocks a stream has."""
         return self.counts.shape[1]
 
 
 def make_plan(step: Float[Tensor, "S T"], kappa: float) -> Plan:
-    """Return the plan with the largest blocks that do not have too many teachers. Waits for the GPU, once."""
+    """The plan with the largest blocks that do not have too many teachers. Waits for the GPU, once."""
     rates = (step / kappa).cpu().numpy()
     taught = prefix_sums(rates > 0)
     # one update divides a row's scale by at most 1 + step / kappa
@@ -49,18 +49,18 @@ def make_plan(step: Float[Tensor, "S T"], kappa: float) -> Plan:
 
 
 def prefix_sums(values: Array) -> Array:
-    """Return the sum of the first 0, 1, ... T values of each stream."""
+    """The sum of the first 0, 1, ... T values of each stream."""
     return np.pad(values.cumsum(axis=1, dtype=np.float64), ((0, 0), (1, 0)))
 
 
 def block_sums(prefix: Array, rows: int) -> Array:
-    """Return the sums inside consecutive blocks of `rows` values, from prefix sums."""
+    """The sums inside consecutive blocks of `rows` values, from prefix sums."""
     ends = np.append(np.arange(0, prefix.shape[1] - 1, rows), prefix.shape[1] - 1)
     return np.diff(prefix[:, ends], axis=1)
 
 
 def plan_blocks(is_taught: Bool[Tensor, "S T"], rate: Float[Tensor, "S T"], rows: int, teachers: int) -> Plan:
-    """Return the plan for blocks of `rows` samples with `teachers` places each."""
+    """The plan for blocks of `rows` samples with `teachers` places each."""
     streams, samples = rate.shape
     blocks = -(-samples // rows)
     inside = pad(is_taught, (0, blocks * rows - samples)).view(streams, blocks, rows)
@@ -83,7 +83,7 @@ def plan_blocks(is_taught: Bool[Tensor, "S T"], rate: Float[Tensor, "S T"], rows
 
 
 def cluster_size(classes: int) -> int:
-    """Return how many thread blocks share a bank: more rows each is more work, more blocks are more messages."""
+    """How many thread blocks share a bank: more rows each is more work, more blocks are more messages."""
     if classes > CLASSES:
         raise SettingError(
             f"expected at most {CLASSES} rows in a bank on the GPU, got {classes}; use fewer names, or the CPU's way "

@@ -53,7 +53,7 @@ def scan_many(
     tau: float,
     reads: Reads | None = None,
 ) -> Scan:
-    """Return `scan` of S independent streams at once; a stream that is shorter ends in zero features and steps.
+    """`scan` of S independent streams at once; a stream that is shorter ends in zero features and steps.
 
     Streams that start from the same bank may share one of shape [C, d]. `reads` is about reads only: what is learned
     from is taken in float32, so banks are the same bits with every choice.
@@ -102,14 +102,14 @@ def scan_blocks(
 
 
 def blocks_at_once(bank: Float[Tensor, "S C d"], plan: Plan, width: int) -> int:
-    """Return how many blocks of all streams fit into MEMORY."""
+    """How many blocks of all streams fit into MEMORY."""
     streams, classes, _ = bank.shape
     bytes_per_block = bank.element_size() * streams * classes * (width + 2 * plan.teachers + plan.rows)
     return max(1, min(plan.blocks, MEMORY // bytes_per_block))
 
 
 def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float, reads: Reads | None = None) -> Top:
-    """Return how a bank that does not move reads samples; their logits are never all in memory.
+    """How a bank that does not move reads samples; their logits are never all in memory.
 
     Never in tf32: the gate reads with this, and routes must not depend on the precision of reads.
     """
@@ -121,7 +121,7 @@ def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float, rea
 
 
 def run_both(first: Callable[[], Scan], second: Callable[[], Scan], device: torch.device) -> tuple[Scan, Scan]:
-    """Return the results of two independent scans that share the GPU: one's products fill the gaps of the other."""
+    """The results of two independent scans that share the GPU: one's products fill the gaps of the other."""
     main, side = torch.cuda.current_stream(device), side_stream(device)
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -135,12 +135,12 @@ def run_both(first: Callable[[], Scan], second: Callable[[], Scan], device: torc
 
 @functools.cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a second CUDA stream of a device; threads may share it, they only wait a little longer then."""
+    """A second CUDA stream of a device; threads may share it, they only wait a little longer then."""
     return torch.cuda.Stream(device)
 
 
 def gather_rows(source: Float[Tensor, "S T k"], at: Int[Tensor, "S blocks N"]) -> Float[Tensor, "S blocks N k"]:
-    """Return the rows of each stream at these positions."""
+    """The rows of each stream at these positions."""
     streams = torch.arange(len(source), device=source.device).view(-1, 1, 1)
     return source[streams, at]
 
@@ -148,7 +148,7 @@ def gather_rows(source: Float[Tensor, "S T k"], at: Int[Tensor, "S blocks N"]) -
 def soft_targets(
     targets: TargetSource, taught: Float[Tensor, "S blocks N d"], at: Int[Tensor, "S blocks N"]
 ) -> Float[Tensor, "S blocks N C"]:
-    """Return the softmax that each teacher of these blocks pulls the bank towards."""
+    """The softmax that each teacher of these blocks pulls the bank towards."""
     if isinstance(targets, SharedTargets):
         return targets.rows[gather_rows(targets.at.unsqueeze(-1), at).squeeze(-1)]
     if isinstance(targets, Tensor):
@@ -157,7 +157,7 @@ def soft_targets(
 
 
 def softmax(z: Float[Tensor, "n d"], anchors: Anchors) -> Float[Tensor, "n C"]:
-    """Return the soft targets of samples, in float32 whatever the reads are: they are learned from."""
+    """The soft targets of samples, in float32 whatever the reads are: they are learned from."""
     with on_device_of(z):
         return torch.softmax(product((z / anchors.tau)[None], anchors.rows[None])[0], dim=-1)
 
@@ -172,7 +172,7 @@ def learn(
     width: int,
     kappa: float,
 ) -> tuple[Float[Tensor, "S blocks C width"], Float[Tensor, "S blocks N1 C"], Float[Tensor, "S C d"]]:
-    """Return coefficients and bank of each block side by side, rows' scales after each teacher, and the last bank."""
+    """Coefficients and bank of each block side by side, rows' scales after each teacher, and the last bank."""
     streams, size, n, dim = taught.shape
     classes = bank.shape[1]
     new = functools.partial(bindings.empty, dtype=bank.dtype, device=bank.device)
@@ -207,7 +207,7 @@ def read_blocks(
     tau: float,
     reads: Reads,
 ) -> Top:
-    """Return how each sample reads the bank after the teachers up to and including itself.
+    """How each sample reads the bank after the teachers up to and including itself.
 
     The logits are `z @ bank.T - (past of z @ taught.T) @ coefficients.T`, times the rows' scales.
     """

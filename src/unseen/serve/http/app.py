@@ -47,12 +47,12 @@ class ServiceApp(FastAPI):
 
     @property
     def framework(self) -> ASGIApp:
-        """Return what answers by routes: without `front`."""
+        """What answers by routes: without `front`."""
         return super().__call__
 
 
 def create_app(service: Service) -> ServiceApp:
-    """Return the application around a service."""
+    """The application around a service."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -77,7 +77,7 @@ def create_app(service: Service) -> ServiceApp:
 
 
 def front(app: ServiceApp, service: Service) -> ASGIApp:
-    """Return what runs before every route, around the application."""
+    """What runs before every route, around the application."""
     frequent = (route for route in app.routes if isinstance(route, APIRoute) and route.methods == {"POST"})
     direct = {route.name: route for route in frequent if route.name in ("observe", "score")}
     limited = BodyLimitMiddleware(DirectRoutes(app.framework, direct), limits=service.limits)

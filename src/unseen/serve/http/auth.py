@@ -40,7 +40,7 @@ class ApiKey:
     expires: float = 0  # seconds of the epoch; 0 is never
 
     def allows(self, scope: str) -> bool:
-        """Return whether this key's scope includes another."""
+        """Whether this key's scope includes another."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
@@ -60,7 +60,7 @@ class ApiKeys:
 
     @property
     def needed(self) -> bool:
-        """Return whether there ever was a key: revoking the last one, or losing the file, opens nothing."""
+        """Whether there ever was a key: revoking the last one, or losing the file, opens nothing."""
         if not self._needed and (changed := _changed(self._folder)) != self._checked:
             self._needed, self._checked = self._marker.exists() or self.path.exists(), changed
         return self._needed
@@ -70,7 +70,7 @@ class ApiKeys:
         return len(self._keys)
 
     def all(self) -> list[ApiKey]:
-        """Return every key, in order of creation."""
+        """Every key, in order of creation."""
         return list(self._keys.values())
 
     def add(self, owner: str, scope: str, expires: float = 0) -> str:
@@ -103,7 +103,7 @@ class ApiKeys:
         return self._keys[key]
 
     def check(self, text: str | None) -> ApiKey:
-        """Return the key that `text` is; refuse it in constant time otherwise."""
+        """The key that `text` is; refuse it in constant time otherwise."""
         self._read_again()
         _, _, rest = (text or "").partition("_")
         key = self._keys.get(rest.partition("_")[0])
@@ -143,19 +143,19 @@ class ApiKeys:
 
 
 def header(scope: "Scope", wanted: bytes) -> str | None:
-    """Return a header of a request, the first of that name, or None."""
+    """A header of a request, the first of that name, or None."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
 
 
 def bearer_secret(scope: "Scope") -> str | None:
-    """Return the secret in the Authorization header of a request, if there is one."""
+    """The secret in the Authorization header of a request, if there is one."""
     scheme, _, secret = (header(scope, b"authorization") or "").partition(" ")
     return secret if scheme.lower() == "bearer" else None
 
 
 @lru_cache(64)
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`."""
+    """Whether only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -179,7 +179,7 @@ def _read(path: Path) -> list[ApiKey]:
 
 
 def _changed(path: str) -> int:
-    """Return when a file, or the list of files in a folder, was last changed; 0 where there is none."""
+    """When a file, or the list of files in a folder, was last changed; 0 where there is none."""
     try:
         return os.stat(path).st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):

@@ -17,7 +17,7 @@ SCHEMA_MESSAGE, BATCH_MESSAGE = 1, 3  # kinds of messages in an Arrow stream; di
 
 
 def from_safetensors(body: bytes) -> Float[np.ndarray, "n d"]:
-    """Return the tensor `features` of a safetensors file."""
+    """The tensor `features` of a safetensors file."""
     try:
         found = safetensors.torch.load(body)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -28,7 +28,7 @@ def from_safetensors(body: bytes) -> Float[np.ndarray, "n d"]:
 
 
 def from_arrow(body: bytes, most: int) -> tuple[Float[np.ndarray, "n d"], list[str | None]]:
-    """Return the column `features` of an Arrow stream, lists of floats of one length, and its column `key` if any."""
+    """The column `features` of an Arrow stream, lists of floats of one length, and its column `key` if any."""
     pyarrow = import_extra("pyarrow", "tables")
     try:
         table = _read(pyarrow, body, most)
@@ -51,7 +51,7 @@ def from_arrow(body: bytes, most: int) -> tuple[Float[np.ndarray, "n d"], list[s
 
 
 def _read(pyarrow: Any, body: bytes, most: int) -> Any:
-    """Return the table of an Arrow stream; a small body that says it is a large one is refused, not expanded."""
+    """The table of an Arrow stream; a small body that says it is a large one is refused, not expanded."""
     reader = pyarrow.ipc.MessageReader.open_stream(body)
     for number, message in enumerate(reader):
         let_others_run()
@@ -65,7 +65,7 @@ def _read(pyarrow: Any, body: bytes, most: int) -> Any:
 
 
 def is_plain(metadata: bytes) -> bool:
-    """Return whether an Arrow message is a schema or a batch without compression, by its flatbuffer alone."""
+    """Whether an Arrow message is a schema or a batch without compression, by its flatbuffer alone."""
     message = struct.unpack_from("<I", metadata)[0]
     kind_at, header_at = _field(metadata, message, 1), _field(metadata, message, 2)
     kind = metadata[kind_at] if kind_at else 0
@@ -78,7 +78,7 @@ def is_plain(metadata: bytes) -> bool:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer table lies, 0 where it is left out."""
+    """Where a field of a flatbuffer table lies, 0 where it is left out."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     size = struct.unpack_from("<H", data, vtable)[0]
     if 4 + 2 * number >= size:
@@ -88,5 +88,5 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def unsupported(media: str, known: list[str]) -> ServiceError:
-    """Return the error for a media type that is not read."""
+    """The error for a media type that is not read."""
     return ServiceError(415, f"expected {', '.join(known)} or image/*, got {media!r}; set Content-Type")

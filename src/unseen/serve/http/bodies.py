@@ -50,12 +50,12 @@ class SampleBody(NamedTuple):
 
 
 def media_type(request: Request) -> str:
-    """Return the media type of a request."""
+    """The media type of a request."""
     return (header(request.scope, b"content-type") or JSON).partition(";")[0].strip().lower()
 
 
 def parse_json(body: bytes | str, model: type[M]) -> M:
-    """Return JSON text as `model`; refuse it with the first thing that is wrong."""
+    """JSON text as `model`; refuse it with the first thing that is wrong."""
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
@@ -90,7 +90,7 @@ def check_header(file: bytes, most: int) -> None:
 
 
 def has_more_values(body: bytes, most: int, *, start: int = 0, stop: int | None = None) -> bool:
-    """Return whether JSON has more commas and brackets than `most`, without counting all of them."""
+    """Whether JSON has more commas and brackets than `most`, without counting all of them."""
     found, stop = 0, len(body) if stop is None else min(stop, len(body))
     for at in range(start, stop, PART):
         found += sum(body.count(mark, at, min(at + PART, stop)) for mark in (b",", b"[", b"{"))
@@ -101,7 +101,7 @@ def has_more_values(body: bytes, most: int, *, start: int = 0, stop: int | None 
 
 
 async def read_json(request: Request, model: type[M], limits: Limits, parsers: Executor) -> M:
-    """Return a body of JSON as `model`; a large one is parsed away from the loop."""
+    """A body of JSON as `model`; a large one is parsed away from the loop."""
 
     def parse(body: bytes) -> M:
         check_values(body, limits)
@@ -117,7 +117,7 @@ async def _parsed_json(body: bytes, parse: Callable[[bytes], T], parsers: Execut
 
 
 def idempotency_key(request: Request) -> str | None:
-    """Return the key that makes a retry harmless, if there is one."""
+    """The key that makes a retry harmless, if there is one."""
     key = header(request.scope, b"idempotency-key")
     if key is not None and not 0 < len(key) <= 256:
         raise ServiceError(422, f"expected an Idempotency-Key of 1 to 256 characters, got {len(key)}; use a UUID")
@@ -125,18 +125,18 @@ def idempotency_key(request: Request) -> str | None:
 
 
 async def read_form(request: Request, limits: Limits, parsers: Executor) -> Form:
-    """Return an uploaded form with a bounded number of files."""
+    """An uploaded form with a bounded number of files."""
     body, media = await request.body(), header(request.scope, b"content-type") or ""
     return await asyncio.get_running_loop().run_in_executor(parsers, parse_form, body, media, limits.batch)
 
 
 async def read_samples(request: Request, dim: int, limits: Limits, parsers: Executor | None = None) -> SampleBody:
-    """Return the features of a request, or its images as bytes; what is large is parsed by `parsers`."""
+    """The features of a request, or its images as bytes; what is large is parsed by `parsers`."""
     return _checked(await _parsed(request, dim, limits, parsers), limits)
 
 
 async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor | None) -> SampleBody:
-    """Return the samples of a request by its media type."""
+    """The samples of a request by its media type."""
     media, loop = media_type(request), asyncio.get_running_loop()
     if media == RAW:
         return SampleBody(_rows(await request.body(), dim))
@@ -157,7 +157,7 @@ async def _parsed(request: Request, dim: int, limits: Limits, parsers: Executor 
 
 
 def message_samples(content: bytes | str, dim: int, limits: Limits) -> SampleBody:
-    """Return the features in one message: rows of float32, or JSON."""
+    """The features in one message: rows of float32, or JSON."""
     if isinstance(content, bytes):
         return _checked(SampleBody(_rows(content, dim)), limits)
     samples = _from_json(dim, limits, content.encode())

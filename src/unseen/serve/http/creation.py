@@ -35,7 +35,7 @@ class Creation(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Return a hash of what was asked for."""
+        """A hash of what was asked for."""
         digest = hashlib.blake2b(self.wanted.model_dump_json().encode(), digest_size=16)
         digest.update(self.upload or b"")
         digest.update(self.examples or b"")
@@ -43,7 +43,7 @@ class Creation(NamedTuple):
 
 
 async def read_creation(request: Request, service: Service, owner: str) -> Creation:
-    """Return what a request to create a stream asks for."""
+    """What a request to create a stream asks for."""
     if bodies.media_type(request) != FORM:
         creation = Creation(await service.read_json(request, schema.StreamBody, owner))
     else:
@@ -58,7 +58,7 @@ async def read_creation(request: Request, service: Service, owner: str) -> Creat
 
 
 def single_file(form: Form, field: str) -> bytes | None:
-    """Return the file in a field of a form, None where there is none."""
+    """The file in a field of a form, None where there is none."""
     files = form.files.get(field, [])
     if len(files) > 1:
         raise ServiceError(422, f"expected one file in the field `{field}`, got {len(files)}; send one")
@@ -66,7 +66,7 @@ def single_file(form: Form, field: str) -> bytes | None:
 
 
 async def start(service: Service, owner: str, request: Request) -> Job:
-    """Return the job that creates the stream a request asks for; the same request sent twice gets the same job."""
+    """The job that creates the stream a request asks for; the same request sent twice gets the same job."""
     creation = await read_creation(request, service, owner)
     key = bodies.idempotency_key(request)
     name = f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.{creation.digest}" if key else ""
@@ -89,7 +89,7 @@ def refuse_other_request(service: Service, owner: str, name: str) -> None:
 
 
 async def run(service: Service, creation: Creation, job: Job) -> str:
-    """Return the id of the stream that a job creates, or of the one that an earlier process made for the same request.
+    """The id of the stream that a job creates, or of the one that an earlier process made for the same request.
 
     Not the stream: jobs are remembered after their streams are deleted.
     """
@@ -118,7 +118,7 @@ def remove(service: Service, made: asyncio.Future[StreamEntry]) -> None:
 
 
 async def taught_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
-    """Return the label space a stream is wanted for, moved by examples where there are some."""
+    """The label space a stream is wanted for, moved by examples where there are some."""
     labels = await label_space(service, creation, job)
     if creation.examples is None:
         return labels
@@ -131,13 +131,13 @@ async def taught_space(service: Service, creation: Creation, job: Job) -> LabelS
 
 
 def wanted_to_spare(rule: schema.ThresholdBody) -> int:
-    """Return how many examples the threshold of a stream needs: none where it does not follow the stream."""
+    """How many examples the threshold of a stream needs: none where it does not follow the stream."""
     found = threshold.make(rule.kind, **rule.settings)
     return fewest_images(found.recall) if isinstance(found, threshold.Adaptive) else 0
 
 
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
-    """Return the label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
+    """The label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
     wanted, name = creation.wanted, creation.wanted.space
     if creation.upload is not None:
         job.stage = "reading"
@@ -150,7 +150,7 @@ async def label_space(service: Service, creation: Creation, job: Job) -> LabelSp
 
 
 def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
-    """Return an uploaded label space."""
+    """An uploaded label space."""
     with bodies.as_file(data, limits) as path:
         labels = LabelSpace.load(path)
         labels.fingerprint  # noqa: B018 - text that cannot be written has none
@@ -158,7 +158,7 @@ def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
 
 
 def uploaded_examples(data: bytes, names: tuple[str, ...], limits: Limits) -> Examples:
-    """Return uploaded features of labelled images as examples of `names`."""
+    """Uploaded features of labelled images as examples of `names`."""
     with bodies.as_file(data, limits) as path:
         features = load_features(path)
         if features.labels is None:
@@ -167,7 +167,7 @@ def uploaded_examples(data: bytes, names: tuple[str, ...], limits: Limits) -> Ex
 
 
 def wanted_wait(request: Request) -> float:
-    """Return for how long a caller wants to wait for its stream (RFC 7240)."""
+    """For how long a caller wants to wait for its stream (RFC 7240)."""
     prefer = request.headers.get("prefer", "")
     if "respond-async" in prefer:
         return 0.0
@@ -176,5 +176,5 @@ def wanted_wait(request: Request) -> float:
 
 
 def finished(service: Service, job: Job) -> StreamEntry:
-    """Return the stream that a job made; raise why there is none."""
+    """The stream that a job made; raise why there is none."""
     return service.store.find(str(job.result), job.owner)

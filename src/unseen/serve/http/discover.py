@@ -37,7 +37,7 @@ PICTURED = 9  # samples of a group that are named as having a thumbnail
 
 
 def editing(model: type[forms.EditBody]) -> dict[str, Any]:
-    """Return how a route that takes an edit is described."""
+    """How a route that takes an edit is described."""
     return {"response_model": forms.EditInfo, "openapi_extra": schema.request_body(model)}
 
 
@@ -133,7 +133,7 @@ async def undo(service: Shared, entry: AdminEntry, request: Request) -> Any:
 
 @router.get(PATH + "/review", response_model=forms.ReviewList)
 async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv", "coco", "fiftyone"] = "json") -> Any:
-    """Return the kept samples with their labels: the word of a person, or else the verdict."""
+    """The kept samples with their labels: the word of a person, or else the verdict."""
     found = await service.run_chore(entry.config.owner, partial(reviewed_samples, entry.opened))
     rows = [(seq, row._replace(key=entry.keys.get(seq) or str(seq))) for seq, row in found]
     if format == "csv":
@@ -145,7 +145,7 @@ async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv
 
 
 def as_csv(rows: list[tuple[int, ReviewedImage]]) -> str:
-    """Return reviewed samples as CSV with a header."""
+    """Reviewed samples as CSV with a header."""
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(("seq", *ReviewedImage._fields, "label"))
@@ -154,7 +154,7 @@ def as_csv(rows: list[tuple[int, ReviewedImage]]) -> str:
 
 
 def shown(seq: int, row: ReviewedImage) -> dict[str, Any]:
-    """Return a reviewed sample as JSON shows it."""
+    """A reviewed sample as JSON shows it."""
     return {"seq": seq, **row._asdict(), "label": row.label}
 
 
@@ -170,7 +170,7 @@ async def edit(service: Service, entry: StreamEntry, change: Change, body: forms
 
 
 def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
-    """Return the text vector of a suggestion or a negative that is called so, None where there is none."""
+    """The text vector of a suggestion or a negative that is called so, None where there is none."""
     suggested = words.of(labels)
     if suggested and name in suggested.words:
         return suggested.vectors[suggested.words.index(name)]
@@ -178,7 +178,7 @@ def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, 
 
 
 async def name_vector(service: Service, entry: StreamEntry, body: forms.PromoteBody) -> Float[Tensor, " d"]:
-    """Return the text vector of a new name: sent with it, of a suggestion or a negative called so, or encoded."""
+    """The text vector of a new name: sent with it, of a suggestion or a negative called so, or encoded."""
     labels = entry.opened.labels
     try:
         check_new_name(labels.names, body.name)

@@ -33,7 +33,7 @@ class TemporaryFile(FileResponse):
 async def download(
     service: Service, entry: StreamEntry, write: Callable[[Path], tuple[str, dict[str, str]]]
 ) -> Response:
-    """Return the file that `write` makes, under the name and with the headers that it returns."""
+    """The file that `write` makes, under the name and with the headers that it returns."""
     # what a kill leaves is removed at the next start
     path = entry.opened.folder.with_name(f".new-export-{time.monotonic_ns()}") / "file"
     try:

@@ -141,7 +141,7 @@ class ExplanationInfo(BaseModel):
     nearest: str
     margin: float
     threshold: float
-    confidence: float
+    p_known: float
     warming: bool
     names: list[WordInfo]
     negatives: list[WordInfo]

@@ -20,7 +20,7 @@ log = logging.getLogger("unseen.serve")
 
 
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
-    """Return the status and the content for an error; of one that is a defect of ours no more than that."""
+    """The status and the content for an error; of one that is a defect of ours no more than that."""
     if not isinstance(error, UnseenError):
         error = ServiceError(500, "something unexpected happened; the log has it")
     status = error.status if isinstance(error, ServiceError) else 422
@@ -29,7 +29,7 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
 
 
 def error_response(error: UnseenError) -> Response:
-    """Return an error raised on purpose with its own sentence."""
+    """An error raised on purpose with its own sentence."""
     status, content = error_content(error)
     response = JSONResponse(content, status, {"x-error-code": content["code"]})
     if status in (429, 503, 507):
@@ -69,7 +69,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """Return the methods that the path of a request takes; the router names those of one route only."""
+    """The methods that the path of a request takes; the router names those of one route only."""
     found: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] != Match.NONE:

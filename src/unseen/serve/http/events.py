@@ -21,7 +21,7 @@ class VerdictEvent(NamedTuple):
     data: str
 
     def text(self) -> str:
-        """Return the event as it is sent; its id is the number of the last sample."""
+        """The event as it is sent; its id is the number of the last sample."""
         return f"id: {self.last}\nevent: verdicts\ndata: {self.data}\n\n"
 
 
@@ -58,7 +58,7 @@ class EventHub:
         self._closed = False
 
     def has_listeners(self, stream: str) -> bool:
-        """Return whether anyone listens to a stream."""
+        """Whether anyone listens to a stream."""
         return bool(self._listeners.get(stream))
 
     def publish(self, stream: str, event: VerdictEvent) -> None:
@@ -84,7 +84,7 @@ class EventHub:
         after: int | None = None,
         past: Past | None = None,
     ) -> AsyncIterator[str]:
-        """Return the events of a stream as text while the caller may have them: those `after` a sample, or from now on.
+        """The events of a stream as text while the caller may have them: those `after` a sample, or from now on.
 
         Where a sample's verdict is no longer kept, or was dropped because the listener was slow, an event `missed` has
         the numbers of the first and the last of them.
@@ -137,7 +137,7 @@ class EventHub:
 
 
 def last_event(header: str | None, newest: int) -> int | None:
-    """Return the number of the last sample a listener has had, None for none; it cannot be later than the `newest`.
+    """The number of the last sample a listener has had, None for none; it cannot be later than the `newest`.
 
     A listener may have heard of more samples than there are: the service may have been restored from a backup.
     """

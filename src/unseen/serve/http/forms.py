@@ -37,7 +37,7 @@ class Form(NamedTuple):
 
 
 def parse_form(body: bytes, content_type: str, most: int) -> Form:
-    """Return a form of `most` files at most (RFC 7578)."""
+    """A form of `most` files at most (RFC 7578)."""
     form, count, texts = Form({}, {}), 0, 0
     for header, content in _parts(body, _boundary(content_type)):
         let_others_run()
@@ -80,7 +80,7 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _disposition(header: bytes) -> dict[bytes, bytes]:
-    """Return the options of the header Content-Disposition."""
+    """The options of the header Content-Disposition."""
     if usual := USUAL.fullmatch(header):
         return {b"name": usual[1], b"filename": usual[2]}
     for line in header.split(b"\r\n"):

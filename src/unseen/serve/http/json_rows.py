@@ -26,7 +26,7 @@ class JsonRows(NamedTuple):
 
 
 def split_rows(body: bytes, most: int) -> JsonRows:
-    """Return the rows of `features`, and what else there is; what is no list of rows is left to whoever parses that."""
+    """The rows of `features`, and what else there is; what is no list of rows is left to whoever parses that."""
     start = _start(body)
     if start is None:
         return JsonRows(None, body)
@@ -50,7 +50,7 @@ def split_rows(body: bytes, most: int) -> JsonRows:
 
 
 def _start(body: bytes) -> re.Match[bytes] | None:
-    """Return where the rows begin: a quote inside a string has a backslash before it, so this is a key."""
+    """Where the rows begin: a quote inside a string has a backslash before it, so this is a key."""
     at = body.find(KEY)
     while at >= 0:
         found = ROWS.match(body, at + len(KEY))
@@ -68,12 +68,12 @@ def _row(text: bytes, number: int) -> Float[np.ndarray, " d"]:
 
 
 def refused_body(model: type, what: str) -> ServiceError:
-    """Return the error for a body that is not as `model` describes it."""
+    """The error for a body that is not as `model` describes it."""
     return ServiceError(422, f"expected a body like {model.__name__}, got {what}; see /docs")
 
 
 def described(error: ValidationError, *within: str | int) -> str:
-    """Return the first thing that is wrong and where it is."""
+    """The first thing that is wrong and where it is."""
     first = error.errors(include_url=False, include_input=False)[0]
     # where a field may be of several kinds, pydantic names the kind as if it were a field
     where = ".".join(str(name) for name in (*within, *first["loc"]) if "[" not in str(name)) or "the body"

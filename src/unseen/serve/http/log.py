@@ -71,7 +71,7 @@ class RequestLog:
 
 
 def line(**fields: Any) -> str:
-    """Return one line of JSON with the time."""
+    """One line of JSON with the time."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     return json.dumps({"time": now, **fields}, ensure_ascii=False, separators=(",", ":")) + "\n"
 

@@ -58,7 +58,7 @@ def _count(id: str, tally: Tally, samples: CounterMetricFamily, taught: CounterM
 
 
 def _values(stream: Stream, observe: MicroBatcher[Any, Any]) -> tuple[float, ...]:
-    """Return the values of GAUGES."""
+    """The values of GAUGES."""
     drift, is_raised = stream.history.drift, stream.history.watch.raised_at is not None
     growing, faults = len(stream.history.growing), len(stream.faults)
     return stream.journal.size(), observe.waiting, observe.age, drift, is_raised, growing, faults
@@ -95,5 +95,5 @@ class Metrics:
             self.refused.labels(code).inc()
 
     def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+        """Everything in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -107,7 +107,7 @@ class RecordMiddleware(HTTPMiddleware):
 
 
 def request_id(scope: Scope) -> str:
-    """Return the caller's X-Request-Id, or an id of ours where there is none that is short and plain."""
+    """The caller's X-Request-Id, or an id of ours where there is none that is short and plain."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return str(value.decode())
@@ -257,7 +257,7 @@ class AdmissionMiddleware(HTTPMiddleware):
 
 
 def _address(scope: Scope) -> str:
-    """Return where a stranger calls from, as a name that no owner has."""
+    """Where a stranger calls from, as a name that no owner has."""
     return f"@{scope['client'][0] if scope.get('client') else ''}"
 
 
@@ -297,7 +297,7 @@ class LimitedBody:
         self.size, self.is_whole = 0, False
 
     async def __call__(self) -> Message:
-        """Return the next part."""
+        """The next part."""
         if self.is_whole:
             return await self.receive()
         try:
@@ -316,7 +316,7 @@ class LimitedBody:
 
 
 def claimed_size(scope: Scope) -> int:
-    """Return the length of a body by its header, 0 where that does not say."""
+    """The length of a body by its header, 0 where that does not say."""
     return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 
@@ -327,7 +327,7 @@ def check_size(size: int, limits: Limits) -> None:
 
 
 def is_same_origin(scope: Scope) -> bool:
-    """Return whether a call names this machine as its host, comes from no other site's page and through no proxy."""
+    """Whether a call names this machine as its host, comes from no other site's page and through no proxy."""
     if any(name.startswith(FORWARDED) for name, _ in scope["headers"]):
         return False
     return _is_own(header(scope, b"host") or "", header(scope, b"origin"))
@@ -343,7 +343,7 @@ def _is_own(host: str, origin: str | None) -> bool:
 
 
 def cross_site() -> ServiceError:
-    """Return the error for a call that another web site, or a proxy, makes where no key is needed."""
+    """The error for a call that another web site, or a proxy, makes where no key is needed."""
     return ServiceError(
         403, "expected a call from this machine, got one on behalf of another; use an API key", "origin"
     )

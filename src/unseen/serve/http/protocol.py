@@ -167,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is being answered."""
+        """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _wait_for_header(self) -> None:

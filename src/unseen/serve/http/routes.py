@@ -47,7 +47,7 @@ RESTORE = schema.request_body(schema.RestoreBody, raw="A state in safetensors.")
 
 
 async def shared_service(request: Request) -> Service:
-    """Return what all routes share."""
+    """What all routes share."""
     service: Service = request.app.state.service
     return service
 
@@ -57,7 +57,7 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer
 
 
 def authorized(scope: str) -> Any:
-    """Return a dependency: the caller's key, if it has a scope."""
+    """A dependency: the caller's key, if it has a scope."""
 
     async def key(service: Shared, header: Credentials) -> ApiKey:
         return service.authorize(header.credentials if header else None, scope)
@@ -66,7 +66,7 @@ def authorized(scope: str) -> Any:
 
 
 def found(scope: str) -> Any:
-    """Return a dependency: the stream a path names, if the caller's key has a scope."""
+    """A dependency: the stream a path names, if the caller's key has a scope."""
 
     async def entry(service: Shared, header: Credentials, id: str) -> StreamEntry:
         return service.find(header.credentials if header else None, id, scope)
@@ -91,7 +91,7 @@ async def observe(request: Request, id: str) -> Response:
 
 @router.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
 async def score(request: Request, id: str) -> Response:
-    """Return the verdicts on samples without learning anything."""
+    """The verdicts on samples without learning anything."""
     service: Service = request.app.state.service
     entry = service.store.find(id, service.caller(request, "read").owner)
     return json_response(await service.score(entry, await service.read_batch(request, entry)))
@@ -120,7 +120,7 @@ async def readyz(service: Shared) -> Response:
 
 @router.get("/metrics")
 async def metrics(service: Shared, key: Reader) -> Response:
-    """Return counters and gauges for Prometheus."""
+    """Counters and gauges for Prometheus."""
     if key.owner != LOCAL.owner:
         raise ServiceError(403, "expected a key of the operator (owner *), got one of a tenant; ask for another")
     service.metrics.log_dropped.set(service.log.dropped)
@@ -150,7 +150,7 @@ async def list_jobs(service: Shared, key: Reader) -> Any:
 
 @router.get("/v1/jobs/{id}", response_model=schema.JobInfo)
 async def watch_job(service: Shared, key: Reader, id: str, wait: float = 0) -> Any:
-    """Return how far a job is and, when it is done, the id of its stream; `wait` is in seconds."""
+    """How far a job is and, when it is done, the id of its stream; `wait` is in seconds."""
     job = service.jobs.find(key.owner, id)
     await job.wait(max(0.0, min(wait, creation.LONGEST)))
     return views.job_info(job)
@@ -178,7 +178,7 @@ async def list_streams(
 
 @router.get("/v1/streams/{id}", response_model=schema.StreamInfo | schema.StreamSummary)
 async def inspect(service: Shared, entry: ReadEntry) -> Response:
-    """Return counts, threshold, coverage, drift and snapshots."""
+    """Counts, threshold, coverage, drift and snapshots."""
     return await described(service, entry)
 
 
@@ -225,7 +225,7 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
 
 @router.get("/v1/streams/{id}/pictures/{seq}")
 async def thumbnail(entry: ReadEntry, seq: int) -> Response:
-    """Return the thumbnail of a recent sample."""
+    """The thumbnail of a recent sample."""
     found = entry.thumbnail(seq)
     if found is None:
         raise ServiceError(404, f"expected one of the latest {THUMBNAILS} thumbnails, got {seq}; it is not kept")
@@ -281,7 +281,7 @@ async def restore(service: Shared, entry: AdminEntry, request: Request) -> Respo
 
 @router.get("/v1/streams/{id}/history", response_model=schema.HistoryInfo)
 async def history(service: Shared, entry: ReadEntry) -> Response:
-    """Return curves, recent margins and the latest verdicts."""
+    """Curves, recent margins and the latest verdicts."""
     entry.opened  # noqa: B018 - said at once where it is not open
     text = await service.run_chore(entry.config.owner, lambda: dump_json(views.stream_history(entry)))
     return json_response(text)
@@ -289,14 +289,14 @@ async def history(service: Shared, entry: ReadEntry) -> Response:
 
 @router.get("/v1/streams/{id}/labels", response_model=schema.LabelPage)
 async def labels(service: Shared, entry: ReadEntry, offset: int = 0) -> Response:
-    """Return a page of known names, each with the negatives closest to it."""
+    """A page of known names, each with the negatives closest to it."""
     space = entry.opened.labels
     text = await service.run_chore(entry.config.owner, lambda: dump_json(views.label_page(space, offset)))
     return json_response(text)
 
 
 async def described(service: Service, entry: StreamEntry, status: int = 200) -> Response:
-    """Return everything about a stream."""
+    """Everything about a stream."""
     shown = await service.run_chore(entry.config.owner, partial(views.stream_info, entry))
     return json_response(dump_json(shown), status)
 

@@ -117,7 +117,7 @@ class VerdictRecord(BaseModel):
     nearest: str
     margin: float | None
     threshold: float | None
-    confidence: float | None = Field(description="Probability that the sample is known.")
+    p_known: float | None = Field(description="Probability that the sample is known.")
     warming: bool
     seq: int | None = None
 
@@ -309,7 +309,7 @@ class Error(BaseModel):
 def request_body(
     model: type[RequestBody], *, raw: str | dict[str, str] = "", form: dict[str, bool] | None = None
 ) -> dict[str, Any]:
-    """Return the OpenAPI description of a body of several media types, which a route dispatches on itself.
+    """The OpenAPI description of a body of several media types, which a route dispatches on itself.
 
     A JSON model, raw bytes described by `raw` (of one kind, or by media type), or a form whose fields are files (True)
     or texts.
@@ -326,7 +326,7 @@ def request_body(
 
 
 def inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose references are written out, so that it stands alone in the document."""
+    """A schema whose references are written out, so that it stands alone in the document."""
     parts = schema.pop("$defs", {})
 
     def resolve(node: Any) -> Any:

@@ -52,18 +52,18 @@ class Service:
         self.store.on_commit = self.metrics.commit.observe
 
     def needs_key(self) -> bool:
-        """Return whether a key is needed: where others can reach the service, and from the first key on for good."""
+        """Whether a key is needed: where others can reach the service, and from the first key on for good."""
         return self.settings.require_key or self.keys.needed or not is_loopback(self.settings.host)
 
     def key_of(self, scope: Scope) -> ApiKey | None:
-        """Return the key a request carries, None where it has none that is valid."""
+        """The key a request carries, None where it has none that is valid."""
         try:
             return self.keys.check(bearer_secret(scope)) if scope.get(NEEDS_KEY, self.needs_key()) else LOCAL
         except ServiceError:
             return None
 
     def authorize(self, secret: str | None, scope: str) -> ApiKey:
-        """Return the caller's key; refuse one that is missing, wrong or too weak."""
+        """The caller's key; refuse one that is missing, wrong or too weak."""
         if not self.needs_key():
             return LOCAL
         key = self.keys.check(secret)
@@ -72,16 +72,16 @@ class Service:
         return key
 
     def caller(self, request: Request, scope: str) -> ApiKey:
-        """Return the key that a request was admitted with; refuse one that is missing, wrong or too weak."""
+        """The key that a request was admitted with; refuse one that is missing, wrong or too weak."""
         key: ApiKey | None = request.scope.get(KEY)
         return key if key and key.allows(scope) else self.authorize(bearer_secret(request.scope), scope)
 
     def find(self, secret: str | None, id: str, scope: str) -> StreamEntry:
-        """Return the stream with an id, if the caller's key may see it."""
+        """The stream with an id, if the caller's key may see it."""
         return self.store.find(id, self.authorize(secret, scope).owner)
 
     def may(self, secret: str | None, entry: StreamEntry, scope: str) -> bool:
-        """Return whether a caller may still use a stream: its key may have been revoked, the stream deleted."""
+        """Whether a caller may still use a stream: its key may have been revoked, the stream deleted."""
         try:
             return self.find(secret, entry.config.id, scope) is entry
         except ServiceError:
@@ -96,11 +96,11 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self.store.threads.parsers.executor(owner), work)
 
     async def read_json(self, request: Request, model: type[M], owner: str) -> M:
-        """Return a body of JSON as `model`."""
+        """A body of JSON as `model`."""
         return await read_json(request, model, self.limits, self.store.threads.parsers.executor(owner))
 
     async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
-        """Return what a caller sent as checked features; images are encoded."""
+        """What a caller sent as checked features; images are encoded."""
         labels, owner = entry.opened.labels, entry.config.owner
         samples = await read_samples(request, labels.dim, self.limits, self.store.threads.parsers.executor(owner))
         self.rate.take(owner, len(samples))
@@ -130,7 +130,7 @@ class Service:
         return answer.text
 
     async def score(self, entry: StreamEntry, batch: SampleBatch) -> str:
-        """Return the verdicts on a batch as JSON, without learning anything."""
+        """The verdicts on a batch as JSON, without learning anything."""
         assert entry.score is not None
         return (await entry.score(batch)).text
 

@@ -42,14 +42,14 @@ class Numbers:
 
     @classmethod
     def of(cls, socket: WebSocket) -> "Numbers":
-        """Return what the query says; refuse what cannot be a session."""
+        """What the query says; refuse what cannot be a session."""
         session, first = socket.query_params.get("session", ""), socket.query_params.get("first", "0")
         if len(session) > 128 or not first.isdecimal() or len(first) > 15:
             raise ServiceError(422, "expected session=NAME and first=NUMBER, got others; see /docs", "parameters")
         return cls(session, int(first))
 
     def key(self) -> str | None:
-        """Return the idempotency key of the next message, None without a session."""
+        """The idempotency key of the next message, None without a session."""
         number, self.next = self.next, self.next + 1
         return f"{self.session}:{number}" if self.session else None
 
@@ -113,7 +113,7 @@ class Conversation:
             self._moved.set()
 
     async def _parsed(self, content: bytes | str, key: str | None) -> SampleBatch | UnseenError:
-        """Return the samples of a message, or why it is refused; the next one is read after that, to keep their order.
+        """The samples of a message, or why it is refused; the next one is read after that, to keep their order.
 
         While others are active a caller has its pace: messages go around the limits of requests.
         """
@@ -136,7 +136,7 @@ class Conversation:
             return dump_json(error_content(error)[1])
 
     def _batch(self, content: bytes | str, key: str | None) -> SampleBatch:
-        """Return the samples of a message, within the limits of a request."""
+        """The samples of a message, within the limits of a request."""
         labels, limits = self.entry.opened.labels, self.service.limits
         samples = message_samples(content, labels.dim, limits)
         assert samples.features is not None
@@ -165,7 +165,7 @@ class Conversation:
             return
 
     def _may_go_on(self) -> bool:
-        """Return whether the caller may still observe, looking at its key from time to time."""
+        """Whether the caller may still observe, looking at its key from time to time."""
         now = time.monotonic()
         if now - self._checked < CHECK:
             return True

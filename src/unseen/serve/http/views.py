@@ -25,7 +25,7 @@ EVENT = 256  # verdicts in one event of those that came before
 
 
 def stream_summary(entry: StreamEntry) -> dict[str, Any]:
-    """Return what a list shows of a stream."""
+    """What a list shows of a stream."""
     config = entry.config
     shown = {"id": config.id, "name": config.name, "owner": config.owner, "detector": config.detector}
     shown |= {"created": config.created, "status": entry.status, "reason": entry.reason}
@@ -33,7 +33,7 @@ def stream_summary(entry: StreamEntry) -> dict[str, Any]:
 
 
 def stream_info(entry: StreamEntry) -> dict[str, Any]:
-    """Return everything about a stream that is open, the summary of another."""
+    """Everything about a stream that is open, the summary of another."""
     if entry.stream is None:
         return stream_summary(entry)
     stream, labels, session = entry.stream, entry.stream.labels, entry.stream.readers
@@ -80,7 +80,7 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
 
 
 def banks_moved(stream: Stream) -> dict[str, float]:
-    """Return for each bank how far its rows have moved from the frozen text on average."""
+    """For each bank how far its rows have moved from the frozen text on average."""
     state, start = flatten(stream.readers.snapshot.detector), flatten(stream.fresh().snapshot.detector)
     pairs = {name: (bank, start[name]) for name, bank in state.items() if bank.ndim == 2 and start[name].any()}
     return {
@@ -91,7 +91,7 @@ def banks_moved(stream: Stream) -> dict[str, float]:
 
 
 def snapshot_list(snapshots: SnapshotFolder) -> list[dict[str, Any]]:
-    """Return the snapshots of a stream, oldest first."""
+    """The snapshots of a stream, oldest first."""
     found = [(saved, saved.path.stat()) for saved in snapshots.all() if saved.path.exists()]
     return [
         {"snapshot": saved.entry, "kind": saved.kind, "bytes": stat.st_size, "time": int(stat.st_mtime)}
@@ -100,7 +100,7 @@ def snapshot_list(snapshots: SnapshotFolder) -> list[dict[str, Any]]:
 
 
 def stream_history(entry: StreamEntry) -> dict[str, Any]:
-    """Return curves, recent margins and the latest verdicts, with which of them have a thumbnail."""
+    """Curves, recent margins and the latest verdicts, with which of them have a thumbnail."""
     stream = entry.opened
     history, recent = stream.history, stream.history.recent
     latest = recent_records(entry, recent.after(recent.first + len(recent.verdicts) - LATEST - 1))
@@ -113,7 +113,7 @@ def stream_history(entry: StreamEntry) -> dict[str, Any]:
 
 
 def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str, Any]]:
-    """Return verdicts that are kept, with what their callers called the samples."""
+    """Verdicts that are kept, with what their callers called the samples."""
     rows: list[dict[str, Any]] = []
     for part in entry.opened.names.split(recent):
         rows += part.rows([entry.keys.get(part.first + place) for place in range(len(part.verdicts))])
@@ -121,7 +121,7 @@ def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str,
 
 
 def past_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
-    """Return the verdicts of the samples after one, as far as they are kept."""
+    """The verdicts of the samples after one, as far as they are kept."""
     rows = recent_records(entry, entry.opened.history.recent.after(after))
     parts = [rows[start : start + EVENT] for start in range(0, len(rows), EVENT)]
     return [VerdictEvent(part[0]["seq"], part[-1]["seq"], dump_json(_event(entry, part))) for part in parts]
@@ -133,7 +133,7 @@ def _event(entry: StreamEntry, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def job_info(job: Job) -> dict[str, Any]:
-    """Return how far a job is, and what it made or why it failed."""
+    """How far a job is, and what it made or why it failed."""
     made = job.result if job.status == DONE else None
     started = datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds")
     shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
@@ -142,7 +142,7 @@ def job_info(job: Job) -> dict[str, Any]:
 
 
 def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 3) -> dict[str, Any]:
-    """Return a page of known names, each with the negatives closest to it."""
+    """A page of known names, each with the negatives closest to it."""
     start = max(0, min(offset, len(labels.names)))
     near = nearest_negatives(labels, top, part=slice(start, start + count))
     shown = [
@@ -153,5 +153,5 @@ def label_page(labels: LabelSpace, offset: int, *, count: int = 100, top: int = 
 
 
 def json_response(text: str, status: int = 200) -> Response:
-    """Return JSON text as a response; what is large or frequent is not serialised by the framework."""
+    """JSON text as a response; what is large or frequent is not serialised by the framework."""
     return Response(text, status_code=status, media_type="application/json")

@@ -4,9 +4,9 @@
 export const isolated = (name) => (/[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);
 
 export function fill(item, verdict, seen) {
-  const share = Math.round(100 * verdict.confidence), probable = verdict.name ? share : 100 - share;
+  const share = Math.round(100 * verdict.p_known), probable = verdict.name ? share : 100 - share;
   const words = probable < 50 ? `only ${probable} %` : `${probable} % likely`; // as on the command line
-  item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % confidence that it is known, ` +
+  item.title = `${verdict.key ? `${verdict.key}\n` : ""}sample ${verdict.seq ?? "not learned from"}\n${share} % p_known that it is known, ` +
     `nearest name ${verdict.nearest}`;
   const frame = seen ? Object.assign(new Image(), { src: seen.url, alt: seen.name }) : part("span", "none", verdict.seq ?? "—");
   const bar = part("div", "bar", "");

@@ -43,7 +43,7 @@ class BatchVerdicts(NamedTuple):
     text: str = ""  # as JSON, where it is to be sent
 
     def rows(self, keys: Sequence[str | None] = ()) -> list[dict[str, Any]]:
-        """Return verdicts as JSON shows them; samples that were only scored have no number."""
+        """Verdicts as JSON shows them; samples that were only scored have no number."""
         rows = list(records(self.verdicts, self.names, keys or [None] * len(self.verdicts)))
         if self.first >= 0:
             for seq, row in enumerate(rows, self.first):
@@ -51,7 +51,7 @@ class BatchVerdicts(NamedTuple):
         return rows
 
     def with_text(self, keys: Sequence[str | None] = ()) -> "BatchVerdicts":
-        """Return the verdicts with what is sent of them."""
+        """The verdicts with what is sent of them."""
         return self._replace(text=dump_json({"verdicts": self.rows(keys), "repeated": self.repeated}))
 
 
@@ -60,14 +60,14 @@ Work = Callable[[Sequence[SampleBatch]], Sequence[BatchVerdicts | Exception]]
 
 
 def with_texts(work: Work, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
-    """Return the answers to a block with what is sent of them, made by the thread that computed them: it takes as long
+    """The answers to a block with what is sent of them, made by the thread that computed them: it takes as long
     as the rest of a request, and the loop serves everyone."""
     answers = zip(work(batches), batches, strict=True)
     return [one if isinstance(one, Exception) else one.with_text(batch.keys) for one, batch in answers]
 
 
 def dump_json(content: dict[str, Any]) -> str:
-    """Return JSON text."""
+    """JSON text."""
     return ENCODER.encode(content)
 
 
@@ -80,7 +80,7 @@ def sample_batch(
     keys: Sequence[str | None] = (),
     thumbnails: Sequence[bytes] = (),
 ) -> SampleBatch:
-    """Return features as a stream takes them; refuse what has another shape.
+    """Features as a stream takes them; refuse what has another shape.
 
     `digest` is a hash of what was sent, where that is not the features themselves.
     """
@@ -104,7 +104,7 @@ def _cast(numbers: Float[np.ndarray, "n d"], labels: LabelSpace) -> Float[np.nda
 
 
 def answer_unit(work: Work, like: Tensor, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
-    """Return the answers of `work` to the batches whose rows are unit or can be made so, and why others are refused."""
+    """The answers of `work` to the batches whose rows are unit or can be made so, and why others are refused."""
     if _are_nearly_unit(np.concatenate([batch.z for batch in batches])):
         return list(work(batches))
     checked = [_as_unit(batch, like) for batch in batches]
@@ -114,12 +114,12 @@ def answer_unit(work: Work, like: Tensor, batches: Sequence[SampleBatch]) -> lis
 
 
 def joined(batches: Sequence[SampleBatch]) -> Float[Tensor, "n d"]:
-    """Return the samples of a block, in torch's own memory: norms and products round by its alignment."""
+    """The samples of a block, in torch's own memory: norms and products round by its alignment."""
     return torch.from_numpy(np.concatenate([batch.z for batch in batches])).clone()
 
 
 def first_of_each_key(batches: Sequence[SampleBatch]) -> list[SampleBatch]:
-    """Return the batches without those whose idempotency key came before."""
+    """The batches without those whose idempotency key came before."""
     first: dict[bytes | int, SampleBatch] = {}
     for batch in batches:
         first.setdefault(id(batch) if batch.idempotency is None else batch.idempotency, batch)
@@ -127,19 +127,19 @@ def first_of_each_key(batches: Sequence[SampleBatch]) -> list[SampleBatch]:
 
 
 def split_by_batch(verdicts: VerdictArray, batches: Sequence[SampleBatch]) -> list[VerdictArray]:
-    """Return the verdicts of each batch of a block."""
+    """The verdicts of each batch of a block."""
     return np.split(verdicts, np.cumsum([len(batch) for batch in batches])[:-1])
 
 
 def numbered_answers(block: BatchVerdicts, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
-    """Return the verdicts of a block for each of its batches."""
+    """The verdicts of a block for each of its batches."""
     parts = split_by_batch(block.verdicts, batches)
     firsts = accumulate(map(len, parts), initial=block.first)
     return [BatchVerdicts(first, own, block.names) for first, own in zip(firsts, parts, strict=False)]
 
 
 def unanswered_receipts(batches: Sequence[SampleBatch], first: int) -> list[Receipt]:
-    """Return the receipts of a block's batches that have a key, before they are computed."""
+    """The receipts of a block's batches that have a key, before they are computed."""
     firsts = accumulate(map(len, batches), initial=first)
     return [
         Receipt.unanswered(batch.idempotency, batch.digest, at, len(batch))
@@ -149,18 +149,18 @@ def unanswered_receipts(batches: Sequence[SampleBatch], first: int) -> list[Rece
 
 
 def raw_bytes(z: Tensor) -> bytes:
-    """Return the numbers of a tensor, row by row."""
+    """The numbers of a tensor, row by row."""
     return z.contiguous().cpu().numpy().tobytes()
 
 
 def _are_nearly_unit(z: Float[np.ndarray, "n d"]) -> bool:
-    """Return whether every row is well within the bounds of a detector."""
+    """Whether every row is well within the bounds of a detector."""
     squares = np.einsum("nd,nd->n", z, z)
     return bool((np.abs(squares - 1) < UNIT_TOLERANCE).all())  # of squares: half as far as is allowed of norms
 
 
 def _as_unit(batch: SampleBatch, like: Tensor) -> SampleBatch | FeatureError:
-    """Return a batch that every detector takes: one well within its bounds as it came, another made unit."""
+    """A batch that every detector takes: one well within its bounds as it came, another made unit."""
     if _are_nearly_unit(batch.z):
         return batch
     try:
@@ -171,5 +171,5 @@ def _as_unit(batch: SampleBatch, like: Tensor) -> SampleBatch | FeatureError:
 
 
 def key_used_twice() -> ServiceError:
-    """Return the error for a key that came twice at once."""
+    """The error for a key that came twice at once."""
     return ServiceError(409, "expected an idempotency key used once at a time, got it twice at once; try again")

@@ -35,7 +35,7 @@ class StreamConfig:
 
     @property
     def refusal(self) -> str:
-        """Return why this version cannot go on with the stream and what to do, or ""."""
+        """Why this version cannot go on with the stream and what to do, or ""."""
         if self.format > FORMAT:
             return f"expected a stream of format {FORMAT} or older, got {self.format}; install the unseen that made it"
         if self.format < 2 and self.detector == "default":
@@ -47,11 +47,11 @@ class StreamConfig:
 
     @property
     def recipe(self) -> str:
-        """Return what decides how the stream computes, as text: equal for streams that compute alike."""
+        """What decides how the stream computes, as text: equal for streams that compute alike."""
         return json.dumps([self.detector, self.settings, self.threshold, self.threshold_settings], sort_keys=True)
 
     def spec(self, labels: LabelSpace) -> SessionSpec:
-        """Return how the stream's session is built."""
+        """How the stream's session is built."""
         return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings, keep=KEPT)
 
     def check(self, labels: LabelSpace) -> None:
@@ -77,7 +77,7 @@ def write_config(folder: Path, config: StreamConfig) -> None:
 
 
 def read_config(folder: Path) -> StreamConfig:
-    """Return the configuration of a stream; refuse an altered file."""
+    """The configuration of a stream; refuse an altered file."""
     try:
         file = json.loads((folder / "stream.json").read_text())
         if hashlib.sha256(file["stream"].encode()).hexdigest() != file["sha256"]:

@@ -10,7 +10,7 @@ from unseen.serve.stream.snapshots import AUTOS, STEPS
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the bytes of the files in a folder; one that is removed meanwhile takes none."""
+    """The bytes of the files in a folder; one that is removed meanwhile takes none."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -21,7 +21,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def expected_bytes(labels: LabelSpace, state: int, durability: Durability) -> int:
-    """Return the bytes that a stream may come to: its names, its automatic snapshots, and what the journal needs."""
+    """The bytes that a stream may come to: its names, its automatic snapshots, and what the journal needs."""
     row = labels.dim * labels.id_anchors.element_size()
     space = (len(labels.names) + len(labels.negatives)) * row
     journal = (AUTOS * durability.every + durability.retain) * row + durability.receipts * RECEIPT

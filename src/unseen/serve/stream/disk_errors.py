@@ -10,11 +10,11 @@ PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_C
 
 
 def is_transient(error: sqlite3.Error) -> bool:
-    """Return whether SQLite failed for want of room or by the disk, which says nothing about the file."""
+    """Whether SQLite failed for want of room or by the disk, which says nothing about the file."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING
 
 
 def disk_is_full(error: object) -> ServiceError:
-    """Return the error for a full or failing disk."""
+    """The error for a full or failing disk."""
     why = getattr(error, "strerror", None) or error  # without the path, which is nobody's business
     return ServiceError(507, f"expected room and a sound disk, got {why}; nothing was learned, try again")

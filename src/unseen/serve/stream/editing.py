@@ -51,7 +51,7 @@ def undo_edit(stream: Stream, limits: Limits, *, after: int | None = None) -> di
 
 
 def edit_count(session: Session) -> int:
-    """Return the number of the last edit, 0 before the first."""
+    """The number of the last edit, 0 before the first."""
     return int(max((one["edit"] for one in session.reservoir.journal), default=0))
 
 
@@ -68,7 +68,7 @@ def refuse_other_edit(session: Session, after: int | None) -> None:
 
 
 def with_record(session: Session, record: dict[str, Any]) -> Session:
-    """Return the session with the last record of its journal replaced."""
+    """The session with the last record of its journal replaced."""
     journal = (*session.reservoir.journal[:-1], record)
     return session.at(session.snapshot, reservoir=replace(session.reservoir, journal=journal))
 

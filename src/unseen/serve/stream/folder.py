@@ -35,7 +35,7 @@ class DataFolder:
             raise SettingError(f"expected a writable folder, got {data} ({error.strerror}); choose --data") from error
 
     def stream_folders(self) -> list[Path]:
-        """Return the folders of all streams, after removing those half made or half deleted."""
+        """The folders of all streams, after removing those half made or half deleted."""
         if self.only:
             return [self.streams / self.only]
         for folder in self.streams.iterdir():
@@ -67,7 +67,7 @@ class DataFolder:
         _remove(gone)
 
     def space(self, name: str) -> LabelSpace:
-        """Return a label space that the operator put into the data folder."""
+        """A label space that the operator put into the data folder."""
         offered = {path.stem: path for path in (self.data / "spaces").glob("*.safetensors")}
         if name not in offered:
             raise ServiceError(422, f"expected a label space out of {sorted(offered)}, got {name!r}; check the name")
@@ -87,7 +87,7 @@ def _remove(folder: Path) -> None:
 
 
 def exclusive_lock(path: Path) -> IO[str]:
-    """Return the lock of a folder, held until it is closed; refuse one that another process holds."""
+    """The lock of a folder, held until it is closed; refuse one that another process holds."""
     handle = path.open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

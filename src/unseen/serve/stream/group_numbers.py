@@ -20,13 +20,13 @@ class GroupNumbers(NamedTuple):
 
     @classmethod
     def of(cls, reservoir: Reservoir) -> GroupNumbers:
-        """Return the numbers that the images of a reservoir have."""
+        """The numbers that the images of a reservoir have."""
         images = reservoir.images
         pairs = zip(images.place.tolist(), images.group.tolist(), strict=True)
         return cls(reservoir.next_group, {place: number for place, number in pairs if number})
 
     def given_to(self, session: Session) -> Session | None:
-        """Return the session with its kept samples so numbered, None where they are already."""
+        """The session with its kept samples so numbered, None where they are already."""
         before = session.reservoir
         after = with_numbers(before, self.of_place, self.next_group)
         if before.next_group == after.next_group and torch.equal(before.images.group, after.images.group):
@@ -34,12 +34,12 @@ class GroupNumbers(NamedTuple):
         return session.at(session.snapshot, reservoir=after)
 
     def to_bytes(self) -> bytes:
-        """Return the numbers as bytes."""
+        """The numbers as bytes."""
         return np.array([self.next_group, *self.of_place, *self.of_place.values()], "<i8").tobytes()
 
     @classmethod
     def of_bytes(cls, data: bytes) -> GroupNumbers:
-        """Return the numbers that `to_bytes` wrote."""
+        """The numbers that `to_bytes` wrote."""
         next_group, *rest = np.frombuffer(data, "<i8").tolist()
         half = len(rest) // 2
         return cls(next_group, dict(zip(rest[:half], rest[half:], strict=True)))

@@ -25,21 +25,21 @@ class KeptSamples(NamedTuple):
 
     @classmethod
     def of(cls, stream: Stream) -> KeptSamples:
-        """Return what readers of a stream see."""
+        """What readers of a stream see."""
         session, at = stream._published()
         return cls(session, at.seq - int(session.snapshot.tally.seen))
 
     @classmethod
     def within(cls, stream: Stream, session: Session) -> KeptSamples:
-        """Return what an edit sees, while the stream is locked."""
+        """What an edit sees, while the stream is locked."""
         return cls(session, stream.at.seq - int(session.snapshot.tally.seen))
 
     def seq(self, key: str) -> int:
-        """Return the sequence number of a kept sample."""
+        """The sequence number of a kept sample."""
         return int(key.removeprefix("#")) - 1 + self.first
 
     def key(self, seq: int) -> str:
-        """Return what the session calls a sample; refuse one that is not kept."""
+        """What the session calls a sample; refuse one that is not kept."""
         if seq - self.first not in self.session.reservoir.images.place.tolist():  # a caller's number may be any
             raise ServiceError(
                 404, f"expected a sample that the stream has kept, got {seq}; the latest unknown ones are"
@@ -51,11 +51,11 @@ class Words(Protocol):
     """Where groups get their names from."""
 
     def of(self, labels: LabelSpace) -> Vocabulary | None:
-        """Return the words for a label space, None for its negatives."""
+        """The words for a label space, None for its negatives."""
 
 
 def stream_groups(stream: Stream, words: Words) -> dict[str, Any]:
-    """Return the groups of the kept unknown samples, largest first; the stream keeps their numbers."""
+    """The groups of the kept unknown samples, largest first; the stream keeps their numbers."""
     with stream.grouping:
         history, samples = stream.history, KeptSamples.of(stream)
         found = group(samples.session, words.of(samples.session.detector.labels))
@@ -82,7 +82,7 @@ def number_groups(stream: Stream, grouped: Session, history: History) -> None:
 
 
 def explain_sample(stream: Stream, seq: int) -> dict[str, Any]:
-    """Return why a kept sample gets its verdict from the stream as it is now."""
+    """Why a kept sample gets its verdict from the stream as it is now."""
     samples = KeptSamples.of(stream)
     key, images = samples.key(seq), samples.session.reservoir.images
     z = images.features[images.names().index(key)].to(stream.labels.id_anchors)
@@ -93,13 +93,13 @@ def explain_sample(stream: Stream, seq: int) -> dict[str, Any]:
 
 
 def reviewed_samples(stream: Stream) -> list[tuple[int, ReviewedImage]]:
-    """Return the kept samples by number, each with its verdict and the word of a person."""
+    """The kept samples by number, each with its verdict and the word of a person."""
     samples = KeptSamples.of(stream)
     return [(samples.seq(row.key), row) for row in reviewed(samples.session)]
 
 
 def corrected(stream: Stream, names: Mapping[int, str], session: Session) -> Edited:
-    """Return the session with what a person says that kept samples show, by sequence number."""
+    """The session with what a person says that kept samples show, by sequence number."""
     samples = KeptSamples.within(stream, session)
     try:
         return correct(session, {samples.key(seq): name for seq, name in names.items()})

@@ -40,7 +40,7 @@ class RecentVerdicts(NamedTuple):
     verdicts: VerdictArray
 
     def after(self, seq: int) -> "RecentVerdicts":
-        """Return the verdicts of samples after number `seq`."""
+        """The verdicts of samples after number `seq`."""
         skipped = min(max(0, seq + 1 - self.first), len(self.verdicts))
         return RecentVerdicts(self.first + skipped, self.verdicts[skipped:])
 
@@ -95,14 +95,14 @@ class History:
 
     @property
     def margins(self) -> list[float]:
-        """Return the finite margins of the recent samples, in order."""
+        """The finite margins of the recent samples, in order."""
         margins = self.recent.verdicts["margin"]
         found: list[float] = margins[np.isfinite(margins)].tolist()
         return found
 
     @property
     def drift(self) -> float:
-        """Return how far the newer half of the recent margins is from the older; 1 and above is an alarm.
+        """How far the newer half of the recent margins is from the older; 1 and above is an alarm.
 
         The first SETTLED samples of a stream do not count: their margins move because the detector learns.
         """
@@ -139,7 +139,7 @@ class RecentItems(Generic[T]):
             self._room += _length(self._kept.popitem(last=False)[1])
 
     def get(self, seq: int) -> T | None:
-        """Return what came with a sample, None where it is not kept."""
+        """What came with a sample, None where it is not kept."""
         return self._kept.get(seq)
 
     def __contains__(self, seq: object) -> bool:

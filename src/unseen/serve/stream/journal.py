@@ -61,11 +61,11 @@ class Position(NamedTuple):
 
     @classmethod
     def start(cls, identity: str) -> Position:
-        """Return the point before the first entry of the stream `identity` names."""
+        """The point before the first entry of the stream `identity` names."""
         return cls(0, 0, hash_of(identity.encode()).hex())
 
     def after(self, kind: str, count: int, payload: bytes) -> Position:
-        """Return the point after one more entry."""
+        """The point after one more entry."""
         numbers = struct.pack("<qqq", self.entry + 1, self.seq, count)
         chain = hash_of(bytes.fromhex(self.chain), kind.encode(), numbers, payload)
         return Position(self.entry + 1, self.seq + count, chain.hex())
@@ -114,7 +114,7 @@ class Tip:
         self.path = path
 
     def read(self) -> int:
-        """Return the number, or -1 where there is none."""
+        """The number, or -1 where there is none."""
         try:
             number, check = struct.unpack("<qq", self.path.read_bytes())
         except (FileNotFoundError, struct.error):
@@ -152,11 +152,11 @@ class Journal:
         """Remove the entry after a point, which could not be computed."""
 
     def receipt(self, key: bytes) -> Receipt | None:
-        """Return what was answered to a key, if that is still remembered."""
+        """What was answered to a key, if that is still remembered."""
         return None
 
     def unanswered(self) -> list[Receipt]:
-        """Return the receipts of the last block whose answers were not written."""
+        """The receipts of the last block whose answers were not written."""
         return []
 
     def answer(self, receipts: Iterable[Receipt]) -> None:
@@ -170,14 +170,14 @@ class Journal:
         return iter(())
 
     def note(self, name: str) -> str | None:
-        """Return what was noted under a name."""
+        """What was noted under a name."""
         return None
 
     def set_note(self, name: str, value: str) -> None:
         """Note something about the journal as a whole."""
 
     def size(self) -> int:
-        """Return the bytes the journal takes on disk."""
+        """The bytes the journal takes on disk."""
         return 0
 
     def rest(self) -> None:
@@ -211,7 +211,7 @@ class SqliteJournal(Journal):
 
     @property
     def _db(self) -> sqlite3.Connection:
-        """Return the connection, made again after a rest."""
+        """The connection, made again after a rest."""
         if not self.is_open:
             self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._connection.executescript(OPEN)
@@ -322,7 +322,7 @@ class SqliteJournal(Journal):
             self.set_note("tip", TIP)
 
     def _is_new(self) -> bool:
-        """Return whether there are no tables yet; refuse a file of another format before anything is written to it."""
+        """Whether there are no tables yet; refuse a file of another format before anything is written to it."""
         found = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
         is_new = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if is_new or found == VERSION:

@@ -20,13 +20,13 @@ SIDES = ((FEW, FEW), (MORE, FEW), (FEW, MORE))
 
 
 def session_bytes(session: Session) -> int:
-    """Return the bytes of everything a session has learned, and of the images that it may keep."""
+    """The bytes of everything a session has learned, and of the images that it may keep."""
     tensors = [tensor for state in session.snapshot for tensor in flatten(state).values()]
     return session.reservoir.byte_limit + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def state_bytes(config: StreamConfig, labels: LabelSpace) -> int:
-    """Return the bytes that the state of a stream will take.
+    """The bytes that the state of a stream will take.
 
     They grow linearly with the names of each side and at most with the square of the width, so nine small label spaces
     give the size for a large one.
@@ -49,7 +49,7 @@ def check_names(labels: LabelSpace, limits: Limits) -> None:
 
 @lru_cache(64)
 def _sizes(recipe: str, dtype: torch.dtype) -> dict[tuple[tuple[int, int], int], int]:
-    """Return the bytes of the states of small label spaces, by names of each side and width."""
+    """The bytes of the states of small label spaces, by names of each side and width."""
     config = StreamConfig("", "", "", *json.loads(recipe))
     return {(side, dim): _measured(config, *side, dim, dtype) for side, dim in product(SIDES, WIDTHS)}
 
@@ -65,7 +65,7 @@ def _measured(config: StreamConfig, known: int, negative: int, dim: int, dtype: 
 
 
 def _at_width(sizes: list[int], dim: int) -> float:
-    """Return the parabola through the sizes at WIDTHS, at another width."""
+    """The parabola through the sizes at WIDTHS, at another width."""
     total = 0.0
     for here, size in zip(WIDTHS, sizes, strict=True):
         term = float(size)

@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def fresh_session(config: StreamConfig, labels: LabelSpace) -> Session:
-    """Return a session that has observed nothing, for a stream with this configuration and label space."""
+    """A session that has observed nothing, for a stream with this configuration and label space."""
     key = f"{labels.fingerprint} {labels.id_anchors.dtype} {config.recipe}"
     with _lock:  # the first of several that open at once makes it, the others wait
         if key not in _kept:

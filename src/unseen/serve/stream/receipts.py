@@ -20,7 +20,7 @@ UNANSWERED = b""  # in the place of the checksum
 
 
 def hash_of(*parts: bytes) -> bytes:
-    """Return 16 bytes that depend on every part and on where one ends."""
+    """16 bytes that depend on every part and on where one ends."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -40,22 +40,22 @@ class Receipt:
 
     @classmethod
     def unanswered(cls, key: bytes, digest: bytes, first: int, count: int) -> "Receipt":
-        """Return the receipt for samples, the first of them numbered `first`, that are being computed."""
+        """The receipt for samples, the first of them numbered `first`, that are being computed."""
         return cls(key, digest, first, bytes(count * VERDICT_DTYPE.itemsize), is_answered=False)
 
     def answered(self, first: int, block: VerdictArray) -> "Receipt":
-        """Return the receipt with its verdicts, out of those of a block that begins with number `first`."""
+        """The receipt with its verdicts, out of those of a block that begins with number `first`."""
         start, count = self.first - first, len(self.answer) // VERDICT_DTYPE.itemsize
         return replace(self, answer=block[start : start + count].tobytes(), is_answered=True)
 
     @property
     def verdicts(self) -> VerdictArray:
-        """Return the verdicts of the answer."""
+        """The verdicts of the answer."""
         return np.frombuffer(self.answer, VERDICT_DTYPE)
 
     @property
     def seal(self) -> bytes:
-        """Return the checksum of the receipt."""
+        """The checksum of the receipt."""
         if not self.is_answered:
             return UNANSWERED
         return hash_of(self.key, self.digest, struct.pack("<q", self.first), self.answer)
@@ -90,11 +90,11 @@ class Receipts:
         self._answers |= {one.key: one for one in receipts}
 
     def __len__(self) -> int:
-        """Return how many answers are not yet written."""
+        """How many answers are not yet written."""
         return len(self._answers)
 
     def find(self, db: sqlite3.Connection, key: bytes) -> Receipt | None:
-        """Return what was answered to a key, None where it is not known; refuse a row that was altered."""
+        """What was answered to a key, None where it is not known; refuse a row that was altered."""
         if key in self._answers:
             return self._answers[key]
         row = db.execute("SELECT key, asked, first, answer, seal FROM receipts WHERE key = ?", (key,)).fetchone()
@@ -106,7 +106,7 @@ class Receipts:
         return found
 
     def unanswered(self, db: sqlite3.Connection) -> list[Receipt]:
-        """Return the receipts on disk without an answer: the last ones, where the process was killed."""
+        """The receipts on disk without an answer: the last ones, where the process was killed."""
         rows = db.execute("SELECT key, asked, first, answer, seal FROM receipts ORDER BY id DESC")
         last = takewhile(lambda row: row[4] == UNANSWERED, rows)
         return [Receipt(key, asked, first, answer, is_answered=False) for key, asked, first, answer, _ in last]

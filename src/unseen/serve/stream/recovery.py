@@ -21,7 +21,7 @@ log = logging.getLogger("unseen.serve")
 def newest_state(
     snapshots: SnapshotFolder, resume: Callable[[checkpoint.Checkpoint], Session], faults: list[str]
 ) -> tuple[Session, Position] | None:
-    """Return the session of the newest sound snapshot and its place in the journal; others are set aside as faults."""
+    """The session of the newest sound snapshot and its place in the journal; others are set aside as faults."""
     for saved in reversed(snapshots.all()):
         try:
             found = checkpoint.load(saved.path)
@@ -45,7 +45,7 @@ def _position(identity: dict[str, Any], entry: int) -> Position:
 
 
 def compare_arithmetic(journal: Journal, replayed: int) -> list[str]:
-    """Return a fault when a replay could not give the bits that were learned; from here on, note what computes."""
+    """A fault when a replay could not give the bits that were learned; from here on, note what computes."""
     then, now = journal.note("arithmetic"), arithmetic()
     if then == now:
         return []
@@ -56,7 +56,7 @@ def compare_arithmetic(journal: Journal, replayed: int) -> list[str]:
 
 
 def features_of(entry: JournalEntry, labels: LabelSpace) -> Float[Tensor, "n d"]:
-    """Return the samples of a block."""
+    """The samples of a block."""
     flat = torch.frombuffer(bytearray(entry.payload), dtype=labels.id_anchors.dtype)
     # cloned, because torch aligns its own memory, and norms and products round by alignment
     return flat.view(entry.count, labels.dim).clone()

@@ -26,19 +26,19 @@ class SavedSnapshot(NamedTuple):
 
     @property
     def labels(self) -> str:
-        """Return the fingerprint of the label space that the state needs; "" of a damaged file."""
+        """The fingerprint of the label space that the state needs; "" of a damaged file."""
         header = claimed_metadata(self.path).get("header", "{}")
         return str(json.loads(header).get("labels", ""))
 
     @property
     def seq(self) -> int:
-        """Return how many samples the state has seen; 0 of a damaged file."""
+        """How many samples the state has seen; 0 of a damaged file."""
         header = claimed_metadata(self.path).get("header", "{}")
         return int(json.loads(header).get("position", (0, 0))[1])
 
     @property
     def digest(self) -> bytes:
-        """Return a hash of the file."""
+        """A hash of the file."""
         return hashlib.blake2b(self.path.read_bytes(), digest_size=16).digest()
 
 
@@ -53,11 +53,11 @@ class SnapshotFolder:
                 torn.unlink()
 
     def slot(self, kind: str, entry: int) -> SavedSnapshot:
-        """Return where a snapshot of an entry belongs, whether it is there or not."""
+        """Where a snapshot of an entry belongs, whether it is there or not."""
         return SavedSnapshot(kind, entry, self.folder / f"{kind}-{entry:012d}.safetensors")
 
     def new(self, kind: str, entry: int) -> SavedSnapshot:
-        """Return where a new snapshot belongs; refuse one by hand too many."""
+        """Where a new snapshot belongs; refuse one by hand too many."""
         if kind == KEPT and len(self.all(KEPT)) >= self._most_kept:
             raise ServiceError(
                 409, f"expected at most {self._most_kept} snapshots, got one more; delete one first", "snapshots"
@@ -65,7 +65,7 @@ class SnapshotFolder:
         return self.slot(kind, entry)
 
     def all(self, *kinds: str) -> list[SavedSnapshot]:
-        """Return the snapshots on disk, oldest first; automatic ones and those taken by hand unless `kinds` says."""
+        """The snapshots on disk, oldest first; automatic ones and those taken by hand unless `kinds` says."""
         found = []
         for path in self.folder.glob("[!.]*.safetensors"):
             kind, _, entry = path.stem.partition("-")
@@ -74,7 +74,7 @@ class SnapshotFolder:
         return sorted(found, key=lambda saved: saved.entry)
 
     def find(self, entry: int, *kinds: str) -> SavedSnapshot:
-        """Return the snapshot of an entry."""
+        """The snapshot of an entry."""
         for saved in self.all(*kinds):
             if saved.entry == entry:
                 return saved
@@ -108,7 +108,7 @@ class SnapshotFolder:
 
 
 def needed_autos(autos: Sequence[SavedSnapshot], since: int, *, apart: int) -> list[SavedSnapshot]:
-    """Return the last AUTOS snapshots and older ones `apart` samples from each other, back to one before `since`."""
+    """The last AUTOS snapshots and older ones `apart` samples from each other, back to one before `since`."""
     spaced: list[SavedSnapshot] = []
     for saved in autos[:-AUTOS]:
         if not spaced or saved.seq - spaced[-1].seq >= apart:

@@ -31,7 +31,7 @@ class SpaceFolder:
         self.folder = stream / "spaces"
 
     def find(self, fingerprint: str) -> LabelSpace | None:
-        """Return the label space with a fingerprint, None where the stream has none such."""
+        """The label space with a fingerprint, None where the stream has none such."""
         if fingerprint == self.first.fingerprint:
             return self.first
         path = self._path(fingerprint)
@@ -48,7 +48,7 @@ class SpaceFolder:
             temporary.write_text(json.dumps(labels.names))
 
     def names(self, fingerprint: str) -> Sequence[str]:
-        """Return the names of a label space that the stream has or had."""
+        """The names of a label space that the stream has or had."""
         if fingerprint == self.first.fingerprint:
             return self.first.names
         try:
@@ -91,7 +91,7 @@ class NamesOverTime:
             self._journal.set_note(NOTE, json.dumps(self.changes))
 
     def at(self, seq: int) -> Sequence[str]:
-        """Return the names that a sample was judged by."""
+        """The names that a sample was judged by."""
         for change in self.changes:
             if seq < change.seq:
                 return self._spaces.names(change.fingerprint)
@@ -110,7 +110,7 @@ _spaces: WeakValueDictionary[str, LabelSpace] = WeakValueDictionary()
 
 
 def shared_space(path: Path) -> LabelSpace:
-    """Return the label space in a file; of files with equal checksums one is read, and streams share it."""
+    """The label space in a file; of files with equal checksums one is read, and streams share it."""
     claimed = claimed_checksum(path)
     found = _spaces.get(claimed)
     return found if found is not None else _spaces.setdefault(claimed, LabelSpace.load(path))

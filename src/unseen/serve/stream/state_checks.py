@@ -48,7 +48,7 @@ def _refuse_counts(parts: Mapping[str, Tensor]) -> None:
 
 
 def _counted_rows(name: str, parts: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the rows that a count is of, where it is one of rows."""
+    """The rows that a count is of, where it is one of rows."""
     found = [(name.removesuffix(count), rows) for count, rows in ROWS.items() if f".{name}".endswith(f".{count}")]
     return [parts[prefix + rows] for prefix, rows in found if prefix + rows in parts]
 
@@ -62,11 +62,11 @@ def refuse_infinite(session: Session) -> None:
 
 
 def _usable(tensor: Tensor, name: str) -> Bool[Tensor, "..."]:
-    """Return which numbers a stream can learn from; the clarity of pending samples is -inf where names are few."""
+    """Which numbers a stream can learn from; the clarity of pending samples is -inf where names are few."""
     return tensor.isfinite() | (tensor == -torch.inf if name == "pending" else False)
 
 
 def arithmetic() -> str:
-    """Return what the bits of a computation depend on beside its input."""
+    """What the bits of a computation depend on beside its input."""
     cores = torch.get_num_threads()
     return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {cores} compute thread(s)"

@@ -68,12 +68,12 @@ class StreamEntry:
         self.unknown.add_some({seq: picture for seq, (picture, is_known) in numbered if not is_known})
 
     def thumbnail(self, seq: int) -> bytes | None:
-        """Return the thumbnail of a sample, None where it is not kept."""
+        """The thumbnail of a sample, None where it is not kept."""
         return self.thumbnails.get(seq) or self.unknown.get(seq)
 
     @property
     def opened(self) -> Stream:
-        """Return the open stream; say why there is none."""
+        """The open stream; say why there is none."""
         if self.stream is None:
             why = self.reason or "still being opened; try again in a moment"
             status = 507 if self.status == WAITING else 503
@@ -136,7 +136,7 @@ class StreamStore(ABC):
         entry.status, entry.reason = WAITING, self._without_path(error)
 
     def _without_path(self, error: Exception) -> str:
-        """Return why a stream is not open, without saying where on our disk it lies: its owner reads this."""
+        """Why a stream is not open, without saying where on our disk it lies: its owner reads this."""
         return str(error).replace(f"{self.folder.streams}/", "")
 
     def retry(self) -> None:
@@ -199,7 +199,7 @@ class StreamStore(ABC):
         return (entry for entry in list(self.entries.values()) if owner in (EVERYONE, entry.config.owner))
 
     def find(self, id: str, owner: str) -> StreamEntry:
-        """Return one stream; to others than its owner it does not exist."""
+        """One stream; to others than its owner it does not exist."""
         self.retry()
         entry = self.entries.get(id)
         if entry is None or owner not in (EVERYONE, entry.config.owner):
@@ -218,7 +218,7 @@ class StreamStore(ABC):
                 self._queue_snapshot(costly)
 
     def _costly_streams(self) -> list[Stream]:
-        """Return the few streams, costliest first, whose snapshots bring a restart back under its time."""
+        """The few streams, costliest first, whose snapshots bring a restart back under its time."""
         streams = [entry.stream for entry in list(self.entries.values()) if entry.stream]
         streams.sort(key=lambda stream: stream.replay_seconds, reverse=True)
         excess = sum(stream.replay_seconds for stream in streams) - self.settings.durability.replay_seconds

@@ -81,20 +81,20 @@ class Stream:
 
     @property
     def labels(self) -> LabelSpace:
-        """Return the label space of the state that readers see."""
+        """The label space of the state that readers see."""
         return self.readers.detector.labels
 
     def fresh(self) -> Session:
-        """Return a session over the label space of now that has observed nothing."""
+        """A session over the label space of now that has observed nothing."""
         return fresh_session(self.config, self.labels)
 
     def resumed(self, found: checkpoint.Checkpoint) -> Session:
-        """Return a session that goes on from a state over any label space that the stream has had."""
+        """A session that goes on from a state over any label space that the stream has had."""
         labels = self.spaces.find(str(found.identity.get("labels"))) or self.labels
         return fresh_session(self.config, labels).resumed(found)
 
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
-        """Return verdicts for a block without learning anything."""
+        """Verdicts for a block without learning anything."""
         return answer_unit(self._score, self.labels.id_anchors, batches)
 
     def _score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
@@ -144,7 +144,7 @@ class Stream:
         self.restore_session(self.usable_session(source))
 
     def usable_session(self, source: Path) -> Session:
-        """Return a session that goes on from the state in a file, within what a stream may keep; refuse another."""
+        """A session that goes on from the state in a file, within what a stream may keep; refuse another."""
         session = self.resumed(checkpoint.load(source))
         refuse_unusable(session)
         kept = session.reservoir
@@ -190,17 +190,17 @@ class Stream:
 
     @property
     def snapshot_due(self) -> bool:
-        """Return whether an automatic snapshot should be taken."""
+        """Whether an automatic snapshot should be taken."""
         return not self.durability.volatile and self.at.seq - self._snapshotted >= self.durability.every
 
     @property
     def memory(self) -> int:
-        """Return the bytes of the state; while a block is learned there are two."""
+        """The bytes of the state; while a block is learned there are two."""
         return session_bytes(self.readers)
 
     @property
     def expected_disk(self) -> int:
-        """Return the bytes on disk that the stream may come to, without snapshots taken by hand."""
+        """The bytes on disk that the stream may come to, without snapshots taken by hand."""
         return expected_bytes(self.labels, self.memory, self.durability)
 
     def rest(self) -> None:
@@ -234,7 +234,7 @@ class Stream:
             return self.readers, self.at
 
     def _flushed(self) -> tuple[Session, Position]:
-        """Return what readers see, once its answers are on disk: what a snapshot covers is not replayed."""
+        """What readers see, once its answers are on disk: what a snapshot covers is not replayed."""
         with self._lock:
             self._refuse_closed()
             try:
@@ -290,7 +290,7 @@ class Stream:
 
     @property
     def holds_files(self) -> bool:
-        """Return whether the journal's files are open."""
+        """Whether the journal's files are open."""
         return isinstance(self.journal, SqliteJournal) and self.journal.is_open
 
     def _append(self, entry: JournalEntry, receipts: Sequence[Receipt] = ()) -> None:

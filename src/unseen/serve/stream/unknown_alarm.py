@@ -35,7 +35,7 @@ class UnknownAlarm:
             self.raised_at = first + int(places[self.state.raised_at - before])
 
     def shown(self) -> dict[str, Any]:
-        """Return what a caller sees of the alarm."""
+        """What a caller sees of the alarm."""
         is_watching = self.rule is not None and self.state is not None
         return {
             "allowed": self.rule.allowed if self.rule else None,

@@ -41,7 +41,7 @@ def refuse_holes(wal: Path) -> None:
 
 
 def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """Return SQLite's checksum of 8n bytes: a += even + b, b += odd + a for each pair of words.
+    """SQLite's checksum of 8n bytes: a += even + b, b += odd + a for each pair of words.
 
     That is linear, so n steps are one product with powers of [[1, 1], [1, 2]] modulo 2^32, where numpy wraps by itself.
     """
@@ -66,5 +66,5 @@ def _powers(count: int) -> UInt32[np.ndarray, "n 2 2"]:
 
 
 def journal_damage(path: Path, why: object) -> StateError:
-    """Return the error for a journal that cannot be trusted."""
+    """The error for a journal that cannot be trusted."""
     return StateError(f"expected the journal {path.name} as it was written, got damage ({why}); restore a backup")

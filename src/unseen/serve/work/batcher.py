@@ -52,7 +52,7 @@ class MicroBatcher(Generic[P, A]):
         self._unanswered = 0  # requests
 
     async def __call__(self, request: P) -> A:
-        """Return the answer to one request; refuse it when too many samples wait already."""
+        """The answer to one request; refuse it when too many samples wait already."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[A] = loop.create_future()
         with self._lock:
@@ -68,7 +68,7 @@ class MicroBatcher(Generic[P, A]):
 
     @property
     def age(self) -> float:
-        """Return for how many seconds, at most, a request has waited for the next block."""
+        """For how many seconds, at most, a request has waited for the next block."""
         return time.monotonic() - self._oldest if self._requests else 0.0
 
     async def idle(self) -> None:

@@ -27,7 +27,7 @@ class Activity:
                 del self._last[oldest]
 
     def is_alone(self, caller: str) -> bool:
-        """Return whether no other caller was active lately."""
+        """Whether no other caller was active lately."""
         with self._lock:
             latest = next((at for other, at in reversed(self._last.items()) if other != caller), float("-inf"))
         return latest < self._clock() - RECENT

@@ -42,7 +42,7 @@ class RequiredEncoder(NamedTuple):
 
     @classmethod
     def of(cls, labels: LabelSpace) -> RequiredEncoder:
-        """Return what a label space requires."""
+        """What a label space requires."""
         return cls(labels.dim, labels.encoder)
 
     def check(self, encoder: Encoder) -> None:
@@ -93,7 +93,7 @@ class ImageEncoder:
         self._encoder: Encoder | None = None
 
     def encoder(self) -> Encoder:
-        """Return the encoder; say what to do when there is none."""
+        """The encoder; say what to do when there is none."""
         with self._lock:
             if self.name is None:
                 raise EncoderError(
@@ -106,14 +106,14 @@ class ImageEncoder:
     async def space(
         self, owner: str, names: Sequence[str], negatives: int, *, progress: Progress = no_progress
     ) -> LabelSpace:
-        """Return a label space of `names` with mined negatives."""
+        """A label space of `names` with mined negatives."""
         if not 0 < len(names) <= self.limits.names:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
         work = partial(self._build_space, names, negatives, progress)
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
     async def taught(self, owner: str, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
-        """Return a label space that examples have moved; at least `spare` of them set the threshold."""
+        """A label space that examples have moved; at least `spare` of them set the threshold."""
         if len(examples) > self.limits.batch:
             raise DataError(
                 f"expected at most {self.limits.batch} examples, got {len(examples)}; send fewer of each name"
@@ -122,7 +122,7 @@ class ImageEncoder:
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
     async def name_vector(self, owner: str, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
-        """Return the text vector of one more name for a label space, by its own prompt."""
+        """The text vector of one more name for a label space, by its own prompt."""
         work = partial(self._encode_name, labels, name)
         return await asyncio.get_running_loop().run_in_executor(self._mining.executor(owner), work)
 
@@ -131,7 +131,7 @@ class ImageEncoder:
         self._mining.submit(EVERYONE, work)
 
     async def encode(self, owner: str, files: Sequence[bytes], required: RequiredEncoder) -> EncodedImages:
-        """Return a vector and a thumbnail per image; refuse the request if one cannot be read, naming it."""
+        """A vector and a thumbnail per image; refuse the request if one cannot be read, naming it."""
         if owner not in self._batchers:
             executor = self._encoding.executor(owner)
             self._batchers[owner] = MicroBatcher(self.encode_block, executor, block=CHUNK, queue=self.limits.queue)
@@ -141,7 +141,7 @@ class ImageEncoder:
         return EncodedImages(torch.cat([part.z for part in parts]), tuple(t for part in parts for t in part.thumbnails))
 
     def encode_block(self, batches: Sequence[ImageBatch]) -> list[EncodedImages | Exception]:
-        """Return the encoded images of each request, or the error of a request that has an unreadable one."""
+        """The encoded images of each request, or the error of a request that has an unreadable one."""
         decoded: list[list[Image] | Exception] = [self._decode(batch) for batch in batches]
         images = [image for one in decoded if isinstance(one, list) for image in one]
         vectors = self.encoder().images(images).cpu() if images else torch.empty(0, 0)
@@ -176,7 +176,7 @@ class ImageEncoder:
             return error
 
     def _costs(self, files: Sequence[bytes]) -> list[int]:
-        """Return how many images of usual size each counts as, by its header."""
+        """How many images of usual size each counts as, by its header."""
         return [-(-self._numbered(claimed_pixels, number, data) // USUAL) for number, data in enumerate(files)]
 
     def _numbered(self, read: Callable[..., T], number: int, data: bytes) -> T:
@@ -198,7 +198,7 @@ def chunk_bounds(costs: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def content_digest(files: Sequence[bytes]) -> bytes:
-    """Return a hash of uploaded images: their vectors can differ in the last bit from one encoding to the next."""
+    """A hash of uploaded images: their vectors can differ in the last bit from one encoding to the next."""
     digest = hashlib.blake2b(digest_size=16)
     for data in files:
         digest.update(len(data).to_bytes(8, "little") + data)

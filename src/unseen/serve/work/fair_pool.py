@@ -51,7 +51,7 @@ class FairThreadPool:
         self._activity = activity or Activity()
 
     def executor(self, owner: str) -> Executor:
-        """Return an executor whose work counts as that of one owner."""
+        """An executor whose work counts as that of one owner."""
         return OwnerExecutor(self, owner)
 
     def submit(self, owner: str, work: Callable[[], T]) -> Future[T]:
@@ -93,7 +93,7 @@ class FairThreadPool:
             self._pool.submit(self._run, owner, job)
 
     def _most_of(self, owner: str) -> int:
-        """Return how many threads an owner may use: one less while others are active, so that a core stays for them."""
+        """How many threads an owner may use: one less while others are active, so that a core stays for them."""
         return self._most if self._activity.is_alone(owner) else max(1, self._most - 1)
 
     def _run(self, owner: str, job: Job) -> None:
@@ -180,7 +180,7 @@ class ServiceThreads:
 
 
 def thread_pool(count: int, name: str, *, compute: int = 1, nice: int = 0) -> ThreadPoolExecutor:
-    """Return a pool whose threads each compute on `compute` cores, at a lower priority where `nice` is above 0."""
+    """A pool whose threads each compute on `compute` cores, at a lower priority where `nice` is above 0."""
     return ThreadPoolExecutor(count, name, _begin, (compute, nice))
 
 

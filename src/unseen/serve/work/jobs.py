@@ -49,7 +49,7 @@ class Job:
 
     @property
     def status(self) -> str:
-        """Return whether the job runs, is done, failed, or was cancelled."""
+        """Whether the job runs, is done, failed, or was cancelled."""
         if self.task is None or not self.task.done():
             return RUNNING
         if self.task.cancelled():
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def result(self) -> Any:
-        """Return what a job that is done returned; raise why another ended."""
+        """What a job that is done returned; raise why another ended."""
         if self.status == CANCELLED:
             raise cancelled()
         if self.error:
@@ -67,7 +67,7 @@ class Job:
         return self.task.result()
 
     async def run(self, work: Callable[[Job], Awaitable[Any]]) -> Any:
-        """Return what the work returns; keep why it fails, but nothing of what it had in hand."""
+        """What the work returns; keep why it fails, but nothing of what it had in hand."""
         try:
             return await work(self)
         except Exception as error:
@@ -78,7 +78,7 @@ class Job:
             self.error = error
 
     async def wait(self, seconds: float) -> bool:
-        """Return whether the job ended within some seconds; it goes on if its caller leaves."""
+        """Whether the job ended within some seconds; it goes on if its caller leaves."""
         assert self.task is not None
         return bool((await asyncio.wait([self.task], timeout=seconds))[0])
 
@@ -91,7 +91,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def start(self, owner: str, request: str, work: Callable[[Job], Awaitable[Any]]) -> Job:
-        """Return the job of a request, started unless the same request started it before."""
+        """The job of a request, started unless the same request started it before."""
         found = self.of_request(owner, request)
         if found and found.status in (RUNNING, DONE):
             return found
@@ -104,7 +104,7 @@ class Jobs:
         return job
 
     def of_request(self, owner: str, request: str) -> Job | None:
-        """Return the latest job that a request started."""
+        """The latest job that a request started."""
         return next((job for job in reversed(list(self.owned(owner))) if request and job.request == request), None)
 
     def owned(self, owner: str) -> Iterator[Job]:
@@ -112,7 +112,7 @@ class Jobs:
         return (job for job in list(self._jobs.values()) if job.owner == owner)
 
     def find(self, owner: str, id: str) -> Job:
-        """Return one job; to others than its owner it does not exist."""
+        """One job; to others than its owner it does not exist."""
         job = self._jobs.get(id)
         if job is None or job.owner != owner:
             raise ServiceError(404, "expected the id of one of your jobs, got another; they are kept for a while only")
@@ -132,5 +132,5 @@ class Jobs:
 
 
 def cancelled() -> UnseenError:
-    """Return the error of a job that was cancelled."""
+    """The error of a job that was cancelled."""
     return ServiceError(409, "expected a job that runs to its end, got one that was cancelled; start another")

@@ -21,7 +21,7 @@ class GroupWords:
         self._lock = threading.Lock()
 
     def of(self, labels: LabelSpace) -> Vocabulary | None:
-        """Return words for the groups of a label space; None, for its negatives, until there are better ones."""
+        """Words for the groups of a label space; None, for its negatives, until there are better ones."""
         if labels.encoder == demo.load().space.encoder:
             return demo.vocabulary()
         key = labels.encoder, labels.prompt

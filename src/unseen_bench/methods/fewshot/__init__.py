@@ -32,6 +32,6 @@ REGISTRY: dict[str, type[FewShot]] = {
 
 
 def make(name: str, space: LabelSpace, examples: Examples, **settings: Any) -> FewShot:
-    """Return the method registered as `name` over the text of a label space, with these examples."""
+    """The method registered as `name` over the text of a label space, with these examples."""
     check_choice("a method that needs examples", name, REGISTRY)
     return REGISTRY[name](replace(space, examples=examples), **settings)

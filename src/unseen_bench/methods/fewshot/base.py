@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import Frozen
 from unseen.errors import LabelError
 from unseen.labels import Examples
@@ -42,28 +42,28 @@ class FewShot(Frozen):
 
     @property
     def examples(self) -> Examples:
-        """Return the examples."""
+        """The examples."""
         assert self.labels.examples is not None
         return self.labels.examples
 
     @property
     def images(self) -> Float[Tensor, "n d"]:
-        """Return the features of the examples in the type of the anchors."""
+        """The features of the examples in the type of the anchors."""
         return self.examples.z.to(self.labels.id_anchors)
 
     @property
     def rows(self) -> Float[Tensor, "K d"]:
-        """Return the vectors of the known names after fitting."""
+        """The vectors of the known names after fitting."""
         raise NotImplementedError
 
     def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        """Return the logits of the known names."""
+        """The logits of the known names."""
         return z @ self.rows.T / TAU
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block by how far the best name stands out."""
         best = top(TAU * self.logits(z))
-        return Reading.frozen(best.log_odds, best.label)
+        return DetectorOutput.frozen(best.log_odds, best.label)
 
 
 class Schedule(NamedTuple):
@@ -77,7 +77,7 @@ class Schedule(NamedTuple):
     by_batch: bool = False  # whether the rate falls with every batch, not with every epoch
 
     def rate_at(self, epoch: int, share: float) -> float:
-        """Return the rate in an epoch of which `share` is done: down a cosine."""
+        """The rate in an epoch of which `share` is done: down a cosine."""
         if epoch == 0 and self.warm_up is not None:
             return self.warm_up
         done = epoch + share if self.by_batch else epoch
@@ -99,7 +99,7 @@ def train(
     *,
     seed: int,
 ) -> list[Tensor]:
-    """Return parameters after minimising `loss(parameters, rows of a batch, epoch)`, the rate falling by a cosine.
+    """Parameters after minimising `loss(parameters, rows of a batch, epoch)`, the rate falling by a cosine.
 
     An epoch has as few batches as its size allows, all of the same size but for one example: a step on the few that are
     left over would count as much as one on a whole batch.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Chi2
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
 
-from unseen.detectors.base import Reading, setting
+from unseen.detectors.base import DetectorOutput, setting
 from unseen.odds import energy
 from unseen_bench.methods.fewshot.base import FewShot, Schedule, train
 from unseen_bench.methods.posthoc import MSP, fit
@@ -33,12 +33,12 @@ class LinearProbe(FewShot):
 
     @cached_property
     def fitted(self) -> MSP:
-        """Return the fitted head."""
+        """The fitted head."""
         with warnings.catch_warnings():  # scikit-learn takes one example per name for a regression
             warnings.filterwarnings("ignore", message="The number of unique classes")
             return fit(MSP(self.labels), self.images, self.examples.label)
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         return self.fitted.read(state, z)
 
 
@@ -54,7 +54,7 @@ class VOSHead(FewShot):
 
     @cached_property
     def spread(self) -> tuple[Float[Tensor, "K d"], Float[Tensor, "d d"]]:
-        """Return the mean of each name and the Cholesky factor of the shared covariance."""
+        """The mean of each name and the Cholesky factor of the shared covariance."""
         z, label, names = self.images, self.examples.label, len(self.labels.names)
         count = self.examples.counts(names).clamp(min=1).unsqueeze(1)
         mean = torch.zeros(names, z.shape[1]).to(z).index_add(0, label, z) / count
@@ -63,7 +63,7 @@ class VOSHead(FewShot):
         return mean, torch.linalg.cholesky(covariance)
 
     def outliers(self, generator: torch.Generator) -> Float[Tensor, "K d"]:
-        """Return one outlier per name that has examples.
+        """One outlier per name that has examples.
 
         The least likely of n normal draws is the farthest in units of the covariance: its squared distance is the
         largest of n chi-squares, and its direction is uniform.
@@ -79,7 +79,7 @@ class VOSHead(FewShot):
 
     @cached_property
     def head(self) -> list[Tensor]:
-        """Return rows and biases of the linear head, and slope and offset of the logistic loss, after training."""
+        """Rows and biases of the linear head, and slope and offset of the logistic loss, after training."""
         z, label, names = self.images, self.examples.label, len(self.labels.names)
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -97,10 +97,10 @@ class VOSHead(FewShot):
         like = z.new_zeros(names, z.shape[1])
         return train([like, like[:, 0], z.new_ones(()), z.new_zeros(())], loss, len(z), SCHEDULE, seed=self.seed)
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         weight, bias, slope, offset = self.head
         found = z @ weight.T + bias
-        return Reading.frozen(slope * energy(found) + offset, found.argmax(1))
+        return DetectorOutput.frozen(slope * energy(found) + offset, found.argmax(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class NPOSHead(FewShot):
     needs_names: ClassVar[int] = 2
 
     def outliers(self, generator: torch.Generator) -> Float[Tensor, "m d"]:
-        """Return as many outliers as a tenth of the examples, and no fewer than one."""
+        """As many outliers as a tenth of the examples, and no fewer than one."""
         z = self.images
         count = max(1, len(z) // 10)
         boundary = z[self._distance(z, own=True).topk(count).indices]
@@ -128,13 +128,13 @@ class NPOSHead(FewShot):
         return drawn[self._distance(drawn).topk(count).indices]
 
     def _distance(self, z: Float[Tensor, "T d"], *, own: bool = False) -> Float[Tensor, " T"]:
-        """Return 1 - the cosine of the k-th nearest example, itself left out where `own`."""
+        """1 - the cosine of the k-th nearest example, itself left out where `own`."""
         near = (z @ self.images.T).topk(min(self.k + own, len(self.images)), dim=1).values
         return 1 - near[:, -1]
 
     @cached_property
     def head(self) -> list[Tensor]:
-        """Return the linear head and the two layers of the classifier of known and unknown, after training."""
+        """The linear head and the two layers of the classifier of known and unknown, after training."""
         z, label, names = self.images, self.examples.label, len(self.labels.names)
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -154,9 +154,9 @@ class NPOSHead(FewShot):
         start = [like, like[:, 0], first, z.new_zeros(self.hidden), second, z.new_zeros(())]
         return train(start, loss, len(z), SCHEDULE, seed=self.seed)
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         weight, bias, *_ = self.head
-        return Reading.frozen(_perceptron(self.head, z), (z @ weight.T + bias).argmax(1))
+        return DetectorOutput.frozen(_perceptron(self.head, z), (z @ weight.T + bias).argmax(1))
 
 
 def _perceptron(parameters: Sequence[Tensor], z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from unseen.detectors.base import Reading, above_zero
+from unseen.detectors.base import DetectorOutput, above_zero
 from unseen.odds import energy, logits
 from unseen.text import neglabel, text_logits
 from unseen_bench.methods.fewshot.base import TAU, FewShot
@@ -32,7 +32,7 @@ class FewShotPrototypes(FewShot):
 
     @cached_property
     def prototypes(self) -> tuple[Float[Tensor, "K d"], Float[Tensor, "L d"]]:
-        """Return the prototypes of the names and of the negatives."""
+        """The prototypes of the names and of the negatives."""
         text, label = self.labels.id_anchors, self.examples.label
         gap = self.images.mean(0) - text[label].mean(0)
         total = torch.zeros_like(text).index_add(0, label, self.images)
@@ -40,10 +40,10 @@ class FewShotPrototypes(FewShot):
         known = normalize(torch.where(has_some, total, text + gap), dim=1)
         return known, normalize(self.labels.ood_anchors + gap, dim=1)
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         text = text_logits(self.labels, z, tau=self.tau)
         known, negative = (logits(z, rows, tau=self.kappa) for rows in self.prototypes)
-        return Reading.frozen(neglabel(text) + energy(known) - energy(negative), (text.known + known).argmax(1))
+        return DetectorOutput.frozen(neglabel(text) + energy(known) - energy(negative), (text.known + known).argmax(1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class OptimalPrototypes(FewShot):
 
     @cached_property
     def rows(self) -> Float[Tensor, "K d"]:
-        """Return the prototypes."""
+        """The prototypes."""
         targets = one_hot(self.examples.label, len(self.labels.names)).to(self.images)
         found = optimal_prototypes(self.images, targets, kappa=self.kappa).bank
         has_some = (self.examples.counts(len(found)) > 0).unsqueeze(1)

@@ -27,7 +27,7 @@ class TaskRes(FewShot):
 
     @cached_property
     def rows(self) -> Float[Tensor, "K d"]:
-        """Return the rows after training."""
+        """The rows after training."""
         text, z, label = self.labels.id_anchors, self.images, self.examples.label
 
         def loss(parameters: Sequence[Tensor], rows: Int[Tensor, " b"], epoch: int) -> Tensor:

@@ -30,16 +30,16 @@ class TipAdapter(FewShot):
 
     @cached_property
     def values(self) -> Float[Tensor, "n K"]:
-        """Return the names of the examples as one-hot rows."""
+        """The names of the examples as one-hot rows."""
         return one_hot(self.examples.label, len(self.labels.names)).to(self.labels.id_anchors)
 
     @property
     def keys(self) -> Float[Tensor, "n d"]:
-        """Return what images are compared with."""
+        """What images are compared with."""
         return self.images
 
     def with_keys(self, keys: Float[Tensor, "n d"], z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        """Return the logits of `z` with the cache at `keys`."""
+        """The logits of `z` with the cache at `keys`."""
         affinity = (-self.beta * (1 - z @ keys.T)).exp()
         return z @ self.labels.id_anchors.T / TAU + self.alpha * affinity @ self.values
 
@@ -55,7 +55,7 @@ class TipAdapterTuned(TipAdapter):
 
     @cached_property
     def keys(self) -> Float[Tensor, "n d"]:
-        """Return the keys after training."""
+        """The keys after training."""
         z, label = self.images, self.examples.label
 
         def loss(parameters: Sequence[Tensor], rows: Int[Tensor, " b"], epoch: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import Reading, unit
+from unseen.detectors.base import DetectorOutput, unit
 from unseen.detectors.frozen import Frozen
 from unseen.errors import DataError, StateError, import_extra
 
@@ -26,7 +26,7 @@ class LabelledImages(NamedTuple):
     bias: Float[Tensor, " K"]
 
     def logits(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        """Return the logits of the head."""
+        """The logits of the head."""
         return z @ self.weight.T + self.bias
 
 
@@ -40,25 +40,25 @@ class PostHoc(Frozen):
 
     @property
     def images(self) -> LabelledImages:
-        """Return what the method was fitted on."""
+        """What the method was fitted on."""
         if self._images is None:
             raise StateError(f"expected {self.name!r} to be fitted on ID images, got none; use posthoc.fit()")
         return self._images
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the score: higher means more likely known."""
+        """The score: higher means more likely known."""
         raise NotImplementedError
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block and name each sample by the head."""
-        return Reading.frozen(self.confidence(z), self.images.logits(z).argmax(dim=1))
+        return DetectorOutput.frozen(self.confidence(z), self.images.logits(z).argmax(dim=1))
 
 
 P = TypeVar("P", bound=PostHoc)
 
 
 def fit(detector: P, z: Float[Tensor, "n d"], label: Int[Tensor, " n"]) -> P:
-    """Return the detector fitted on labelled images of the known classes; `label` is the index of the known name."""
+    """The detector fitted on labelled images of the known classes; `label` is the index of the known name."""
     z = unit(z, like=detector.labels.id_anchors)
     present = label.unique().tolist()
     if present != list(range(len(detector.labels.names))):

@@ -60,7 +60,7 @@ class GradNorm(PostHoc):
     name: ClassVar[str] = "fit-gradnorm"
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the norm: the gradient is an outer product, so its norm is a product of norms."""
+        """The norm: the gradient is an outer product, so its norm is a product of norms."""
         share = torch.softmax(self.images.logits(z), dim=1)
         return z.abs().sum(dim=1) * (share - 1 / share.shape[1]).abs().sum(dim=1)
 

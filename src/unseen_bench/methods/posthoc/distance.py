@@ -24,7 +24,7 @@ class KNN(PostHoc):
     name: ClassVar[str] = "fit-knn"
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """Return the cosine: for unit vectors it ranks as the distance does."""
+        """The cosine: for unit vectors it ranks as the distance does."""
         near = z @ self.images.z.T
         return near.topk(min(self.k, near.shape[1]), dim=1).values[:, -1]
 
@@ -41,17 +41,17 @@ class Mahalanobis(PostHoc):
 
     @cached_property
     def means(self) -> Float[Tensor, "K d"]:
-        """Return the mean of each class."""
+        """The mean of each class."""
         images = self.images
         return torch.stack([images.z[images.label == c].mean(dim=0) for c in range(len(images.bias))])
 
     @cached_property
     def shared_precision(self) -> Float[Tensor, "d d"]:
-        """Return the precision that all classes share."""
+        """The precision that all classes share."""
         return precision(self.images.z - self.means[self.images.label])
 
     def distances(self, z: Float[Tensor, "T d"]) -> Float[Tensor, "T K"]:
-        """Return the squared distance to every class mean."""
+        """The squared distance to every class mean."""
         return _squared_distances(z, self.means, self.shared_precision)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
@@ -66,12 +66,12 @@ class RMDS(Mahalanobis):
 
     @cached_property
     def overall_mean(self) -> Float[Tensor, "1 d"]:
-        """Return the mean of all images."""
+        """The mean of all images."""
         return self.images.z.mean(dim=0, keepdim=True)
 
     @cached_property
     def background(self) -> Float[Tensor, "d d"]:
-        """Return the precision of all images as one Gaussian."""
+        """The precision of all images as one Gaussian."""
         return precision(self.images.z - self.overall_mean)
 
     def confidence(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
@@ -89,20 +89,20 @@ class ViM(PostHoc):
 
     @cached_property
     def origin(self) -> Float[Tensor, " d"]:
-        """Return the point that the head calls no class more than another."""
+        """The point that the head calls no class more than another."""
         images = self.images
         return -(torch.linalg.pinv(images.weight.double()) @ images.bias.double()).to(images.z)
 
     @cached_property
     def residual_directions(self) -> Float[Tensor, "d r"]:
-        """Return directions that span what the main ones of the ID images leave out."""
+        """Directions that span what the main ones of the ID images leave out."""
         centred = (self.images.z - self.origin).double()
         _, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
         return vectors[:, : -int(self.share * len(vectors))].to(self.images.z)
 
     @cached_property
     def scale(self) -> Float[Tensor, ""]:
-        """Return what makes the virtual logit as long as the largest real one, on average over the ID images."""
+        """What makes the virtual logit as long as the largest real one, on average over the ID images."""
         images = self.images
         return images.logits(images.z).amax(dim=1).mean() / self._residual(images.z).mean()
 
@@ -114,7 +114,7 @@ class ViM(PostHoc):
 
 
 def precision(centred: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """Return the inverse of the covariance, shrunk towards a sphere by the Ledoit-Wolf rule."""
+    """The inverse of the covariance, shrunk towards a sphere by the Ledoit-Wolf rule."""
     found = (
         import_extra("sklearn.covariance", "bench")
         .LedoitWolf(assume_centered=True)

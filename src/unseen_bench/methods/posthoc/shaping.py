@@ -25,7 +25,7 @@ class ReAct(PostHoc):
 
     @cached_property
     def limit(self) -> float:
-        """Return the magnitude at which to clip."""
+        """The magnitude at which to clip."""
         magnitude = self.images.z.abs().flatten().sort().values
         return float(magnitude[int(self.quantile * (len(magnitude) - 1))])
 
@@ -59,12 +59,12 @@ class SCALE(ASH):
 
 
 def largest(z: Float[Tensor, "T d"], share: float) -> Float[Tensor, "T d"]:
-    """Return the features with all but a share of the largest magnitudes set to zero."""
+    """The features with all but a share of the largest magnitudes set to zero."""
     magnitude = z.abs()
     count = max(1, round(share * z.shape[1]))
     return z * (magnitude >= magnitude.topk(count, dim=1).values[:, -1:])
 
 
 def ratio(z: Float[Tensor, "T d"], kept: Float[Tensor, "T d"]) -> Float[Tensor, "T 1"]:
-    """Return the sum of all magnitudes over the sum of those kept."""
+    """The sum of all magnitudes over the sum of those kept."""
     return z.abs().sum(dim=1, keepdim=True) / kept.abs().sum(dim=1, keepdim=True)

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, normalize, scaled_dot_product_attention, softplus
 
-from unseen.detectors.base import Reading, above_zero
+from unseen.detectors.base import DetectorOutput, above_zero
 from unseen.detectors.frozen import Frozen
 from unseen.errors import EncoderError, LabelError
 from unseen.labels import LabelSpace
@@ -51,11 +51,11 @@ class CLIPNTowers:
 
     @property
     def scale(self) -> float:
-        """Return the scale of the logits."""
+        """The scale of the logits."""
         return float(self.weights["logit_scale"].exp()) if "logit_scale" in self.weights else 100.0
 
     def texts(self, ids: Int[Tensor, "n S"], *, no: bool = False) -> Float[Tensor, "n d"]:
-        """Return unit vectors of tokenised texts, by the first tower or by the "no" tower."""
+        """Unit vectors of tokenised texts, by the first tower or by the "no" tower."""
         suffix, length = "_no" if no else "", ids.shape[1]
         x = (
             self.weights[f"token_embedding{suffix}.weight"][ids]
@@ -90,13 +90,13 @@ class CLIPNTowers:
 
 
 def no_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return what the rows of the second tower are called."""
+    """What the rows of the second tower are called."""
     return tuple(f"no {name}" for name in names)
 
 
 @torch.no_grad()
 def clipn_space(names: Sequence[str], ids: Int[Tensor, "K S"], towers: CLIPNTowers, *, encoder: str = "") -> LabelSpace:
-    """Return the label space of a checkpoint: names by the first tower, and `no NAME` by the second as negatives."""
+    """The label space of a checkpoint: names by the first tower, and `no NAME` by the second as negatives."""
     known, negative = towers.texts(ids), towers.texts(ids, no=True)
     return LabelSpace(
         tuple(names), no_names(names), known, negative, "clipn", encoder, {"clipn_scale": f"{towers.scale:.6g}"}
@@ -118,9 +118,9 @@ class CLIPN(Frozen):
         if self.labels.negatives != no_names(self.labels.names):
             raise LabelError("expected the label space of a CLIPN checkpoint, got another; use learn.clipn_space()")
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         yes, no = (self.scale * z @ rows.T for rows in (self.labels.id_anchors, self.labels.ood_anchors))
         share = yes.log_softmax(1)
         # log sigmoid(x) = -softplus(-x); what is not accepted is refused, so that the odds are their ratio
         accepted, refused = (torch.logsumexp(share - softplus(one), 1) for one in (no - yes, yes - no))
-        return Reading.frozen(accepted - refused, yes.argmax(1))
+        return DetectorOutput.frozen(accepted - refused, yes.argmax(1))

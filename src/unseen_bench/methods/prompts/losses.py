@@ -12,14 +12,14 @@ NEGATIVE_SCALE = 20.0  # of LSN's negative logits
 
 
 def name_loss(z: Float[Tensor, "B d"], rows: Float[Tensor, "C d"], label: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-    """Return the cross-entropy of 100 cosines (CoOp)."""
+    """The cross-entropy of 100 cosines (CoOp)."""
     return cross_entropy(SCALE * z @ rows.T, label)
 
 
 def patch_entropy(
     patches: Float[Tensor, "B P d"], rows: Float[Tensor, "K d"], label: Int[Tensor, " B"], *, top: int
 ) -> Float[Tensor, ""]:
-    """Return the mean entropy of name probabilities of patches whose `top` best names lack the label (LoCoOp).
+    """The mean entropy of name probabilities of patches whose `top` best names lack the label (LoCoOp).
 
     0 where every patch has its label among them.
     """
@@ -33,7 +33,7 @@ def patch_entropy(
 def negative_loss(
     z: Float[Tensor, "B d"], negative: Float[Tensor, "N K d"], label: Int[Tensor, " B"]
 ) -> Float[Tensor, ""]:
-    """Return the mean over N prompts per name of the cross-entropy of 20 (1 - cosine to "not this name") (LSN)."""
+    """The mean over N prompts per name of the cross-entropy of 20 (1 - cosine to "not this name") (LSN)."""
     distance = NEGATIVE_SCALE * (1 - torch.einsum("bd,nkd->nbk", z, negative))
     return torch.stack([cross_entropy(one, label) for one in distance]).mean()
 
@@ -41,14 +41,14 @@ def negative_loss(
 def multi_label_loss(
     z: Float[Tensor, "B d"], rows: Float[Tensor, "G K d"], label: Int[Tensor, " B"]
 ) -> Float[Tensor, ""]:
-    """Return the mean logistic loss of 100 cosines to G prompts per name; those of the label hold (NegPrompt)."""
+    """The mean logistic loss of 100 cosines to G prompts per name; those of the label hold (NegPrompt)."""
     logits = SCALE * torch.einsum("bd,gkd->bgk", z, rows)
     holds = one_hot(label, rows.shape[1]).to(logits).unsqueeze(1).expand_as(logits)
     return binary_cross_entropy_with_logits(logits, holds)
 
 
 def mean_pairwise_cosine(rows: Float[Tensor, "N *K d"]) -> Float[Tensor, ""]:
-    """Return the mean cosine of different rows among N, over all K."""
+    """The mean cosine of different rows among N, over all K."""
     flat = rows.reshape(len(rows), -1, rows.shape[-1])
     if len(rows) < 2:
         return flat.new_zeros(())
@@ -59,7 +59,7 @@ def mean_pairwise_cosine(rows: Float[Tensor, "N *K d"]) -> Float[Tensor, ""]:
 def outlier_loss(
     z: Float[Tensor, "B d"], known: Float[Tensor, "K d"], outlier: Float[Tensor, "N d"]
 ) -> Float[Tensor, ""]:
-    """Return -log of the share of the outlier prompts in the softmax over all prompts (ID-like)."""
+    """-log of the share of the outlier prompts in the softmax over all prompts (ID-like)."""
     logits = SCALE * z @ torch.cat([known, outlier]).T
     share = torch.logsumexp(logits[:, len(known) :], 1) - torch.logsumexp(logits, 1)
     return -share.mean()

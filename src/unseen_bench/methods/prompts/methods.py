@@ -60,22 +60,22 @@ class PromptLearner(ABC):
     has_second_phase: ClassVar[bool] = False  # the second half of the epochs trains other contexts than the first
 
     def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
-        """Return the contexts before the first step."""
+        """The contexts before the first step."""
         return {"shared": tower.random_contexts(self.context, generator=generator)}
 
     def rows(
         self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
     ) -> LearnedRows:
-        """Return the text features of all prompts."""
+        """The text features of all prompts."""
         found = tower.features(known, contexts["shared"])
         return LearnedRows(found, found.new_empty(0, found.shape[1]))
 
     @abstractmethod
     def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
-        """Return the loss of a batch; `done` is the share of the epochs that have passed."""
+        """The loss of a batch; `done` is the share of the epochs that have passed."""
 
     def negatives(self, names: Sequence[str]) -> list[str]:
-        """Return what the negative prompts are called; none where the method has none of its own."""
+        """What the negative prompts are called; none where the method has none of its own."""
         return []
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import Frozen
 from unseen.errors import LabelError
 from unseen_bench.methods.prompts.methods import LSN
@@ -30,9 +30,9 @@ class LSNScore(Frozen):
         if list(self.labels.negatives) != LSN().negatives(self.labels.names):
             raise LabelError("expected the label space of `unseen learn --method lsn`, got another; learn one first")
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block."""
         cosine = z @ self.labels.id_anchors.T
         negative = (z @ self.labels.ood_anchors.T).unflatten(1, (LSN.per_name, -1))
         absent = ((1 - negative) / DISTANCE_SCALE).softmax(2).amax(2).mean(1)
-        return Reading.frozen(cosine.softmax(1).amax(1) + absent, cosine.argmax(1))
+        return DetectorOutput.frozen(cosine.softmax(1).amax(1) + absent, cosine.argmax(1))

@@ -37,7 +37,7 @@ class LearnOptions:
     patience: int = 5
 
     def learner(self) -> PromptLearner:
-        """Return the method with its settings."""
+        """The method with its settings."""
         check_choice("a method", self.method, REGISTRY)
         chosen = {name: getattr(self, name) for name in ("epochs", "rate", "batch", "context")}
         return REGISTRY[self.method](**{name: value for name, value in chosen.items() if value is not None})
@@ -52,7 +52,7 @@ def learn(
     progress: Path | None = None,
     report: Callable[[Epoch, PromptLearner], None] = lambda epoch, method: None,
 ) -> LabelSpace:
-    """Return `space` with rows of learned prompts, from labelled images of its names.
+    """`space` with rows of learned prompts, from labelled images of its names.
 
     A run that was stopped goes on from the file `progress`, which is removed at the end.
     """
@@ -73,7 +73,7 @@ def learn(
 
 
 def learned_space(space: LabelSpace, training: Training, rows: LearnedRows) -> LabelSpace:
-    """Return the label space with learned rows: own negatives of the method, reworded ones, or those it had."""
+    """The label space with learned rows: own negatives of the method, reworded ones, or those it had."""
     method = training.method
     names, anchors = list(space.negatives), space.ood_anchors
     if own := method.negatives(space.names):
@@ -98,7 +98,7 @@ def learned_space(space: LabelSpace, training: Training, rows: LearnedRows) -> L
 
 
 def _teaches(label: Sequence[int], share: float) -> list[bool]:
-    """Return which examples teach: of each name the last `share`, rounded down, is held out."""
+    """Which examples teach: of each name the last `share`, rounded down, is held out."""
     counts = {name: label.count(name) for name in set(label)}
     seen: dict[int, int] = {}
     kept = []
@@ -111,7 +111,7 @@ def _teaches(label: Sequence[int], share: float) -> list[bool]:
 def encode_batch(
     pictures: Sequence[Image], label: Sequence[int], encoder: HubEncoder, needs: str, *, seed: int = 0, size: int = 32
 ) -> LabelledBatch:
-    """Return the features of labelled images that a method needs; patches and crops in half precision, on the host."""
+    """The features of labelled images that a method needs; patches and crops in half precision, on the host."""
     if not pictures:
         raise DataError("expected labelled images to learn from, got none; put photos into a folder per class")
     parts = [pictures[start : start + size] for start in range(0, len(pictures), size)]
@@ -127,7 +127,7 @@ def encode_batch(
 
 
 def chosen_crops(batch: LabelledBatch, anchors: Float[Tensor, "K d"]) -> LabelledBatch:
-    """Return the batch with the crops nearest to the text of their name as `near` and the farthest as `far`."""
+    """The batch with the crops nearest to the text of their name as `near` and the farthest as `far`."""
     assert batch.near is not None
     crops = batch.near
     cosine = (crops.float() * anchors.float().cpu()[batch.label.cpu()].unsqueeze(1)).sum(2)
@@ -137,7 +137,7 @@ def chosen_crops(batch: LabelledBatch, anchors: Float[Tensor, "K d"]) -> Labelle
 
 
 def random_crops(image: Image, count: int, generator: torch.Generator) -> list[Image]:
-    """Return random square crops of a picture."""
+    """Random square crops of a picture."""
     width, height = image.pixels.size
     found = []
     for number in range(count):

@@ -33,7 +33,7 @@ class PromptTokens(NamedTuple):
     length: int
 
     def __getitem__(self, rows: Any) -> PromptTokens:  # type: ignore[override]
-        """Return some of the prompts."""
+        """Some of the prompts."""
         return PromptTokens(self.ids[rows], self.mask[rows], self.length)
 
 
@@ -52,12 +52,12 @@ class PromptTower:
 
     @property
     def width(self) -> int:
-        """Return the width of a context."""
+        """The width of a context."""
         return self.embedding.embedding_dim
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of every weight of the text tower."""
+        """A hash of every weight of the text tower."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             if name.startswith("text_"):
@@ -65,7 +65,7 @@ class PromptTower:
         return digest.hexdigest()
 
     def tokens(self, names: Sequence[str], words: str | int) -> PromptTokens:
-        """Return the prompts of some names: `words` is a literal context, or how many tokens a learned one has."""
+        """The prompts of some names: `words` is a literal context, or how many tokens a learned one has."""
         context = words if isinstance(words, str) else " ".join([PLACEHOLDER] * words)
         own = self.encoder.tokenizer(context, add_special_tokens=False)["input_ids"]
         prompts = [f"{context} {name.replace('_', ' ')}." for name in names]
@@ -82,12 +82,12 @@ class PromptTower:
         return PromptTokens(ids, mask, len(own))
 
     def random_contexts(self, *shape: int, generator: torch.Generator) -> Float[Tensor, "*G M D"]:
-        """Return random contexts."""
+        """Random contexts."""
         found = DEVIATION * torch.randn(*shape, self.width, generator=generator)
         return found.to(self.embedding.weight.device)
 
     def features(self, prompts: PromptTokens, context: Float[Tensor, "*P M D"]) -> Float[Tensor, "P d"]:
-        """Return unit text features of prompts with one context for all, or one for each; gradients go to contexts."""
+        """Unit text features of prompts with one context for all, or one for each; gradients go to contexts."""
         context = context.expand(len(prompts.ids), -1, -1)
         chunks = torch.arange(len(prompts.ids)).split(CHUNK)
         if len(chunks) == 1:

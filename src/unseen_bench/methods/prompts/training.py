@@ -80,7 +80,7 @@ class Training:
             yield done
 
     def rows(self, contexts: Mapping[str, Tensor] | None = None) -> LearnedRows:
-        """Return the text features of the best contexts, or of others."""
+        """The text features of the best contexts, or of others."""
         with torch.no_grad():
             return self._rows(dict(self.best if contexts is None else contexts))
 
@@ -107,7 +107,7 @@ class Training:
         return loss.detach()
 
     def rate_of(self, epoch: int) -> float:
-        """Return the rate of an epoch, counted from 0: one to warm up, then down a cosine."""
+        """The rate of an epoch, counted from 0: one to warm up, then down a cosine."""
         if epoch == 0:
             return WARM_UP
         return self.method.rate * (1 + math.cos(math.pi * epoch / self.method.epochs)) / 2
@@ -128,7 +128,7 @@ class Training:
 
     @property
     def _second_phase(self) -> int:
-        """Return how many epochs the first phase has."""
+        """How many epochs the first phase has."""
         return -(-self.method.epochs // 2)
 
     @property
@@ -179,13 +179,13 @@ class Training:
 
 
 def select_examples(batch: LabelledBatch, rows: Tensor) -> LabelledBatch:
-    """Return some of the examples, where the features are."""
+    """Some of the examples, where the features are."""
     chosen: Any = (None if part is None else part[rows.to(part.device)].to(batch.z.device) for part in batch)
     return LabelledBatch(*chosen)
 
 
 def divide(batch: LabelledBatch, kept: Sequence[bool]) -> tuple[LabelledBatch, LabelledBatch | None]:
-    """Return the examples at which `kept` is true, and the others, None where there are none."""
+    """The examples at which `kept` is true, and the others, None where there are none."""
     mask = torch.tensor(kept)  # parts stay where they are: patches on the host
     parts: list[Any] = [[None if part is None else part[rows] for part in batch] for rows in (mask, ~mask)]
     return LabelledBatch(*parts[0]), None if bool(mask.all()) else LabelledBatch(*parts[1])

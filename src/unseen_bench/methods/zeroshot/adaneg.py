@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from unseen.detectors.base import Detector, Reading, above_zero, in_range, setting
+from unseen.detectors.base import Detector, DetectorOutput, above_zero, in_range, setting
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
 from unseen.errors import check_choice
 from unseen.gate import exact_near_bound
@@ -52,11 +52,11 @@ class AdaNeg(Detector[Memory]):
 
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
-        """Return which negatives are in which group."""
+        """Which negatives are in which group."""
         return random_groups(self.labels, self.groups, self.seed)
 
     def start(self) -> Memory:
-        """Return an empty memory: every prototype is its text."""
+        """An empty memory: every prototype is its text."""
         anchors = self.labels.id_anchors
         known, classes = len(self.labels.names), len(self.labels.names) + len(self.labels.negatives)
         pool = self.slots * known + len(self.labels.negatives)
@@ -70,13 +70,13 @@ class AdaNeg(Detector[Memory]):
             stored=torch.zeros((), dtype=torch.int64, device=anchors.device),
         )
 
-    def read(self, state: Memory, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: Memory, z: Float[Tensor, "T d"]) -> DetectorOutput:
         cosine = self._cosine(z)
         adapted = self._adapted_cosines(state, cosine, state.images[: int(state.stored)] @ z.T)
         route = torch.zeros(len(z), dtype=torch.int8, device=z.device)
         return self._reading(cosine, self._trust(self._logits(cosine)), adapted, route)
 
-    def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[Reading, Memory]:
+    def learn(self, state: Memory, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Memory]:
         """Keep the sure samples of a block in order and score each right after its own update.
 
         A kept sample changes the prototype of one class, for itself and later samples. What is kept follows from the
@@ -142,7 +142,7 @@ class AdaNeg(Detector[Memory]):
         return TextLogits(known.contiguous(), negative.contiguous())
 
     def _route(self, cosine: Float[Tensor, "C T"], z: Tensor) -> tuple[Tensor, Tensor, list[int], list[float]]:
-        """Return each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
+        """Each sample's trust, its side, the class it would be kept for and how unsure the text is of it."""
         bound, text = logit(self.sure), self._logits(cosine)
         trust = exact_near_bound(self._trust(text), self._trust, self.labels, z, tau=self.tau, bound=bound)
         route = (trust > bound).to(torch.int8) - (trust < -bound).to(torch.int8)
@@ -159,7 +159,7 @@ class AdaNeg(Detector[Memory]):
     def _adapted_cosines(
         self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
     ) -> Float[Tensor, "C T"]:
-        """Return the cosine of each sample to the prototype of each class; a class without images is its text."""
+        """The cosine of each sample to the prototype of each class; a class without images is its text."""
         adapted, taken = cosine.clone(), (memory.rows >= 0).sum(dim=1)
         for count in range(1, int(taken.max()) + 1):  # classes with equally many images need no empty slots
             size = max(1, (GPU_CACHE if cosine.is_cuda else CACHE) // max(1, (count + 1) * cosine.shape[1]))
@@ -174,7 +174,7 @@ class AdaNeg(Detector[Memory]):
         gram: Float[Tensor, "c S1 S1"],
         is_empty: Bool[Tensor, "c S1 1"] | None = None,
     ) -> Float[Tensor, "c n"]:
-        """Return the cosine to each class's mixture out of those to its slots, text first."""
+        """The cosine to each class's mixture out of those to its slots, text first."""
         weight = ((slots - 1) * self.beta).exp() if self.adaptive == "sample" else torch.ones_like(slots)
         weight = weight if is_empty is None else weight.masked_fill(is_empty, 0)
         # |sum of weighted slots| from the cosines between the slots, because every slot is a unit vector
@@ -183,8 +183,8 @@ class AdaNeg(Detector[Memory]):
 
     def _reading(
         self, cosine: Float[Tensor, "C T"], frozen: Float[Tensor, " T"], adapted: Float[Tensor, "C T"], route: Tensor
-    ) -> Reading:
-        """Return the log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds.
+    ) -> DetectorOutput:
+        """The log-odds of `S(adapted) + lam * S(text)` as a weighted mean: exact where the sum itself rounds.
 
         The name is the best of `p(text) + lam * p(adapted)`, as published: there the text weighs more.
         """
@@ -194,8 +194,8 @@ class AdaNeg(Detector[Memory]):
         reject = torch.logaddexp(logsigmoid(-moved), logsigmoid(-frozen) + weight)
         text = self._log_share(cosine, frozen)
         label = torch.logaddexp(text, self._log_share(adapted, moved) + weight).argmax(dim=0)
-        return Reading.of(accept - reject, label, route)
+        return DetectorOutput.of(accept - reject, label, route)
 
     def _log_share(self, cosine: Float[Tensor, "C T"], trust: Float[Tensor, " T"]) -> Float[Tensor, "K T"]:
-        """Return the log of each known name's mean probability over the groups."""
+        """The log of each known name's mean probability over the groups."""
         return (cosine[: len(self.labels.names)] / self.tau).log_softmax(dim=0) + logsigmoid(trust)

@@ -47,7 +47,7 @@ class WriteTable(NamedTuple):
 
     @classmethod
     def of(cls, writes: Sequence[SlotWrite], device: torch.device) -> WriteTable:
-        """Return the columns on a device."""
+        """The columns on a device."""
         most = max(len(write.sources) for write in writes)
         rows = [[one.name, one.first, one.last, *one.sources, *[-1] * (most - len(one.sources))] for one in writes]
         columns = torch.tensor(rows, device=device)
@@ -56,7 +56,7 @@ class WriteTable(NamedTuple):
     def gram(
         self, memory: Memory, cosine: Float[Tensor, "C T"], near: Float[Tensor, "M T"]
     ) -> Float[Tensor, "W S1 S1"]:
-        """Return the cosines between text and slots of the class of each write, after it; 0 for an empty slot."""
+        """The cosines between text and slots of the class of each write, after it; 0 for an empty slot."""
         size = self.sources.shape[1]
         before, is_taken = memory.gram[self.name, : size + 1, : size + 1], self.sources >= 0
         sample = self.sources - (len(near) - near.shape[1])  # that lies in a slot; below 0 where an earlier image does
@@ -85,7 +85,7 @@ class MemoryWriter:
         self.block_rows: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
 
     def keep(self, samples: Iterable[tuple[int, int, float]], stop: int) -> list[SlotWrite]:
-        """Return the writes of samples (time, class, entropy) in order, each up to the next one of its class."""
+        """The writes of samples (time, class, entropy) in order, each up to the next one of its class."""
         writes = []
         for t, name, entropy in samples:
             slot = self._slot(t, name, entropy)
@@ -131,7 +131,7 @@ class MemoryWriter:
         self.written_gram[place, : rows.shape[1], : rows.shape[1]] = rows
 
     def finish(self, z: Float[Tensor, "T d"]) -> Memory:
-        """Return the memory with the images, entropies and slots of this block written into it."""
+        """The memory with the images, entropies and slots of this block written into it."""
         if not self.block_rows:
             return self.memory
         images, entropy, table, gram, stored = (part.clone() for part in self.memory)

@@ -1,4 +1,4 @@
-"""CLIPScope (WACV 2025): confidence among known and negative names, divided by how often a name was predicted."""
+"""CLIPScope (WACV 2025): p_known among known and negative names, divided by how often a name was predicted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from unseen.detectors.base import Detector, Reading, positive
+from unseen.detectors.base import Detector, DetectorOutput, positive
 from unseen.odds import energy, top
 from unseen.text import text_logits
 
@@ -40,27 +40,29 @@ class CLIPScope(Detector[NameCounts]):
         positive(tau=self.tau)
 
     def start(self) -> NameCounts:
-        """Return one prediction of each name."""
+        """One prediction of each name."""
         anchors = self.labels.id_anchors
         return NameCounts(torch.ones(len(anchors), dtype=torch.int64, device=anchors.device))
 
-    def read(self, state: NameCounts, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: NameCounts, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block with the counts as they are."""
         score, label = self._text(z)
         share = state.predicted[label].double() / state.predicted.sum()
-        return Reading.frozen(score - share.log().to(score), label)
+        return DetectorOutput.frozen(score - share.log().to(score), label)
 
-    def learn(self, state: NameCounts, z: Float[Tensor, "T d"]) -> tuple[Reading, NameCounts]:
+    def learn(self, state: NameCounts, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, NameCounts]:
         """Score each sample of a block by the predictions before it, then count its own."""
         score, label = self._text(z)
         hits = one_hot(label, len(state.predicted))
         before = (hits.cumsum(dim=0) - hits).gather(1, label.unsqueeze(1)).squeeze(1)
         total = state.predicted.sum() + torch.arange(len(z), device=z.device)
         share = (state.predicted[label] + before).double() / total
-        return Reading.frozen(score - share.log().to(score), label), NameCounts(state.predicted + hits.sum(dim=0))
+        return DetectorOutput.frozen(score - share.log().to(score), label), NameCounts(
+            state.predicted + hits.sum(dim=0)
+        )
 
     def _text(self, z: Tensor) -> tuple[Float[Tensor, " T"], Int[Tensor, " T"]]:
-        """Return the log of p(best name) * (known mass), and the best name."""
+        """The log of p(best name) * (known mass), and the best name."""
         text = text_logits(self.labels, z, tau=self.tau)
         best = top(text.known)
         return logsigmoid(best.log_odds) + logsigmoid(best.energy - energy(text.negative)), best.label

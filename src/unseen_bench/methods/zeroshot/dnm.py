@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, setting
+from unseen.detectors.base import DetectorOutput, setting
 from unseen.detectors.neglabel import NegLabel, grouped_log_odds
 from unseen.odds import energy
 
@@ -31,14 +31,14 @@ class DNM(NegLabel):
 
     name: ClassVar[str] = "dnm"
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         known = z @ self.labels.id_anchors.T / self.tau
         negative = z @ self.labels.ood_anchors.T / self.tau
         corrected = energy(known) + math.log(self.kept_share * self.alpha)
-        return Reading.frozen(grouped_log_odds(corrected, negative, self.members), known.argmax(dim=1))
+        return DetectorOutput.frozen(grouped_log_odds(corrected, negative, self.members), known.argmax(dim=1))
 
     @property
     def kept_share(self) -> float:
-        """Return the share of the known names' mass that stays in Z once the hidden part of a group is taken out."""
+        """The share of the known names' mass that stays in Z once the hidden part of a group is taken out."""
         hidden = self.members.shape[1] * (1 - self.alpha) / (self.alpha * len(self.labels.names))
         return max(1 - hidden, LEAST_KEPT)

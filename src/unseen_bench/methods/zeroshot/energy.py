@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy
 
@@ -17,6 +17,6 @@ class Energy(FrozenSoftmax):
 
     name: ClassVar[str] = "energy"
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         cosine = z @ self.labels.id_anchors.T
-        return Reading.frozen(self.tau * energy(cosine / self.tau), cosine.argmax(dim=1))
+        return DetectorOutput.frozen(self.tau * energy(cosine / self.tau), cosine.argmax(dim=1))

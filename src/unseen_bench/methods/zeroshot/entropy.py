@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import logits
 
@@ -18,6 +18,6 @@ class Entropy(FrozenSoftmax):
     name: ClassVar[str] = "entropy"
     needs_names: ClassVar[int] = 2
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         log_p = (logits(z, self.labels.id_anchors, tau=self.tau)).log_softmax(dim=1)
-        return Reading.frozen((log_p.exp() * log_p).sum(dim=1), log_p.argmax(dim=1))
+        return DetectorOutput.frozen((log_p.exp() * log_p).sum(dim=1), log_p.argmax(dim=1))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, setting
+from unseen.detectors.base import DetectorOutput, setting
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import energy
 
@@ -25,10 +25,10 @@ class EOE(FrozenSoftmax):
     name: ClassVar[str] = "eoe"
     needs_negatives: ClassVar[bool] = True
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         known = z @ self.labels.id_anchors.T / self.tau
         outlier = z @ self.labels.ood_anchors.T / self.tau
         total = torch.logaddexp(energy(known), energy(outlier))
         peak, label = known.max(dim=1)
         penalty = self.beta * (outlier.amax(dim=1) - total).exp()
-        return Reading.frozen((peak - total).exp() - penalty, label)
+        return DetectorOutput.frozen((peak - total).exp() - penalty, label)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading, setting
+from unseen.detectors.base import DetectorOutput, setting
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.errors import FeatureError
 
@@ -27,7 +27,7 @@ class GLMCM(FrozenSoftmax):
     needs_names: ClassVar[int] = 2
     parts: ClassVar[str] = "patches"
 
-    def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> DetectorOutput:
         patches = z.shape[1] - 1
         if patches < 1:
             raise FeatureError(
@@ -36,7 +36,7 @@ class GLMCM(FrozenSoftmax):
         whole, label = self._probability(z[:, 0])
         samples = max(1, LOGITS // (patches * len(self.labels.names)))
         local = torch.cat([self._probability(part[:, 1:])[0].amax(dim=1) for part in z.split(samples)])
-        return Reading.frozen(whole + self.lam * local, label)
+        return DetectorOutput.frozen(whole + self.lam * local, label)
 
     def _probability(self, z: Tensor) -> tuple[Tensor, Tensor]:
         logits = z @ self.labels.id_anchors.T / self.tau

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.detectors.base import Reading, above_zero, in_range, setting
+from unseen.detectors.base import DetectorOutput, above_zero, in_range, setting
 from unseen.detectors.frozen import Frozen
 from unseen.detectors.neglabel import PUBLISHED_GROUPS, random_groups
 from unseen.errors import FeatureError
@@ -45,7 +45,7 @@ class InfoOOD(Frozen):
         super().__post_init__()
         in_range("groups", self.groups, 1, max(PUBLISHED_GROUPS, len(self.labels.negatives)))
 
-    def read(self, state: None, z: Float[Tensor, "T V1 d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T V1 d"]) -> DetectorOutput:
         views = z.shape[1] - 1
         if views < 1:
             raise FeatureError(f"expected at least one view per image for {self.name!r}, got none; encode random crops")
@@ -53,15 +53,15 @@ class InfoOOD(Frozen):
         size = max(1, LOGITS // (views * names))
         information = torch.cat([self._information(part[:, :1], part[:, 1:]).mean(dim=1) for part in z.split(size)])
         score = self.smooth * torch.logsumexp(information / self.smooth, dim=1)
-        return Reading.frozen(score, information.argmax(dim=1))
+        return DetectorOutput.frozen(score, information.argmax(dim=1))
 
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:
-        """Return which negatives are in which group; a remainder that fills no group is dropped."""
+        """Which negatives are in which group; a remainder that fills no group is dropped."""
         return random_groups(self.labels, self.groups, self.seed)
 
     def _information(self, image: Float[Tensor, "n 1 d"], view: Float[Tensor, "n V d"]) -> Float[Tensor, "n V K"]:
-        """Return log s1 + log s2 of every view and known name."""
+        """Log s1 + log s2 of every view and known name."""
         known, anchors = len(self.labels.names), torch.cat([self.labels.id_anchors, self.labels.ood_anchors])
         by_view = view @ anchors.T
         ahead = normalize(image + self.step * (image - view), dim=-1) @ anchors.T / self.tau_image
@@ -70,7 +70,7 @@ class InfoOOD(Frozen):
         return self._of_view(*by_view.div(self.tau_view).split([known, len(anchors) - known], dim=-1)) + conditional
 
     def _of_view(self, known: Float[Tensor, "n V K"], negative: Float[Tensor, "n V L"]) -> Float[Tensor, "n V K"]:
-        """Return the log of each known name's mean probability over the groups of negatives."""
+        """The log of each known name's mean probability over the groups of negatives."""
         rivals = negative[..., self.members].logsumexp(dim=-1)
         total = torch.logaddexp(known.logsumexp(dim=-1, keepdim=True), rivals)
         return known + torch.logsumexp(-total, dim=-1, keepdim=True) - math.log(len(self.members))

@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import Frozen
 
 
@@ -16,5 +16,5 @@ class MaxLogit(Frozen):
 
     name: ClassVar[str] = "maxlogit"
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
-        return Reading.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
+        return DetectorOutput.frozen(*(z @ self.labels.id_anchors.T).max(dim=1))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
-from unseen.detectors.base import Detector, Reading, above_zero, setting, unit
+from unseen.detectors.base import Detector, DetectorOutput, above_zero, setting, unit
 from unseen.odds import energy
 
 # Shares are kept as integers: sums over the window are then exact, whatever entered or left it and in which calls, so
@@ -52,14 +52,14 @@ class TANL(Detector[Queues]):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return every option by name; noise images, where there are any, as their number and sum."""
+        """Every option by name; noise images, where there are any, as their number and sum."""
         options = {name: value for name, value in super().settings.items() if name != "noise"}
         if self.noise is not None:
             options["noise"] = [len(self.noise), round(float(self.noise.double().sum()), 6)]
         return options
 
     def start(self) -> Queues:
-        """Return queues of what the known names' text and the noise images activate, and the window they open."""
+        """Queues of what the known names' text and the noise images activate, and the window they open."""
         anchors = self.labels.id_anchors
         noise = anchors[:0] if self.noise is None else unit(self.noise.to(anchors.device), like=anchors)[: self.queue]
         seeds = [min(self.queue, len(anchors)), len(noise)]
@@ -80,13 +80,13 @@ class TANL(Detector[Queues]):
         queues.shares[: len(shares)] = (shares * SHARE_UNIT).round().int()
         return queues._replace(scored=queues.scored + len(shares))
 
-    def read(self, state: Queues, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: Queues, z: Float[Tensor, "T d"]) -> DetectorOutput:
         known, negative, _ = self._activate(z)
         active = self._active(state.total.cpu().numpy(), state.seen.tolist())
         score = _log_odds(_array(energy(known)), _array(negative)[:, active])
-        return Reading.frozen(torch.from_numpy(score).to(z), known.argmax(dim=1))
+        return DetectorOutput.frozen(torch.from_numpy(score).to(z), known.argmax(dim=1))
 
-    def learn(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[Reading, Queues]:
+    def learn(self, state: Queues, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Queues]:
         """Let the confident samples of a block teach in order, and score each right after its own update."""
         known, negative, activation = self._activate(z)
         mass, logits, rows = _array(energy(known)), _array(negative), activation.cpu().numpy()
@@ -109,19 +109,19 @@ class TANL(Detector[Queues]):
         total = torch.from_numpy(np.stack([side.total for side in sides]))
         after = queues._replace(total=total, seen=torch.tensor(seen), scored=queues.scored + len(z))
         on_device = Queues(*(part.to(z.device) for part in after))
-        return Reading.of(
+        return DetectorOutput.of(
             torch.from_numpy(score).to(z), known.argmax(dim=1), torch.from_numpy(route).to(z.device)
         ), on_device
 
     def _activate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the logits of the known and of the negative names, and the probability of each negative among all."""
+        """The logits of the known and of the negative names, and the probability of each negative among all."""
         known = z @ self.labels.id_anchors.T / self.tau
         negative = z @ self.labels.ood_anchors.T / self.tau
         total = torch.logaddexp(energy(known), energy(negative))
         return known, negative, (negative - total.unsqueeze(1)).exp()
 
     def _active(self, total: Any, seen: list[int]) -> Any:
-        """Return the negatives by how much more unknown images activate them than known ones do, the most first."""
+        """The negatives by how much more unknown images activate them than known ones do, the most first."""
         counts = [min(max(count, 1), self.queue) for count in seen]
         known_excess = total[KNOWN] / counts[KNOWN] - total[UNKNOWN] / counts[UNKNOWN]
         if len(known_excess) <= self.top:
@@ -139,19 +139,19 @@ class TANL(Detector[Queues]):
 
 
 def _totals(activation: Float[Tensor, "2 Q L"]) -> Float[Tensor, "2 L"]:
-    """Return the sum over each queue; in host memory the one that a push would make."""
+    """The sum over each queue; in host memory the one that a push would make."""
     if activation.is_cuda:
         return activation.sum(1)
     return torch.from_numpy(np.stack([_Queue(side).total for side in activation.numpy()]))
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return logits as an array in float64: NumPy's calls on one row cost a third of torch's."""
+    """Logits as an array in float64: NumPy's calls on one row cost a third of torch's."""
     return tensor.double().cpu().numpy()
 
 
 def _log_odds(known: Any, negative: Any) -> Any:
-    """Return the log-odds of the known names' mean share against the first 1, 2, ... of the negatives given."""
+    """The log-odds of the known names' mean share against the first 1, 2, ... of the negatives given."""
     peak = negative.max(axis=-1, keepdims=True)
     rivals = np.exp(negative - peak).cumsum(axis=-1)
     mass = np.exp(np.clip(known[..., None] - peak, -700, 700))  # float64 overflows at 709; real logits span 200
@@ -160,7 +160,7 @@ def _log_odds(known: Any, negative: Any) -> Any:
 
 
 def _log_odds_of_row(known: Any, negative: Any) -> Any:
-    """Return `_log_odds` of one sample: the same numbers by fewer calls."""
+    """`_log_odds` of one sample: the same numbers by fewer calls."""
     peak = negative.max()
     rivals = np.exp(negative - peak).cumsum()
     mass = np.exp(min(max(known - peak, -700.0), 700.0))
@@ -210,7 +210,7 @@ class _Histogram:
         self.scored += 1
 
     def threshold(self) -> float:
-        """Return the threshold with the least variance within its two sides, the middle one of equals."""
+        """The threshold with the least variance within its two sides, the middle one of equals."""
         above, total = self.above[:THRESHOLDS], self.above_total[:THRESHOLDS].astype(np.float64)
         below, below_total = above[0] - above, total[0] - total
         # least variance within = most between: the sum of squares is the same for every threshold

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.frozen import FrozenSoftmax
 from unseen.odds import logits
 
@@ -20,7 +20,7 @@ class Variance(FrozenSoftmax):
     name: ClassVar[str] = "variance"
     needs_names: ClassVar[int] = 2
 
-    def read(self, state: None, z: Float[Tensor, "T d"]) -> Reading:
+    def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block with the frozen text."""
         p = logits(z, self.labels.id_anchors, tau=self.tau).softmax(dim=1)
-        return Reading.frozen((p - 1 / p.shape[1]).square().mean(dim=1), p.argmax(dim=1))
+        return DetectorOutput.frozen((p - 1 / p.shape[1]).square().mean(dim=1), p.argmax(dim=1))

@@ -32,7 +32,7 @@ class FrozenSamples(NamedTuple):
     statistics: Float[Tensor, "n 8"]  # of both sides: mean, variance, largest and logsumexp of the logits
 
     def moments(self, names: int) -> LogitMoments:
-        """Return the moments from which baselines follow."""
+        """The moments from which baselines follow."""
         known_mean, known_variance, peak, _, mean, variance, _, _ = self.statistics.unbind(1)
         return unrelated_moments(RowMoments(known_mean, known_variance), RowMoments(mean, variance), peak, names)
 
@@ -43,18 +43,18 @@ class KernelFormulas(Formulas):
 
     @classmethod
     def of(cls, formulas: Formulas) -> KernelFormulas:
-        """Return the formulas of a detector."""
+        """The formulas of a detector."""
         return cls(**vars(formulas))
 
     @cached_property
     def are_known(self) -> bool:
-        """Return whether kernels can be compiled here, and know the terms of the evidence and what examples change."""
+        """Whether kernels can be compiled here, and know the terms of the evidence and what examples change."""
         kinds = {type(term) for term in self.terms}
         return triton_import.IS_INSTALLED and self.labels.examples is None and kinds <= set(TERM_KINDS)
 
     @cached_property
     def settings(self) -> Float[Tensor, " 10"]:
-        """Return the numbers that the kernel `judge` takes."""
+        """The numbers that the kernel `judge` takes."""
         typical, options = self.statistics.typical_peak, (self.tau, self.popularity, self.naming_popularity)
         weights = (
             sum(getattr(term, "weight", 1.0) for term in self.terms if type(term) is kind) for kind in TERM_KINDS
@@ -65,28 +65,28 @@ class KernelFormulas(Formulas):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Return the number of known and of negative names."""
+        """The number of known and of negative names."""
         return len(self.labels.names), len(self.labels.negatives)
 
     @property
     def tops(self) -> tuple[int, int]:
-        """Return how many of the nearest names of each side count."""
+        """How many of the nearest names of each side count."""
         known, negatives = (min(TOP, size) for size in self.sizes)
         return known, negatives
 
     @property
     def packed_width(self) -> int:
-        """Return the numbers of a sample as `state.packed` has it."""
+        """The numbers of a sample as `state.packed` has it."""
         return self.labels.dim + 2 + 2 * sum(self.tops)
 
     def room(self, rows: int) -> FrozenSamples:
-        """Return room for samples."""
+        """Room for samples."""
         empty = self.labels.id_anchors.new_empty
         names = (TopNames(empty((rows, top), dtype=torch.int64), empty((rows, top))) for top in self.tops)
         return FrozenSamples(empty((rows, self.labels.dim)), NearestNames(*names), empty((rows, 8)))
 
     def frozen_samples(self, z: Float[Tensor, "n d"]) -> FrozenSamples:
-        """Return unit features with their nearest names and the moments of their logits."""
+        """Unit features with their nearest names and the moments of their logits."""
         parts = [self._frozen_block(part) for part in z.split(GPU_BLOCK)]
         return parts[0] if len(parts) == 1 else map_state(lambda *some: torch.cat(some), *parts)
 

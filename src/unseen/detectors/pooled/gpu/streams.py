@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import GPU_BLOCK, Reading
+from unseen.detectors.base import GPU_BLOCK, DetectorOutput
 from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.formulas import Formulas
 from unseen.detectors.pooled.gpu.formulas import FrozenSamples, KernelFormulas
@@ -63,7 +63,7 @@ class OrderedSamples(NamedTuple):
     is_new: Bool[Tensor, "S n"]  # False: learned before, or waits for the next update
 
     def rows(self, rows: slice) -> InputRows:
-        """Return some samples of each stream."""
+        """Some samples of each stream."""
         samples = map_state(lambda part: part[self.order[:, rows]], self.pool)
         return InputRows(samples, self.baseline[:, rows], self.is_new[:, rows])
 
@@ -81,7 +81,7 @@ class Streams:
 
     def observe(
         self, states: Sequence[PooledState], z: Float[Tensor, "n d"], orders: Int[Tensor, "S T"]
-    ) -> list[tuple[Reading, PooledState]]:
+    ) -> list[tuple[DetectorOutput, PooledState]]:
         """Learn an order of rows of `z` in each stream; return its readings and the state after the last sample.
 
         All states have seen equally many samples, of which equally many wait for an update.
@@ -90,12 +90,12 @@ class Streams:
         waiting = [state.pending.all(size, late).z for state, late in zip(states, latest, strict=True)] if size else []
         before = torch.arange(size * len(waiting), device=z.device).view(len(states), size)
         index = torch.cat([before, orders.view(len(states), -1).to(z.device) + before.numel()], dim=1)
-        reading, after = self._learn(states, self.formulas.frozen_samples(torch.cat([*waiting, z])), index)
-        return [(Reading(*(column[i] for column in reading)), state) for i, state in enumerate(after)]
+        output, after = self._learn(states, self.formulas.frozen_samples(torch.cat([*waiting, z])), index)
+        return [(DetectorOutput(*(column[i] for column in output)), state) for i, state in enumerate(after)]
 
     def _learn(
         self, states: Sequence[PooledState], pool: FrozenSamples, index: Int[Tensor, "S n"]
-    ) -> tuple[Reading, list[PooledState]]:
+    ) -> tuple[DetectorOutput, list[PooledState]]:
         """Learn `index` of the pool in each stream, first the samples that wait; return readings of the others."""
         waiting, n = int(states[0].pending.size), index.shape[1]
         at = int(states[0].seen) - waiting
@@ -106,37 +106,37 @@ class Streams:
         is_new = torch.cat([is_new, is_new.new_zeros(self.count, n - sum(sizes))], dim=1)
         for exact in (False, True):
             self._load_states(states, at)
-            reading, rows = self._learn_steps(OrderedSamples(pool, index, baseline, is_new), at, sizes, exact=exact)
+            output, rows = self._learn_steps(OrderedSamples(pool, index, baseline, is_new), at, sizes, exact=exact)
             sums, fitted = self.updates.resident.sums, self.updates.resident.fitted
             learned = Learned(sums, fitted, moments, last_baseline, tags)
             after = self._states_after(states, at + n, learned, rows)
             if self._is_accurate:  # the GPU has been told all before anybody waits for it
-                return map_state(lambda part: part[:, waiting:], reading), after
+                return map_state(lambda part: part[:, waiting:], output), after
             self._loaded = ()
         raise Unsolved
 
     def _learn_steps(
         self, ordered: OrderedSamples, at: int, sizes: Sequence[int], *, exact: bool
-    ) -> tuple[Reading, Float[Tensor, "S L W"] | None]:
-        """Return the readings of samples, and what those will teach that come after the last update."""
-        readings, rows, done, n = [], None, sum(sizes), ordered.order.shape[1]
+    ) -> tuple[DetectorOutput, Float[Tensor, "S L W"] | None]:
+        """The readings of samples, and what those will teach that come after the last update."""
+        outputs, rows, done, n = [], None, sum(sizes), ordered.order.shape[1]
         for part, before in chunks(sizes, at, self.capacity):
             self._loaded = ()
             self.updates.fill(ordered.rows(slice(before - at, before - at + sum(part))))
             for size in part:
                 self.updates.step(before, size, exact=exact)
                 before += size
-            readings.append(self.updates.read(sum(part)))
+            outputs.append(self.updates.read(sum(part)))
         if done < n:
             self.updates.fill(ordered.rows(slice(done, n)))
             rows = self.updates.judge(n - done).rows.unflatten(0, (self.count, n - done))
-            readings.append(self.updates.read(n - done))
-        return Reading(*(torch.cat(part, dim=1) for part in zip(*readings, strict=True))), rows
+            outputs.append(self.updates.read(n - done))
+        return DetectorOutput(*(torch.cat(part, dim=1) for part in zip(*outputs, strict=True))), rows
 
     def _baselines(
         self, states: Sequence[PooledState], pool: FrozenSamples, index: Int[Tensor, "S n"], at: int, waiting: int
     ) -> tuple[Float[Tensor, "S n"], LogitMoments, Float[Tensor, " S"]]:
-        """Return the baseline of each sample, and the moments and the baseline after the last."""
+        """The baseline of each sample, and the moments and the baseline after the last."""
         moments = map_state(lambda *parts: torch.stack(parts), *(state.moments for state in states))
         known = torch.stack([state.baseline for state in states])
         if at >= BASELINE_SAMPLES:
@@ -162,7 +162,7 @@ class Streams:
         self._loaded, self.updates.is_followed = (), False
 
     def _stack_states(self, states: Sequence[PooledState], at: int) -> ResidentState:
-        """Return the parts of states after `at` samples that updates change."""
+        """The parts of states after `at` samples that updates change."""
         zeros, dim = self.labels.id_anchors.new_zeros, self.labels.dim
         sums = map_state(lambda *parts: torch.stack(parts), *(state.sums for state in states))
         fitted = map_state(lambda *parts: torch.stack(parts), *(state.fitted for state in states))
@@ -176,7 +176,7 @@ class Streams:
     def _states_after(
         self, states: Sequence[PooledState], seen: int, learned: Learned, rows: Float[Tensor, "S L W"] | None
     ) -> list[PooledState]:
-        """Return states after all that was learned; `rows` wait for the next update."""
+        """States after all that was learned; `rows` wait for the next update."""
         whole, found = map_state(torch.clone, learned), []
         for number, state in enumerate(states):
             mine = map_state(lambda part, i=number: part[i], whole)
@@ -192,8 +192,8 @@ class Streams:
         self._loaded = tuple(state.fitted for state in found)
         return found
 
-    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[Reading, Float[Tensor, "1 W"]]:
-        """Return the reading of one sample that waits for an update, and what it will teach.
+    def single(self, state: PooledState, z: Float[Tensor, "1 d"]) -> tuple[DetectorOutput, Float[Tensor, "1 W"]]:
+        """The reading of one sample that waits for an update, and what it will teach.
 
         `z` is as it came: `finish_single` says its length, so that the caller waits for the GPU once.
         """
@@ -203,9 +203,9 @@ class Streams:
         self.single_sample = self.single_sample or SingleSample(self.updates, z)
         return self.single_sample.judge(state, z)
 
-    def finish_single(self, reading: Reading) -> tuple[Reading, float]:
-        """Return what `single` returned last with its copy in host memory, and the length of the sample."""
-        return (reading, 0.0) if self.single_sample is None else self.single_sample.finish(reading)
+    def finish_single(self, output: DetectorOutput) -> tuple[DetectorOutput, float]:
+        """What `single` returned last with its copy in host memory, and the length of the sample."""
+        return (output, 0.0) if self.single_sample is None else self.single_sample.finish(output)
 
 
 class StreamsByCount:
@@ -229,7 +229,7 @@ class StreamsByCount:
             streams.lock.release()
 
     def get(self, count: int) -> Streams:
-        """Return so many streams that are learned in lockstep."""
+        """So many streams that are learned in lockstep."""
         with self._lock:
             if count not in self._by_count:
                 self._by_count = {number: streams for number, streams in self._by_count.items() if number == 1}
@@ -238,7 +238,7 @@ class StreamsByCount:
 
 
 def steps(at: int, count: int) -> list[int]:
-    """Return how many of the next `count` samples come before each update that they complete."""
+    """How many of the next `count` samples come before each update that they complete."""
     sizes = []
     while (size := until_update(at)) <= count:
         sizes.append(size)
@@ -247,7 +247,7 @@ def steps(at: int, count: int) -> list[int]:
 
 
 def chunks(sizes: Sequence[int], at: int, capacity: int) -> list[tuple[list[int], int]]:
-    """Return consecutive steps in parts of at most `capacity` samples, each with the count of samples before it."""
+    """Consecutive steps in parts of at most `capacity` samples, each with the count of samples before it."""
     parts: list[tuple[list[int], int]] = []
     for size, before in zip(sizes, itertools.accumulate(sizes, initial=at), strict=False):
         if parts and sum(parts[-1][0]) + size <= capacity:

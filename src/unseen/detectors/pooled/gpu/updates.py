@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import Reading
+from unseen.detectors.base import DetectorOutput
 from unseen.detectors.pooled.gpu.formulas import KernelFormulas
 from unseen.detectors.pooled.gpu.tensors import InputRows, ResidentState, TaughtRows
 from unseen.detectors.pooled.state import FIRST_DIRECTION, INTERVAL
@@ -34,16 +34,16 @@ class Updates:
 
     @cached_property
     def inputs(self) -> InputRows:
-        """Return the rows that graphs read."""
+        """The rows that graphs read."""
         zeros, rows = self.labels.id_anchors.new_zeros, self.count * self.capacity
         return InputRows(self.formulas.room(rows), zeros(rows, dtype=torch.float64), zeros(rows, dtype=torch.int8))
 
     @cached_property
-    def readings(self) -> Reading:
-        """Return the readings that graphs write, a row for each of the inputs."""
+    def outputs(self) -> DetectorOutput:
+        """The readings that graphs write, a row for each of the inputs."""
         like, rows = self.labels.id_anchors, self.count * self.capacity
         types = like.dtype, torch.int64, torch.int8, like.dtype, like.dtype
-        return Reading(*(like.new_zeros(rows, dtype=one) for one in types))
+        return DetectorOutput(*(like.new_zeros(rows, dtype=one) for one in types))
 
     @cached_property
     def _gains(self) -> Float[Tensor, "S 16"]:
@@ -65,9 +65,9 @@ class Updates:
         map_state(torch.Tensor.copy_, rows, inputs)
         self.start.zero_()
 
-    def read(self, count: int) -> Reading:
-        """Return the readings of the first `count` samples of each stream."""
-        return map_state(lambda column: column.unflatten(0, (self.count, -1))[:, :count].clone(), self.readings)
+    def read(self, count: int) -> DetectorOutput:
+        """The readings of the first `count` samples of each stream."""
+        return map_state(lambda column: column.unflatten(0, (self.count, -1))[:, :count].clone(), self.outputs)
 
     def step(self, at: int, size: int, *, exact: bool) -> None:
         """Judge and learn the next samples of each stream, after which an update is due; fit the direction anew.
@@ -92,17 +92,17 @@ class Updates:
     def judge(self, size: int) -> TaughtRows:
         """Judge the next samples of each stream; return what they will teach."""
         taught = self.taught_rows(size)
-        self.launch_judge(self.inputs, self.readings, taught, self.start, self.capacity)
+        self.launch_judge(self.inputs, self.outputs, taught, self.start, self.capacity)
         return taught
 
     def taught_rows(self, size: int) -> TaughtRows:
-        """Return room for what `size` samples of each stream teach."""
+        """Room for what `size` samples of each stream teach."""
         empty, dim, rows = self.labels.id_anchors.new_empty, self.labels.dim, self.count * size
         packed, weights = (empty((rows, width), dtype=torch.float64) for width in (self.formulas.packed_width, 2))
         return TaughtRows(packed, weights, empty((rows, 2, dim)), empty((rows, dim)))
 
     def launch_judge(
-        self, inputs: InputRows, readings: Reading, taught: TaughtRows, start: Tensor, capacity: int
+        self, inputs: InputRows, outputs: DetectorOutput, taught: TaughtRows, start: Tensor, capacity: int
     ) -> None:
         """Judge rows of the inputs, from `start` on; write readings, and what the samples will teach."""
         from unseen.detectors.pooled.gpu.kernels import judge as kernels
@@ -114,7 +114,7 @@ class Updates:
             inputs.is_new, self.formulas.settings, self.labels.id_anchors, self.labels.ood_anchors,
             sums.known.total, sums.known.images, sums.negative.total, sums.negative.images,
             fitted.known, fitted.negative, fitted.direction.slope, fitted.direction.centre, fitted.direction.level,
-            *fitted.likelihood, fitted.popularity, fitted.votes, *readings, *taught, self._gains,
+            *fitted.likelihood, fitted.popularity, fitted.votes, *outputs, *taught, self._gains,
             capacity, size, *self.formulas.sizes, dim, *tops,
             power_of_two(dim), *map(power_of_two, tops), num_warps=JUDGE_WARPS,
         )  # fmt: skip
@@ -167,5 +167,5 @@ class Updates:
 
 
 def newton_steps(at: int) -> int:
-    """Return how many steps follow a matrix after `at` samples: the more a few samples change it, the more."""
+    """How many steps follow a matrix after `at` samples: the more a few samples change it, the more."""
     return 4 if at < 4 * INTERVAL else 3 if at < 16 * INTERVAL else 2 if at < 64 * INTERVAL else 1

@@ -22,14 +22,14 @@ LARGEST_RATIO = tl.constexpr(likelihood.LARGEST_RATIO)
 
 @triton.jit
 def logsumexp(x):
-    """Return the log of the mass of logits."""
+    """The log of the mass of logits."""
     peak = tl.max(x, axis=0)
     return peak + tl.log(tl.sum(tl.exp(x - peak), axis=0))
 
 
 @triton.jit
 def evidence_of(statistics, settings, known):
-    """Return the evidence of a sample in nats, and its clarity."""
+    """The evidence of a sample in nats, and its clarity."""
     known_mean, known_variance = tl.load(statistics), tl.load(statistics + 1)
     peak, known_energy = tl.load(statistics + 2), tl.load(statistics + 3)
     mean, variance, energy = tl.load(statistics + 4), tl.load(statistics + 5), tl.load(statistics + 7)
@@ -48,7 +48,7 @@ def evidence_of(statistics, settings, known):
 
 @triton.jit
 def looks(z, logit, anchors, total, claimed, middle, tau):
-    """Return what image space adds to the logits of names, at their start and now."""
+    """What image space adds to the logits of names, at their start and now."""
     start = middle[None, :] + anchors * TEXT_SHARE
     mean = (total + start * START_SAMPLES) / (claimed + START_SAMPLES)[:, None]
     from_start = tl.sum(z * middle, axis=0) + tau * logit * TEXT_SHARE

@@ -102,7 +102,7 @@ def learn_numbers(
 
 @triton.jit
 def bimodality(number, first, second, third, fourth):
-    """Return Sarle's coefficient as `likelihood.bimodality` does, from the sums of five powers."""
+    """Sarle's coefficient as `likelihood.bimodality` does, from the sums of five powers."""
     count = tl.maximum(number, 1.0)
     mean, second, third, fourth = first / count, second / count, third / count, fourth / count
     variance = tl.maximum(second - mean * mean, 1e-6 * second + TINY)

@@ -17,7 +17,7 @@ class OldPlaces(NamedTuple):
 
     @classmethod
     def of(cls, after: LabelSpace, before: LabelSpace) -> "OldPlaces":
-        """Return the places that the words of `after` had in `before`."""
+        """The places that the words of `after` had in `before`."""
         places = {word: place for place, word in enumerate((*before.names, *before.negatives))}
         device = after.id_anchors.device
         sides = ([places.get(word, -1) for word in words] for words in (after.names, after.negatives))
@@ -25,7 +25,7 @@ class OldPlaces(NamedTuple):
 
 
 def rows_by_old_place(known: Tensor, negative: Tensor, places: Int[Tensor, " n"], *, fresh: Tensor) -> Tensor:
-    """Return the rows of words by their old places; a new word gets its row of `fresh`."""
+    """The rows of words by their old places; a new word gets its row of `fresh`."""
     rows = torch.cat([known, negative, known.new_zeros(1, *known.shape[1:])])[places]
     is_new = (places < 0).view(-1, *(1,) * (known.ndim - 1))
     return torch.where(is_new, fresh, rows)

@@ -11,8 +11,8 @@ import torch
 from helpers.streams import space, stream
 from unseen import LabelSpace, detectors
 from unseen.detectors import Detector
-from unseen.detectors.carrying import OldPlaces, rows_by_old_place
 from unseen.detectors.state import flatten
+from unseen.detectors.transfer import OldPlaces, rows_by_old_place
 from unseen.errors import SettingError
 from unseen.labels.edits import with_name, without_name
 
@@ -27,7 +27,7 @@ def learned(name: str, labels: LabelSpace = LABELS) -> tuple[Detector[Any], Any]
 
 
 def taken_in(state: Any) -> Any:
-    """Return a state without pending samples: carrying takes them in."""
+    """A state without pending samples: carrying takes them in."""
     return state.updated(LABELS) if hasattr(state, "updated") else state
 
 
@@ -35,7 +35,7 @@ def taken_in(state: Any) -> Any:
 def test_a_state_carried_to_the_same_names_scores_the_same(name):
     detector, state = learned(name)
     again = detectors.make(name, LABELS)
-    expected, got = detector.score(taken_in(state), Z), again.score(again.carried(state, detector, Z), Z)
+    expected, got = detector.score(taken_in(state), Z), again.score(again.transferred(state, detector, Z), Z)
     torch.testing.assert_close(got.score, expected.score)
     torch.testing.assert_close(got.baseline, expected.baseline)
     assert torch.equal(got.label, expected.label)
@@ -47,7 +47,7 @@ def test_names_in_another_order_keep_what_was_learned_of_them(name):
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
     turned = replace(LABELS, names=tuple(LABELS.names[i] for i in order.tolist()), id_anchors=LABELS.id_anchors[order])
     other = detectors.make(name, turned)
-    expected, got = detector.score(taken_in(state), Z), other.score(other.carried(state, detector, Z), Z)
+    expected, got = detector.score(taken_in(state), Z), other.score(other.transferred(state, detector, Z), Z)
     torch.testing.assert_close(got.score, expected.score)
     assert torch.equal(order[got.label], expected.label)
 
@@ -57,8 +57,8 @@ def test_a_name_that_is_retired_and_promoted_again_has_all_it_had(name):
     detector, state = learned(name)
     less = detectors.make(name, without_name(LABELS, "name 7"))
     back = detectors.make(name, with_name(less.labels, "name 7", LABELS.id_anchors[7]))
-    between = less.carried(state, detector, Z)
-    after = back.carried(between, less, Z)
+    between = less.transferred(state, detector, Z)
+    after = back.transferred(between, less, Z)
     assert back.labels.names == LABELS.names
     for one, two in zip(flatten(taken_in(state)).items(), flatten(after).items(), strict=True):
         if "votes" not in one[0] and "fitted" not in one[0] and "moments" not in one[0] and one[0] != "baseline":
@@ -66,13 +66,13 @@ def test_a_name_that_is_retired_and_promoted_again_has_all_it_had(name):
 
 
 def test_those_are_detectors_that_carry():
-    assert all(detectors.find(name).carries for name in CARRIES)
+    assert all(detectors.find(name).transfers for name in CARRIES)
 
 
 def test_a_detector_that_cannot_carry_says_so():
     detector, state = learned("adaneg")
     with pytest.raises(SettingError, match="expected a detector whose state can move to other names, got 'adaneg'"):
-        detectors.make("adaneg", LABELS).carried(state, detector, Z)
+        detectors.make("adaneg", LABELS).transferred(state, detector, Z)
 
 
 def test_rows_go_where_the_words_have_gone():

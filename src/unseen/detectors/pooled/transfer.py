@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from unseen.detectors.carrying import OldPlaces, rows_by_old_place
 from unseen.detectors.pooled.names import NameSums
 from unseen.detectors.pooled.state import Sums
+from unseen.detectors.transfer import OldPlaces, rows_by_old_place
 from unseen.labels import LabelSpace
 
 
 def carried_sums(sums: Sums, before: LabelSpace, after: LabelSpace) -> Sums:
-    """Return the sums by the words of another label space; a new word has claimed no image and won no vote."""
+    """The sums by the words of another label space; a new word has claimed no image and won no vote."""
     places, fresh = OldPlaces.of(after, before), Sums.empty(after)
     no_votes = torch.zeros_like(sums.negative.images, dtype=sums.votes.dtype)
     known, negative = (
