@@ -32,6 +32,7 @@ DETECTORS = {
     "neglabel": "unseen.detectors.neglabel:NegLabel",
 }
 DEFAULT = "pooled"  # the detector we recommend
+ALIASES = {"default": DEFAULT, "algorithm1": "online", "algorithm2": "online-id"}  # the last two: the paper's names
 
 _own: dict[str, type["Detector[Any]"]] = {}
 
@@ -47,15 +48,15 @@ def names() -> tuple[str, ...]:
 
 
 def canonical_name(name: str) -> str:
-    """The registered name that `name` stands for: the alias "default" is the recommended detector."""
-    return DEFAULT if name == "default" else name
+    """The registered name that `name` stands for: "default", and the names of the paper's algorithms."""
+    return ALIASES.get(name, name)
 
 
 def find(name: str) -> type["Detector[Any]"]:
     """The class registered as `name`, imported; "default" is the recommended one.
 
-    >>> find("default").name
-    'pooled'
+    >>> find("default").name, find("algorithm1").name
+    ('pooled', 'online')
     """
     name = canonical_name(name)
     if name in _own:
