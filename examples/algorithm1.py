@@ -53,4 +53,4 @@ if __name__ == "__main__":
     text = pack.space.id_anchors.double().numpy(), pack.space.ood_anchors.double().numpy()
     scores = list(algorithm1(pack.z.double().numpy(), *text))
     for key, score in list(zip(pack.keys, scores, strict=True))[-10:]:
-        print(f"{key:<20} {score:.3f}")
+        print(f"{key:<20} {score:.1e}")
