@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
 from unseen.discover import dismiss, group, promote, relabel, rename, retire
-from unseen.discover.relabel import anchor_near_images
+from unseen.discover.edit import anchor_near_images
 from unseen.errors import LabelError, StateError
 
 WORDS = demo.vocabulary()
