@@ -62,7 +62,9 @@ fuzz: .venv/ready
 
 # on a machine with a GPU, with whatever Python has torch for CUDA there: PYTHON=...
 gpu:
-	PYTHON=$(PYTHON) benchmarks/on_gpu.sh results/gpu
+	$(PYTHON) -m pytest -q -m gpu tests
+	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu.py --untested
+	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu_encode.py --untested
 
 results: .venv/ready
 	$(BIN)/python benchmarks/results.py ../shared/clip-b16
