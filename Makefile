@@ -44,6 +44,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/budget.py
 
 hooks: .venv/ready
 	$(BIN)/pre-commit install
