@@ -31,6 +31,17 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     assert set(missing) <= EXAMPLES
 
 
+def test_links_of_the_site_lead_to_pages_of_the_site() -> None:
+    site = REPO / "docs"
+    links = [
+        (page.relative_to(REPO), link)
+        for page in site.glob("**/*.md")
+        for link in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", page.read_text())
+        if not (page.parent / link).resolve().is_relative_to(site)
+    ]
+    assert links == [], "a file outside of docs/ is named by its path: `examples/photos.py`"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     for line in re.findall(r"^    unseen (.+)$", page.read_text(), re.M):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -62,9 +61,7 @@ def test_the_features_are_real_clip(tmp_path: Path) -> None:
 
 
 def test_the_demo_prints_verdicts_and_metrics(tmp_path: Path) -> None:
-    started = time.perf_counter()
     out, html = run(tmp_path)
-    assert time.perf_counter() - started < 20
     for words in ("1,540 real images", "6 names + 2,000 negatives", "known ", "learned from", "called ", "over time"):
         assert words in out
     for words in (
