@@ -20,6 +20,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/budget.py
 
 # the site in site/, strict: a link that leads nowhere fails
 docs: .docs/ready

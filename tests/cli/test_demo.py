@@ -115,7 +115,7 @@ def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) ->
 
 def test_a_class_of_ones_own_is_shown_and_one_for_parts_of_images_refused(tmp_path, monkeypatch) -> None:
     (tmp_path / "mine.py").write_text("from unseen.detectors import MCM\n\n\nclass Mine(MCM):\n    name = 'mine'\n")
-    monkeypatch.setattr(detectors, "REGISTRY", dict(detectors.REGISTRY))
+    monkeypatch.setattr(detectors, "_own", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     words, _ = run(tmp_path, "--detector", "mine:Mine")
     assert "detector mine" in words

@@ -76,7 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     for module in ("detect", "calibrate", "explain", "mine", "encode", "vocabulary"):
         monkeypatch.setattr(import_module(f"unseen.cli.{module}"), "load_encoder", lambda name, **options: made)
-    monkeypatch.setattr(detectors, "REGISTRY", dict(detectors.REGISTRY))
+    monkeypatch.setattr(detectors, "_own", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(one for one in sys.path if not one.endswith("benchmarks"))])
     monkeypatch.delitem(sys.modules, "examples", raising=False)  # benchmarks/examples.py, if a test has imported it
     shutil.copytree(REPO / "examples", tmp_path / "examples")
