@@ -42,7 +42,6 @@ kernels: .venv/ready .triton/ready
 CLUSTER_SCALE ?= 10
 cluster-test: .venv/ready
 	PYTHONPATH=src:tests $(BIN)/python -m helpers.three_nodes --summary --scale $(CLUSTER_SCALE)
-	$(BIN)/python benchmarks/service_nodes.py
 
 first-hour: .venv/ready
 	$(BIN)/python tests/first_hour.py

@@ -5,9 +5,9 @@
 
 Each budget has what is in force and the target. Whoever makes a number smaller lowers the one in force to what is
 there now, in the last commit of that work; raising one needs its reason in the commit message. Where `due` names the
-issue that is to meet a target, it is printed and fails nothing until then. A constant is a name of a module or class that
-holds a number, outside frozen dataclasses, named tuples and signatures. It is a budget for things, not for air: no joined
-lines, no docstring dropped.
+issue that is to meet a target, it is printed and fails nothing until then. A constant is a name of a module or class
+that holds a number, outside frozen dataclasses, named tuples and signatures. It is a budget for things, not for air:
+no joined lines, no docstring dropped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Budget(NamedTuple):
     """What a count may be today, what it is to become, and the issue that is to bring it there."""
 
     package: str
-    count: str
+    what: str
     in_force: int
     target: int
     due: str = ""
@@ -117,9 +117,8 @@ def code_lines(text: str, tree: ast.Module) -> int:
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0]
-            if ast.get_docstring(node, clean=False) is not None:
-                yield first.lineno, first.end_lineno or first.lineno
+            has_one = ast.get_docstring(node, clean=False) is not None
+            yield from ((one.lineno, one.end_lineno or one.lineno) for one in node.body[:has_one])
 
 
 def constants(tree: ast.Module | ast.ClassDef) -> Iterator[str]:
@@ -297,11 +296,11 @@ def main() -> int:
     print(f"\n{'budget':24}{'today':>8}{'in force':>10}{'target':>8}")
     exceeded = False
     for budget in BUDGETS:
-        value = found.get((budget.package, budget.count))
+        value = found.get((budget.package, budget.what))
         if value is not None:
             told = state(budget, value)
             exceeded |= told == "TOO MUCH"
-            name = f"{budget.package} {budget.count}"
+            name = f"{budget.package} {budget.what}"
             print(f"{name:24}{value:>8,}{budget.in_force:>10,}{budget.target:>8,}  {told}")
     return int(exceeded)
 

@@ -46,7 +46,6 @@ ELSEWHERE = {
     r"^curl": "tests/serve/http/test_api.py",
     r"^unseen bench (paper|imagenet|--check)": "tests/bench/test_command.py",
     r"^unseen bench": "tests/suites/test_images.py",
-    r"^unseen score streams": "tests/cli/test_score_streams.py",
     r"^unseen detect \S+ --space prompts": "tests/learn/test_learn.py",
 }
 
