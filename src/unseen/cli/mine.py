@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,7 @@ from unseen.errors import LabelError
 
 if TYPE_CHECKING:
     from unseen import LabelSpace
-    from unseen.encoders import Encoder
     from unseen.labels import Corpus, Prompt
-    from unseen.progress import Progress
 
 SHOWN = 20
 
@@ -72,7 +69,6 @@ def mine(
             "--exact", help="Encode every word, also where codes tell which cannot be chosen.", **options.MORE
         ),
     ] = False,
-    ray: options.Ray = None,
 ) -> None:
     """Mine negatives for your names and write a label space.
 
@@ -80,15 +76,13 @@ def mine(
 
     With the offline encoder, codes in the package tell which words may be chosen, and only these are encoded (seconds;
     at least 99 % of the negatives are those of --exact). The first run with another encoder encodes the whole corpus
-    (minutes); later runs read it. With --ray the whole corpus is encoded by actors side by side, as with --exact.
-
-    Example: `unseen mine --labels spaces/ -o mined/ --ray auto`
+    (minutes); later runs read it.
 
     Examples of the names move them towards their images (docs/examples.md); all commands and the service read the file.
 
     Example: `unseen mine --examples known/ -o space.safetensors`
     """
-    from unseen import encoders
+    from unseen import LabelSpace, encoders
     from unseen.cli import known, spaces
     from unseen.labels.miners import DEFAULT_MINER
     from unseen.labels.mining import NEGATIVES
@@ -96,10 +90,8 @@ def mine(
     taught = known.ExampleImages.find(examples, saved=None, state=None) if examples else None
     wanted = named_spaces(labels or [], label or (list(taught.folders) if taught and not labels else None))
     if taught:
-        if ray or len(wanted) > 1:
-            raise LabelError(
-                "expected one label space on this machine for --examples, got --ray or several; leave one out"
-            )
+        if len(wanted) > 1:
+            raise LabelError("expected one label space for --examples, got several; mine them one by one")
         taught.check_names(*wanted.values())
     files = output_files(file, wanted)
     miner = miner or DEFAULT_MINER
@@ -109,17 +101,15 @@ def mine(
         "prompt": _prompt(prompt),
         "corpus": _corpus(words, vocabulary, miner),
     }
-    if ray is not None:
-        with spaces.words_bar() as progress:
-            made = list(_on_ray(ray, wanted, encoder, settings, progress))
-    else:
-        model = encoders.load_encoder(encoder)
-        with spaces.words_bar() as progress:
-            made = list(_on_this_machine(wanted, model, settings, progress, exact=exact))
-        if taught:
-            made = [(name, taught.teach(space, model, recall=known.RECALL)) for name, space in made]
-        spaces.warn_strange([one for own in wanted.values() for one in own], model)
-    for name, space in made:
+    model = encoders.load_encoder(encoder)
+    with spaces.words_bar() as progress:
+        made = {
+            name: LabelSpace.build(own, model, progress=progress, exact=exact, **settings)
+            for name, own in wanted.items()
+        }
+    spaces.warn_strange([one for own in wanted.values() for one in own], model)
+    for name, space in made.items():
+        space = taught.teach(space, model, recall=known.RECALL) if taught else space
         space.save(files[name])
         _print_space(space, files[name], show=show, as_json=as_json)
 
@@ -139,28 +129,6 @@ def _prompt(prompt: str | None) -> str | Prompt | None:
     from unseen.labels import LearnedPrompts
 
     return LearnedPrompts.load(Path(prompt)) if prompt and prompt.endswith(".safetensors") else prompt
-
-
-def _on_this_machine(
-    wanted: Mapping[str, Sequence[str]], encoder: Encoder, settings: dict[str, Any], progress: Progress, *, exact: bool
-) -> Iterator[tuple[str, LabelSpace]]:
-    from unseen import LabelSpace
-
-    for name, own in wanted.items():
-        yield name, LabelSpace.build(own, encoder, progress=progress, exact=exact, **settings)
-
-
-def _on_ray(
-    address: str, wanted: Mapping[str, Sequence[str]], encoder: str, settings: dict[str, Any], progress: Progress
-) -> Iterator[tuple[str, LabelSpace]]:
-    from unseen.encoders import load_encoder
-    from unseen.labels import MiningSpec
-    from unseen.scale import cluster
-    from unseen.scale import mine as scaled
-
-    spec = MiningSpec.of(settings.pop("miner"), **settings)
-    with cluster.connect(address) as ray:
-        yield from scaled.mine(ray, wanted, partial(load_encoder, encoder), spec, progress=progress)
 
 
 def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, list[str]]:

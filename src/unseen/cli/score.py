@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from unseen.cli import options, output
 from unseen.errors import SettingError
 
-if TYPE_CHECKING:
-    from unseen import Session
-
 BATCH = 2048  # samples between two checkpoints
-MERGE_EVERY = 256  # most samples between two merges of observers that share a stream
 
 
 def score(
@@ -50,25 +44,16 @@ def score(
         typer.Option(help="With --by and -o: column with the time of each sample; else today.", **options.MORE),
     ] = None,
     ray: options.Ray = None,
-    shards: Annotated[
-        int,
-        typer.Option(
-            help="Observers that share one stream; docs/scale.md says which detectors lose by it.",
-            min=1,
-            **options.MORE,
-        ),
-    ] = 1,
 ) -> None:
     """Stream features through a detector; print a verdict for each.
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 
     `unseen score table.parquet --space space.safetensors --by camera --ray auto` scores each camera's samples as a
-    stream of their own, many at once. `--shards 8 --ray auto` lets eight observers share one stream; the recommended
-    detector gives the sequential result.
+    stream of their own, many at once.
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, rejudge=rejudge, alarm=alarm, shards=shards > 1, report=report, csv=as_csv)
+        _refuse_with_by(calibrate=calibrate, rejudge=rejudge, alarm=alarm, report=report, csv=as_csv)
         from unseen.cli import session, streams
 
         given = streams.StreamOptions(features, space, by, state, file, time, ray, learn)
@@ -76,7 +61,8 @@ def score(
         return
     form = output.Format.of(as_json=as_json, as_csv=as_csv, path=Path(file) if file else None)
     output.check_folders(state, report)
-    _check_shards(shards, ray, learn=learn)
+    if ray:
+        raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
     from unseen.cli import known, run, session
@@ -86,21 +72,20 @@ def score(
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     labels = LabelSpace.load(space)
-    began = chosen.session(labels, state)
+    judge = chosen.session(labels, state)
     images = known.KnownSource.features(calibrate, recall).read(labels) if calibrate else None
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
-    batch = BATCH if shards == 1 else MERGE_EVERY * max(1, BATCH // MERGE_EVERY)  # a call of observe ends with a merge
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     if state and learn and not state.exists():
         labels.save(space_path(state))
-    with _shared_session(began, shards, ray) as shared, form.lines(**columns) as lines:
-        stream = run.Run(shared, lines, state, mark, learn, images, run.Alarms.of(alarm), run.log_beside(report))
+    with form.lines(**columns) as lines:
+        stream = run.Run(judge, lines, state, mark, learn, images, run.Alarms.of(alarm), run.log_beside(report))
         stream.is_rejudged = rejudge
         if images:
-            images.print_result(shared, images.calibrate(shared), as_json=False)
-        stream.go(run.feature_steps(samples, size=batch), unit="samples", total=len(samples))
+            images.print_result(judge, images.calibrate(judge), as_json=False)
+        stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
     raise stream.finish(report, title=f"unseen score: {features}", as_json=as_json)
 
 
@@ -108,32 +93,3 @@ def _refuse_with_by(**given: object) -> None:
     """Refuse options of a single stream."""
     if wrong := [f"--{name}" for name, value in given.items() if value]:
         raise SettingError(f"expected --by without {', '.join(wrong)}, which are for a single stream; leave one out")
-
-
-def _check_shards(shards: int, ray: str | None, *, learn: bool) -> None:
-    if ray and shards == 1:
-        raise SettingError(
-            "expected --shards with --ray, got none: one stream is one scan; say how many observers may share it, or "
-            "score many streams with --by COLUMN"
-        )
-    if shards > 1 and not learn:
-        raise SettingError("expected --shards for a stream that learns, got --no-learn; leave --shards out")
-
-
-@contextmanager
-def _shared_session(session: Session, shards: int, ray: str | None) -> Iterator[Session]:
-    """Yield a session whose stream several observers share, in this process or as actors."""
-    if shards == 1:
-        yield session
-        return
-    from unseen.scale import cluster, merge
-
-    detector = session.detector
-    if ray is None:
-        yield session.at(
-            session.snapshot, detector=merge.ShardedDetector.of(detector, shards=shards, every=MERGE_EVERY)
-        )
-        return
-    with cluster.connect(ray) as joined, merge.ray_observers(joined, detector, shards) as observers:
-        shared = merge.ShardedDetector.of(detector, shards=shards, every=MERGE_EVERY, observers=observers)
-        yield session.at(session.snapshot, detector=shared)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +17,6 @@ import typer
 from unseen.cli import options, output
 from unseen.errors import MissingExtra, SettingError, check_choice
 
-ON_RAY = {"gateways": 1, "encoders": 1, "gpus": 0.0, "resource": ""}  # replicas of each, GPUs of an encoder
 ACTIONS = ("list", "add", "revoke", "rotate")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -49,17 +46,12 @@ def serve(
             **options.MORE,
         ),
     ] = None,
-    ray: options.Ray = None,
 ) -> None:
     """Serve streams over HTTP, with a page; streams learn from requests and survive a crash.
 
     Example: `unseen serve --demo`, then open http://127.0.0.1:8000
 
     Everything acknowledged is on disk. To bind another address, first make a key: `unseen keys add --scope admin`.
-
-    With --ray encoders and gateways scale out (`--set gateways=4 --set encoders=8 --set gpus=1`), and each stream has
-    one writer that recovers from its journal on another node when its own dies; --data must be a folder that those
-    nodes share. Example: `unseen serve --ray auto`
     """
     try:
         from unseen.serve.run import run
@@ -70,31 +62,19 @@ def serve(
         raise MissingExtra(error.name or "fastapi", "serve") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     others: dict[str, Any] = {"threads": 1, "group_minutes": 10.0}
-    limits, durability, others, sizes = read_settings(
-        settings or (), asdict(Limits()), asdict(Durability()), others, ON_RAY
-    )
+    limits, durability, others = read_settings(settings or (), asdict(Limits()), asdict(Durability()), others)
     chosen = Settings(
         data,
         host,
         None if encoder == "none" else encoder,
         Limits(**limits),
         Durability(**durability),
-        logs=None if logs == "none" or ray is not None else Path(logs or data / "logs"),
+        logs=None if logs == "none" else Path(logs or data / "logs"),
         require_key=require_key,
         group_minutes=others["group_minutes"],
         compute=others["threads"],
     )
-    announce = partial(_announce, data=data, as_json=as_json)
-    if ray is None:
-        run(chosen, port=port, demo=demo, announce=announce)
-        return
-    if demo or chosen.durability.volatile:
-        raise SettingError("expected streams with a journal on Ray, got --demo or volatile; leave them out")
-    from unseen.scale.serve import deploy
-    from unseen.scale.serve.placement import Placement
-
-    placement = Placement(chosen, resource=sizes.pop("resource") or None)
-    deploy.run(ray, placement, port=port, announce=announce, wait=_wait_for_signal, **sizes)
+    run(chosen, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
 
 
 def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -124,14 +104,6 @@ def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
         output.emit({"url": next(word for word in sentence.split() if "://" in word), "data": str(data)})
     else:
         output.say(sentence)
-
-
-def _wait_for_signal() -> None:
-    """Wait for Ctrl-C or SIGTERM."""
-    stopped = threading.Event()
-    for kind in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(kind, lambda *_: stopped.set())
-    stopped.wait()
 
 
 def keys(
