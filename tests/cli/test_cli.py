@@ -8,32 +8,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import unseen
-from helpers.commands import run
-from unseen.cli import app, main, output
+from helpers.commands import leaves, run
+from unseen.cli import main, output
 from unseen.errors import UnseenError
 
 LABORATORY = ("bench", "demo")  # what evaluates: not part of the product
-DETECT = ("label", "labels", "examples", "encoder", "state", "report", "file", "as_json")
 
 
-def leaves(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command that takes no further command, by its words."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from leaves(command, *before, name)
-        else:
-            yield (*before, name), command
-
-
-LEAVES = dict(leaves(typer.main.get_command(app)))
+LEAVES = dict(leaves())
 
 
 def test_there_are_few_commands_and_options():
@@ -61,7 +48,16 @@ def test_the_list_of_commands_starts_with_what_to_type():
 
 def test_detect_shows_the_eight_options_that_people_use_and_no_detector_of_the_laboratory():
     shown = [one for one in LEAVES[("detect",)].params if one.param_type_name == "option" and not one.rich_help_panel]
-    assert [one.name for one in shown] == ["label", "labels", "examples", "encoder", "state", "report", "file", "as_json"]
+    assert [one.name for one in shown] == [
+        "label",
+        "labels",
+        "examples",
+        "encoder",
+        "state",
+        "report",
+        "file",
+        "as_json",
+    ]
     text = run("detect", "--help").stdout
     assert "─ More ─" in text
     assert "adaneg" not in text
@@ -119,7 +115,10 @@ def test_ctrl_c_in_a_command_ends_with_a_word_and_no_traceback(monkeypatch):
             "DataError: expected files that can be read and written, got: No space left on device (/data/x); check",
         ),
         (MemoryError(), "DataError: expected enough memory, got too little; use a smaller --batch"),
-        (KeyError("nothing"), "UnseenError: expected no error here, got KeyError: 'nothing'; this is a defect of unseen"),
+        (
+            KeyError("nothing"),
+            "UnseenError: expected no error here, got KeyError: 'nothing'; this is a defect of unseen",
+        ),
     ],
 )
 def test_every_error_ends_in_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, error, words):

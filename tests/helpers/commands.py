@@ -1,9 +1,11 @@
 """Commands as a test calls them."""
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import typer
 from typer.testing import CliRunner, Result
 
 from unseen.cli import app
@@ -22,3 +24,12 @@ def rows(result: Result) -> list[dict[str, Any]]:
 
 
 detect = partial(run, "detect")
+
+
+def leaves(group: Any = None, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command that takes no further command, with its words."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, *before, name)
+        else:
+            yield (*before, name), command

@@ -43,10 +43,22 @@ def encode(
             help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.", **options.MORE
         ),
     ] = "pillow",
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Compile the offline encoder for a GPU: pays from half a million images.", **options.MORE
+        ),
+    ] = False,
     form: Annotated[
         str, typer.Option("--format", help="Of the feature files: safetensors or parquet.", **options.MORE)
     ] = "safetensors",
     ray: options.Ray = None,
+    shard: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: images per feature file (default: 256).", **options.MORE)
+    ] = None,
+    actors: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).", **options.MORE)
+    ] = None,
     gpus: Annotated[
         float, typer.Option(help="With --ray: share of a GPU for each model.", min=0.01, max=1.0, **options.MORE)
     ] = 1.0,
@@ -59,13 +71,13 @@ def encode(
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
     if ray:
-        _check_ray(ray, decode)
+        _check_ray(ray, plain=decode == "pillow" and not compiled)
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
-        job = scaled.EncodeJob(encoder, device, batch, None, gpus, precision)
+        job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, folder, job, size=scaled.SHARD, form=form, root=root)
+            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.SHARD, form=form, root=root)
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             run = EncodeRun(as_json, plan.already)
             raise run.finish(batches, plan.total, plan.model.name, folder)
@@ -77,7 +89,7 @@ def encode(
     from unseen.images import find_images
 
     entries = find_images(sources, root=root, stride=stride)
-    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision))
+    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision), compiled=compiled)
     check_decoder(model, decode)
     cache = FeatureCache(folder, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
@@ -87,15 +99,17 @@ def encode(
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 
-def _check_ray(ray: str, decode: str) -> None:
+def _check_ray(ray: str, *, plain: bool) -> None:
     """Refuse what a cluster cannot do."""
     if ray.startswith("ray://"):
         raise SettingError(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if decode != "pillow":
-        raise SettingError("expected no --decode with --ray, whose tasks decode on CPUs; leave it out")
+    if not plain:
+        raise SettingError(
+            "expected no --compile and no --decode with --ray, whose tasks decode on CPUs; leave them out"
+        )
 
 
 class EncodedBatch(NamedTuple):

@@ -110,7 +110,7 @@ class NameOptions:
     device: str | None = None
 
 
-class Prepared(NamedTuple):
+class Start(NamedTuple):
     """What a run over images begins with."""
 
     session: Session
@@ -119,7 +119,7 @@ class Prepared(NamedTuple):
     skipped: int  # examples and calibration photos that could not be read
 
 
-def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None, *, learn: bool) -> Prepared:
+def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None, *, learn: bool) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
     known = KnownSource.find(chosen.calibrate, chosen.recall) if chosen.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
@@ -144,7 +144,7 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None, *, l
         images.print_result(session, images.calibrate(session), as_json=False)
     elif taught:
         warn_spared(session, recall)
-    return Prepared(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
+    return Start(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
 
 
 def threshold_in_words(session: Session) -> str:

@@ -189,10 +189,12 @@ def check_text_vector(text: Tensor, dim: int) -> None:
         )
 
 
-def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+def anchor_near_images(
+    session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"], *, taken: float = TAKEN
+) -> Float[Tensor, " d"]:
     """The text vector, moved towards its images until it is as near to them as known names are to theirs.
 
-    It stops before it would be the nearest word of more than `TAKEN` of the other images. A text that is near enough
+    It stops before it would be the nearest word of more than this share of the other images. A text that is near enough
     stays where it is.
     """
     kept, labels = session.reservoir.images, session.detector.labels
@@ -208,7 +210,7 @@ def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float
     anchor = text
     for step in torch.linspace(0, 1, STEPS).tolist():
         moved = normalize(text + step * towards, dim=0)
-        if step and float((others @ moved > best).float().mean()) > TAKEN:
+        if step and float((others @ moved > best).float().mean()) > taken:
             break
         anchor = moved
         if float((images @ moved).mean()) >= wanted:
