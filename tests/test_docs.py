@@ -32,7 +32,7 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     assert set(missing) <= EXAMPLES
 
 
-@pytest.mark.parametrize("page", REPO.glob("docs/**/*.md"), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*REPO.glob("docs/**/*.md")], ids=lambda page: page.name)
 def test_a_page_is_read_in_one_go(page: Path) -> None:
     assert len(page.read_text().split()) <= 900 or page.name in LONG
 
