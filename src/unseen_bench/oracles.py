@@ -40,7 +40,7 @@ def routed(detector: Online | OnlineID, z: Float[Tensor, "T d"], is_id: Bool[Ten
     for block, known in zip(z.split(BLOCK), is_id.split(BLOCK), strict=True):
         trust = torch.where(known, torch.inf, -torch.inf)
         text = text_logits(detector.labels, block, tau=detector.tau)
-        output, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
+        output, state = detector.learn_with_trust(state, block, text, trust)
         outputs.append(output)
     return DetectorOutput.joined(outputs)
 
