@@ -101,13 +101,13 @@ def test_every_character_of_a_note_can_be_typeset():
 
 
 def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
-    exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-online"))
+    exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-released"))
     found = paper.AvailableSuites(exhibit, ("imagenet",), (), ())
     suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
     runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
     rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
     grid = report.section(found, [(suite, rows)]).parts[-1]
-    assert [line[0] for line in grid.lines] == ["oracle-online", "zoc"]
+    assert [line[0] for line in grid.lines] == ["oracle-released", "zoc"]
     assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]
 
 
