@@ -46,7 +46,7 @@ MANY = ("score", "many.safetensors", "--space", "space.safetensors")
 STATE = ("--state", "state.safetensors")
 
 
-def session(path: str = "state.safetensors") -> Session:
+def session(path: str | Path = "state.safetensors") -> Session:
     return Session.load(path, LabelSpace.load("space.safetensors"))
 
 

@@ -126,9 +126,7 @@ def test_a_state_in_use_is_refused_after_a_while_with_the_process_that_has_it(st
 def test_only_the_last_edits_keep_their_states(state, monkeypatch):
     monkeypatch.setattr(edits, "KEPT", 2)
     for number in range(3):
-        edits.apply(
-            state, lambda session, n=number: rename(session, session.detector.labels.names[0], f"cat {n}")
-        )
+        edits.apply(state, lambda session, n=number: rename(session, session.detector.labels.names[0], f"cat {n}"))
     assert sorted(path.name for path in edits.edits_folder(state).glob("[0-9][0-9][0-9][0-9].safetensors")) == [
         "0002.safetensors",
         "0003.safetensors",

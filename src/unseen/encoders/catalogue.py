@@ -44,7 +44,8 @@ def load_encoder(
     """The encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen models export`; "offline-merge8" merges 8 tokens in each block (docs/offline-encoder.md).
+    ONNX file written by `unseen models export`; "offline-merge8" merges 8 tokens in each block
+    (docs/offline-encoder.md).
     A CLIP model of transformers comes with its processor, `load_encoder(model, processor)`, one of open_clip with
     `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
     `dtype` is that of the large products; torch.int8 is the offline encoder's, and so is a `compiled` tower, for long

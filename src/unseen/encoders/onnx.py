@@ -34,7 +34,7 @@ class OnnxEncoder:
         metadata = self.session.get_modelmeta().custom_metadata_map
         if PREPROCESS not in metadata:
             raise EncoderError(
-                f"expected a file written by unseen models export, with its preprocessing inside, got none in {source}; "
+                f"expected a file of unseen models export, with its preprocessing inside, got none in {source}; "
                 "export the model again"
             )
         self.preprocess = Preprocess.from_json(metadata[PREPROCESS])

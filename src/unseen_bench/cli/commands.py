@@ -180,7 +180,7 @@ def gap(
 
 def learn(
     examples: Annotated[str, typer.Option(help="Photos of your classes, a folder per class.")],
-    method: Annotated[str, typer.Option(help="One of: coop, locoop, negprompt, lapt, lsn.")] = "locoop",
+    method: Annotated[str, typer.Option(help="One of: coop, locoop, lsn, negprompt, lapt, id-like.")] = "locoop",
     encoder: options.Encoder = "ViT-B/16",
     space: options.SpaceInstead = None,
     file: Annotated[Path, typer.Option("-o", "--output", help="Label space file to write.")] = Path(
