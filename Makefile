@@ -2,14 +2,34 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray kernels cluster-test first-hour notebooks fiftyone pythons docs lint hooks bench soak fuzz gpu results leaderboard
-.PHONY: paper clean
+.PHONY: demo test ray-equal lint docs release test-ray kernels cluster-test first-hour notebooks fiftyone pythons docs-commands dist hooks bench
+.PHONY: soak fuzz gpu results leaderboard paper clean
 
 demo: .venv/ready
 	$(BIN)/unseen demo
 
 test: .venv/ready
 	$(BIN)/pytest -q -n auto $(PYTEST)
+
+# what every push runs of Ray: a cluster gives what one machine gives
+ray-equal: .venv/ready
+	$(BIN)/pytest -q -m equality tests/scale $(PYTEST)
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/budget.py
+
+# the site in site/, strict: a link that leads nowhere fails
+docs: .docs/ready
+	.docs/bin/zensical build --clean --strict
+
+# before a release, and when what they test has changed
+release: lint
+	$(MAKE) test PYTEST="--cov --cov-report=term"
+	$(MAKE) test-ray kernels docs docs-commands notebooks pythons first-hour dist soak fuzz
 
 test-ray: .venv/ready .s3/ready
 	UNSEEN_S3_SERVER=.s3/bin/moto_server $(BIN)/pytest -q -m ray $(PYTEST)
@@ -22,7 +42,6 @@ kernels: .venv/ready .triton/ready
 CLUSTER_SCALE ?= 10
 cluster-test: .venv/ready
 	PYTHONPATH=src:tests $(BIN)/python -m helpers.three_nodes --summary --scale $(CLUSTER_SCALE)
-	$(BIN)/python benchmarks/service_nodes.py
 
 first-hour: .venv/ready
 	$(BIN)/python tests/first_hour.py
@@ -36,15 +55,15 @@ fiftyone: .fiftyone/ready
 pythons:
 	tools/pythons.sh
 
-docs: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+# every command of README and docs, word for word, and packages that take seconds to import
+docs-commands: .venv/ready
 	$(BIN)/pytest -q -m slow tests/cli/test_doc_commands.py tests/integrations $(PYTEST)
 
-lint: .venv/ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+# sdist and wheel in dist/, as the package index takes them
+dist: .dist/ready
+	rm -rf dist
+	.dist/bin/python -m build --quiet --outdir dist .
+	.dist/bin/twine check --strict dist/*
 
 hooks: .venv/ready
 	$(BIN)/pre-commit install
@@ -61,7 +80,9 @@ fuzz: .venv/ready
 
 # on a machine with a GPU, with whatever Python has torch for CUDA there: PYTHON=...
 gpu:
-	PYTHON=$(PYTHON) benchmarks/on_gpu.sh results/gpu
+	$(PYTHON) -m pytest -q -m gpu tests
+	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu.py --untested
+	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu_encode.py --untested
 
 results: .venv/ready
 	$(BIN)/python benchmarks/results.py ../shared/clip-b16
@@ -71,6 +92,17 @@ leaderboard: .venv/ready
 
 paper: .venv/ready
 	$(BIN)/unseen bench paper --features ../shared/clip-b16 -o results
+
+# apart, because the site needs no torch
+.docs/ready: Makefile constraints.txt
+	$(PYTHON) -m venv .docs
+	.docs/bin/pip install --quiet --constraint constraints.txt zensical 'mkdocstrings[python]'
+	touch $@
+
+.dist/ready: Makefile
+	$(PYTHON) -m venv .dist
+	.dist/bin/pip install --quiet 'build==1.6.1' 'twine==7.0.0'
+	touch $@
 
 # a real S3 server for the tests; apart, because its client library asks for another python-dateutil
 .s3/ready: Makefile
@@ -93,8 +125,8 @@ paper: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,sklearn,docs,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,sklearn,dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .s3 .triton .fiftyone .pythons build dist site
+	rm -rf .venv .docs .dist .s3 .triton .fiftyone .pythons build dist site

@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 
 from scale import kill_actor
-from stages import SIZE
 from unseen.encoders import load_encoder
 from unseen.features import FeatureCache, Features, encode_images, load_features
 from unseen.features.shards import read_shards
@@ -29,6 +28,7 @@ from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
 
+SIZE = 500, 375  # of a photo
 DISTINCT = 256  # photos that are enlarged; the rest are the same files under other names
 MEMORY = 2 << 30  # bytes of the GPU that the model with too large a batch gets
 

@@ -1,94 +1,112 @@
-"""How fast what users run is, and the scan: naive loop, one by one, blocked, floors; as ratios in one run.
+"""How fast what users run is, and the scan: one by one, in batches, naive loop, floors; as ratios in one run.
 
     python benchmarks/speed.py                  # two tables; --users prints the first only
     python benchmarks/speed.py --json           # one JSON object per line
-    python benchmarks/speed.py --million        # 10^6 samples once, in float32 and float64: time, memory, drift
-    python benchmarks/gpu.py                    # the same questions on a GPU, and others
+    python benchmarks/gpu.py                    # the scan on a GPU
 
-Every time is the median of a few repetitions; `naive` runs a part of the stream and is scaled up per sample. Nothing
-is measured while the tests of the scan fail.
+A floor is the matrix products that no implementation avoids. Times are medians of rounds in alternation, so that other
+work on the machine slows all cases; `naive` runs a part of the stream. Nothing is measured while tests of it fail.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from speed_users import million_rows, user_rows, user_table
-from unseen.detectors import Detector, Online
+from unseen import LabelSpace, Session
+from unseen.detectors import Detector, Online, PooledEvidence
 from unseen.detectors.base import BLOCK
 from unseen.gate import decaying_steps
 from unseen.odds import logit
 from unseen.scan import blocked, naive
 from unseen.text import TextLogits, neglabel, text_logits
-from unseen_bench.methods.zeroshot.adaneg import AdaNeg
 from unseen_bench.run import command, markdown_table
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.jsonl import Row
 from unseen_bench.run.synthetic import label_space, stream
-from unseen_bench.run.timing import median_seconds
+from unseen_bench.run.timing import alternating_seconds
 
 REPOSITORY = Path(__file__).parents[1]
-PART = 8192  # samples where a whole stream would take too long
+SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))
+BATCH, SINGLES, ROUNDS = 512, 256, 3
+HEADS = ("what", "names + negatives", "µs per sample", "times the floor")
+Works = Mapping[str, tuple[Callable[[], object], int]]  # what is done for so many samples
 
 
 def main() -> None:
     parser = command.parser(__doc__)
-    parser.add_argument("--known", type=int, default=1_000)
-    parser.add_argument("--negatives", type=int, default=10_000)
+    parser.add_argument("--samples", type=int, default=8_192)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--samples", type=int, default=60_000, help="five in six from known classes, as in ImageNet")
-    parser.add_argument("--slow", type=int, default=200, help="samples for the one-at-a-time cases")
-    parser.add_argument("--million", action="store_true", help="only a stream of 10^6 samples (ten minutes)")
-    parser.add_argument("--busy", action="store_true", help="processor time of what users run, with --threads 1")
     parser.add_argument("--users", action="store_true", help="only what users run")
     parser.set_defaults(threads=torch.get_num_threads())
     arguments = command.parse(parser)
-    command.require_passing_tests(REPOSITORY, "tests/scan", "tests/detectors/pooled/test_detector.py")
+    command.require_passing_tests(REPOSITORY, "tests/scan", "tests/detectors/pooled")
     command.show(measure(arguments), arguments, table)
 
 
 def measure(arguments: Arguments) -> Iterator[Row]:
-    if arguments.million:
-        yield from million_rows(arguments.dim)
-        return
-    yield from user_rows(PART, arguments.dim, clock=time.process_time if arguments.busy else time.perf_counter)
+    for known, negatives in SIZES:
+        labels = label_space(known, negatives, arguments.dim)
+        z = stream(labels, arguments.samples)
+        sizes = {"known": known, "negatives": negatives}
+        yield from timed(session_works(labels, z), sizes)
     if not arguments.users:
-        yield from scan_rows(arguments)
+        yield from timed(scan_works(labels, z), sizes)
 
 
-def scan_rows(arguments: Arguments) -> Iterator[Row]:
-    labels = label_space(arguments.known, arguments.negatives, arguments.dim)
-    z, online = stream(labels, arguments.samples), Online(labels)
-    part, slow = z[:PART], z[:: len(z) // arguments.slow][: arguments.slow]
-    naive_each = median_seconds(lambda: naive_loop(online, slow)) / len(slow)
-    floor_each = median_seconds(products(online, part), repeat=5) / len(part)
-
-    def row(case: str, samples: int, seconds: float, **sizes: int) -> Row:
-        each = seconds / samples
-        ratios = {"ratio_to_naive": naive_each / each, "ratio_to_floor": each / floor_each}
-        counts = {"known": arguments.known, "negatives": arguments.negatives, **sizes}
-        return {"case": case, "samples": samples, "seconds": seconds, **ratios, **counts}
-
-    yield row("naive: the equations, one sample at a time", len(slow), naive_each * len(slow))
-    yield row("floor: the matrix products of blocked alone", len(part), floor_each * len(part))
-    yield row("blocked", len(z), median_seconds(observing(online, z), repeat=1, warmup=0))
-    yield row("observe, one sample at a time", len(slow), median_seconds(lambda: observe_singly(online, slow)))
-    yield row("adaneg, causal", len(z[:1024]), median_seconds(observing(AdaNeg(labels), z[:1024]), repeat=1))
-    for samples in (1_000, 10_000):
-        repeated = z.repeat(-(-samples // len(z)), 1)[:samples]
-        yield row(f"blocked at {samples:,}", samples, median_seconds(observing(online, repeated), repeat=1))
-    for negatives in (arguments.negatives // 4, arguments.negatives // 2):
-        seconds = median_seconds(observing(Online(labels.with_negatives(negatives)), part))
-        yield row(f"blocked, {negatives:,} negatives", len(part), seconds, negatives=negatives)
+def timed(works: Works, sizes: Row) -> Iterator[Row]:
+    """Every case beside the floor that comes before it."""
+    seconds = alternating_seconds({case: work for case, (work, _) in works.items()}, rounds=1 + ROUNDS)
+    floor = 0.0
+    for case, (_, count) in works.items():
+        each = statistics.median(seconds[case][1:]) / count
+        floor = each if case.startswith("floor") else floor
+        yield {"case": case, **sizes, "seconds_per_sample": each, "ratio_to_floor": each / floor}
 
 
-def observing(detector: Detector, z: Tensor) -> Callable[[], object]:
-    return lambda: detector.observe(detector.start(), z)
+def session_works(labels: LabelSpace, z: Tensor) -> Works:
+    detector, singles = PooledEvidence(labels), z[-SINGLES:].split(1)
+    old = Session(detector)
+    old.observe(z[: len(z) // 2])
+    return {
+        "floor, one by one": (products_of_batches(labels, singles), SINGLES),
+        "Session, one by one": (lambda: [old.observe(row) for row in singles], SINGLES),
+        "floor, batches": (products_of_batches(labels, z.split(BATCH)), len(z)),
+        f"Session, batches of {BATCH}": (lambda: in_batches(Session(detector), z), len(z)),
+        "pooled, one call": (lambda: detector.observe(detector.start(), z), len(z)),
+    }
+
+
+def products_of_batches(labels: LabelSpace, parts: tuple[Tensor, ...]) -> Callable[[], None]:
+    """The products that batches cannot avoid: with the text, and of more than one row outer products for two sides."""
+    anchors = torch.cat([labels.id_anchors, labels.ood_anchors])
+
+    def multiply() -> None:
+        for part in parts:
+            part @ anchors.T
+            if len(part) > 1:
+                torch.cat([part, part], dim=1).T @ part
+
+    return multiply
+
+
+def in_batches(session: Session, z: Tensor) -> None:
+    for part in z.split(BATCH):
+        session.observe(part)
+
+
+def scan_works(labels: LabelSpace, z: Tensor) -> Works:
+    online, slow = Online(labels), z[:: len(z) // SINGLES][:SINGLES]
+    return {
+        "floor: the matrix products of blocked alone": (products_of_scan(online, z), len(z)),
+        "naive: the equations, one sample at a time": (lambda: naive_loop(online, slow), len(slow)),
+        "observe, one sample at a time": (lambda: observe_singly(online, slow), len(slow)),
+        "blocked": (lambda: online.observe(online.start(), z), len(z)),
+    }
 
 
 def naive_loop(online: Online, z: Tensor) -> None:
@@ -105,13 +123,13 @@ def naive_loop(online: Online, z: Tensor) -> None:
         state = type(state)(known.bank, unknown.bank, id_seen, ood_seen)
 
 
-def observe_singly(online: Online, z: Tensor) -> None:
-    state = online.start()
+def observe_singly(detector: Detector, z: Tensor) -> None:
+    state = detector.start()
     for sample in z.split(1):
-        _, state = online.observe(state, sample)
+        _, state = detector.observe(state, sample)
 
 
-def products(online: Online, z: Tensor) -> Callable[[], None]:
+def products_of_scan(online: Online, z: Tensor) -> Callable[[], None]:
     """The matrix products that blocked cannot avoid, in its shapes: gate, reads, corrections, rewrites."""
     trust = torch.cat([neglabel(text_logits(online.labels, block, tau=online.tau)) for block in z.split(BLOCK)])
     bound = logit(online.beta)
@@ -139,21 +157,12 @@ def blocks_of(taught: Tensor) -> list[slice]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    if all("stream" in row for row in rows):
-        yield from map(str, rows)
-        return
-    users = [row for row in rows if "seconds_per_sample" in row]
-    yield from user_table(users)
-    if len(users) == len(rows):
-        return
-    yield ""
-    heads = ("case", "samples", "µs per sample", "times the naive loop", "of the floor")
-    yield from markdown_table(heads, (cells(row) for row in rows if row not in users))
+    return markdown_table(HEADS, map(cells, rows))
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    each = f"{1e6 * row['seconds'] / row['samples']:,.1f}"
-    return row["case"], f"{row['samples']:,}", each, f"{row['ratio_to_naive']:.2f}", f"{row['ratio_to_floor']:.2f}"
+    size = f"{row['known']:,} + {row['negatives']:,}"
+    return row["case"], size, f"{1e6 * row['seconds_per_sample']:,.1f}", f"{row['ratio_to_floor']:.1f}"
 
 
 if __name__ == "__main__":

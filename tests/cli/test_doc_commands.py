@@ -18,7 +18,7 @@ from helpers.tiny_models import COLOURS, NamedColours
 from unseen import detectors
 from unseen.cli import app
 
-pytestmark = pytest.mark.slow  # run by make docs
+pytestmark = pytest.mark.slow  # run by make docs-commands
 
 REPO = Path(__file__).parents[2]
 PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted(REPO.glob("docs/**/*.md"))]
@@ -27,8 +27,9 @@ PROSE = ("unseen implements", "benchmarks/      ", "unseen 0.")
 
 # A command that is not run here: which file runs it, or why none does. The first pattern that is found counts.
 ELSEWHERE = {
-    r"^make (demo|test|test-ray|docs|first-hour|notebooks|pythons|lint)\b": ".ci/run",
-    r"^make ": "by hand: minutes to hours, a GPU, or an installation of hooks",
+    r"^make (test|lint|ray-equal)\b": ".ci/run",
+    r"^make demo": "tests/cli/test_demo.py",
+    r"^make ": "by hand: make release, hours, a GPU, or an installation of hooks",
     r"^(python|benchmarks/\S+|git|TOWERS)": "by hand: a measurement, whose output stands beside the command",
     r"^pip|^unseen (models fetch|demo|serve --demo)": "tests/first_hour.py",
     r"s3://|^ray |--host 0.0.0.0": "by hand: needs an object store or several machines",
@@ -45,7 +46,6 @@ ELSEWHERE = {
     r"^curl": "tests/serve/http/test_api.py",
     r"^unseen bench (paper|imagenet|--check)": "tests/bench/test_command.py",
     r"^unseen bench": "tests/suites/test_images.py",
-    r"^unseen score streams": "tests/cli/test_score_streams.py",
     r"^unseen detect \S+ --space prompts": "tests/learn/test_learn.py",
 }
 
@@ -75,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     for module in ("detect", "calibrate", "explain", "mine", "encode", "vocabulary"):
         monkeypatch.setattr(import_module(f"unseen.cli.{module}"), "load_encoder", lambda name, **options: made)
-    monkeypatch.setattr(detectors, "REGISTRY", dict(detectors.REGISTRY))
+    monkeypatch.setattr(detectors, "_own", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(one for one in sys.path if not one.endswith("benchmarks"))])
     monkeypatch.delitem(sys.modules, "examples", raising=False)  # benchmarks/examples.py, if a test has imported it
     shutil.copytree(REPO / "examples", tmp_path / "examples")

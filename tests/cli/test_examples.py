@@ -182,5 +182,9 @@ def test_mine_writes_a_label_space_with_examples(known: Path, encoder: NamedColo
     assert (space.names, len(space.examples)) == (("green", "red"), 8)
     with pytest.raises(DataError, match="got 'green', which is not among red"):
         CliRunner().invoke(app, [*given, "--label", "red"], catch_exceptions=False)
-    with pytest.raises(LabelError, match="expected one label space on this machine for --examples"):
-        CliRunner().invoke(app, [*given, "--ray", "local"], catch_exceptions=False)
+    lists = [Path(name) for name in ("one.txt", "two.txt")]
+    for path in lists:
+        path.write_text("green\nred\n")
+    several = [word for path in lists for word in ("--labels", str(path))]
+    with pytest.raises(LabelError, match="expected one label space for --examples"):
+        CliRunner().invoke(app, [*given, *several], catch_exceptions=False)

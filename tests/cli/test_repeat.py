@@ -172,12 +172,12 @@ def test_a_class_of_ones_own_is_a_detector_in_every_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    monkeypatch.setattr(detectors, "REGISTRY", dict(detectors.REGISTRY))
+    monkeypatch.setattr(detectors, "_own", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     result = run("photos", *NAMES[:-1], *STATE, "--detector", "own:Halved")
     assert "detector halved" in result.stderr
     run("photos", *STATE, "--detector", "own:Halved")
-    del detectors.REGISTRY["halved"]
+    del detectors._own["halved"]
     with pytest.raises(SettingError, match=r"got 'halved'; check the spelling, or register .*--detector module:Class"):
         run("photos", *STATE)
     for name, message in (

@@ -96,11 +96,6 @@ def test_a_missing_column_is_refused_with_those_that_exist(files):
     assert "expected a column out of camera, site, folder" in str(run(*words(files, "--key", "x")).exception)
 
 
-def test_one_stream_on_ray_needs_shards(files):
-    arguments = ["score", files / "z.safetensors", "--space", files / "space.safetensors", "--ray", "local"]
-    assert "expected --shards with --ray" in str(run(*arguments).exception)
-
-
 def test_without_ray_only_the_ray_option_is_refused(files, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)

@@ -27,32 +27,23 @@ import torch
 from safetensors.torch import save_file
 
 from helpers import suite_files, tiny_text
-from helpers.service import downloaded, flat, reference, same
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
-from unseen import LabelSpace, SessionSpec, keyed, version
+from unseen import SessionSpec, keyed, version
 from unseen.encoders import load_encoder
 from unseen.errors import SettingError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import read_shards
 from unseen.images import find_images
-from unseen.labels import Corpus, MiningSpec, vectors
 from unseen.scale import cluster
 from unseen.scale import encode as scaled_encode
-from unseen.scale import mine as scaled_mine
 from unseen.scale import score as scaled_score
-from unseen.scale.serve import deploy
-from unseen.scale.serve.placement import Placement
-from unseen.serve.client import Client, Remote
-from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.config import StreamConfig
 from unseen_bench import suites
 from unseen_bench.run import ResultFolder, list_runs, run_all
 from unseen_bench.run import ray as scaled_bench
 
 GIVE_UP = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # Ray itself waits 60 s for a head
 STORE = 80 << 20  # bytes of object store of a node
-DATA = "data"  # the resource of nodes that reach the data folder of a service
 # a node that cannot be connected to for three seconds is dead; Ray's own settings take fifteen and more
 HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
 Row = dict[str, Any]
@@ -75,7 +66,7 @@ class ThreeNodes:
 
     def add(self) -> None:
         """Add a node of one core which says that it has a GPU: what asks for one runs there, on the CPU."""
-        self.nodes.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE, resources={DATA: 1})
+        self.nodes.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE)
 
     def kill(self, id: str | None = None) -> None:
         """Kill a node that is not the head, once for each verb."""
@@ -137,24 +128,6 @@ def bits(result: keyed.StreamResult) -> tuple[bytes, str]:
     """Every column of the verdicts, and the checksum in the state."""
     header = json.loads(result.state[8 : 8 + int.from_bytes(result.state[:8], "little")])
     return result.verdicts.structured().tobytes(), header["__metadata__"]["sha256"]
-
-
-def mine(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
-    vectors.CHUNK = 16
-    corpus = Corpus("small", {"noun.act": tuple(f"act {i}" for i in range(480 * scale))})
-    spaces = {"pets": ["cat", "dog"], "boats": ["boat"]}
-    options: dict[str, Any] = {"negatives": 30, "prompt": None, "corpus": corpus, "excluded": None, "miner": "neglabel"}
-    spec = MiningSpec.of(**options)
-
-    def progress(done: int, total: int) -> None:
-        if done:
-            nodes.kill()
-
-    made = dict(scaled_mine.mine(ray, spaces, SlowText, spec, workers=3, cache=folder / "ray", progress=progress))
-    encoder, kept = tiny_text.HashEncoder(), folder / "here"
-    local = {name: LabelSpace.build(names, encoder, cache=kept, **options) for name, names in spaces.items()}
-    equal = all(made[name].fingerprint == local[name].fingerprint for name in spaces)
-    return counted("mine", len(spaces), list(made), equal=equal)
 
 
 def other_versions(nodes: ThreeNodes) -> Row:
@@ -228,36 +201,9 @@ def bench_without_head(folder: Path) -> Row:
     return counted("bench, head killed", len(expected), found, equal=sorted(found) == sorted(expected))
 
 
-def serve_without_head(folder: Path) -> Row:
-    """Teach a stream before the head dies, and after the service was started again on another cluster."""
-    labels, port, said, id = space(dtype=torch.float32), deploy.free_port("127.0.0.1"), list[Row](), ""
-    labels.save(folder / "space.safetensors")
-    parts = [stream(labels, 40, seed=part) for part in range(8)]
-    words = [sys.executable, "-m", "unseen", "serve", "--data", str(folder / "data"), "--port", str(port), "--ray"]
-    for kills in (True, False):
-        with patch.dict(os.environ, GIVE_UP):
-            nodes = ThreeNodes()
-            command = subprocess.Popen([*words, nodes.nodes.address], stdout=subprocess.DEVNULL)
-        try:
-            with Client(f"http://127.0.0.1:{port}", timeout=120, retries=300) as client:
-                remote = Remote(client, id) if id else client.create(folder / "space.safetensors", detector="online")
-                id = remote.id
-                for part in parts[:4] if kills else parts[4:]:
-                    said += remote.observe(part)
-                learned = downloaded(remote, labels, folder / "state.safetensors")
-            if kills:
-                nodes.nodes.remove_node(nodes.nodes.head_node, allow_graceful=False)
-                assert command.wait(timeout=600) != 0
-        finally:
-            command.kill()
-            nodes.nodes.shutdown()
-    equal = same(learned, flat(reference(StreamConfig("", "", "*", "online"), labels, parts)))
-    return counted("serve, head killed", 40 * len(parts), [str(verdict["seq"]) for verdict in said], equal=equal)
-
-
 def heads() -> Iterator[Row]:
     """Yield a row for each command that lost the head of its cluster, and was run again on another."""
-    for work in (encode_without_head, score_without_head, bench_without_head, serve_without_head):
+    for work in (encode_without_head, score_without_head, bench_without_head):
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             row = work(Path(folder))
@@ -269,14 +215,6 @@ def save_pictures(folder: Path, count: int) -> Path:
     for number, image in enumerate(pictures(count)):
         image.pixels.save(folder / f"{number:05d}.png")
     return folder
-
-
-class SlowText(tiny_text.HashEncoder):
-    """An encoder slow enough for a node to die meanwhile."""
-
-    def texts(self, prompts: Any) -> Any:
-        time.sleep(0.05)
-        return super().texts(prompts)
 
 
 def bench(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
@@ -292,28 +230,6 @@ def bench(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
     clock = {"seconds": 0}
     equal = [row | clock for row in found] == [row | clock for row in expected]
     return counted("bench", len(runs), [json.dumps(row | clock, sort_keys=True) for row in found], equal=equal)
-
-
-def serve(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
-    """Teach a stream over HTTP while the node of its writer dies; a batch told twice must be learned once."""
-    labels = space(dtype=torch.float32)
-    parts = [stream(labels, 40, seed=part) for part in range(4 * scale)]
-    labels.save(folder / "space.safetensors")
-    settings = Settings(folder / "data", encoder=None, durability=Durability(every=100))
-    placement, port = Placement(settings, resource=DATA), deploy.free_port("127.0.0.1")
-    stop, said = deploy.deploy(ray, placement, port=port), []
-    with Client(f"http://127.0.0.1:{port}", timeout=120, retries=60) as client:
-        remote = client.create(folder / "space.safetensors", detector="online")
-        for number, part in enumerate(parts):
-            said += remote.observe(part, key=f"part {number}")
-            if number == len(parts) - 2:  # a snapshot stands at 120 at the earliest: what follows is replayed
-                nodes.kill(ray.get(placement.find(ray, remote.id).node.remote()))
-        again = remote.observe(parts[-1], key=f"part {len(parts) - 1}") == said[-40:]
-        learned = downloaded(remote, labels, folder / "state.safetensors")
-    stop()
-    deploy.shutdown()
-    equal = again and same(learned, flat(reference(StreamConfig("", "", "*", "online"), labels, parts)))
-    return counted("serve", 40 * len(parts), [str(verdict["seq"]) for verdict in said], equal=equal)
 
 
 def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row:
@@ -332,9 +248,7 @@ def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row
 VERBS: dict[str, Callable[[Any, ThreeNodes, Path, int], Row]] = {
     "encode": encode,
     "score": score,
-    "mine": mine,
     "bench": bench,
-    "serve": serve,
     "gpus": encode_by_gpus,
 }
 

@@ -19,7 +19,7 @@ from unseen.integrations.datasets import COLUMNS, judge_rows
 from unseen.integrations.fiftyone import apply, apply_groups, from_fiftyone
 from unseen.integrations.mlflow import AlarmLogger
 
-pytestmark = pytest.mark.slow  # the packages take seconds to import; run by make docs
+pytestmark = pytest.mark.slow  # the packages take seconds to import; run by make docs-commands
 
 
 def judged(labels: LabelSpace, limit: float = 0.0) -> Session:

@@ -125,6 +125,7 @@ def _same(one, two):
     assert torch.equal(one.labels, two.labels) if one.labels is not None else two.labels is None
 
 
+@pytest.mark.equality
 def test_every_kind_of_source_is_encoded_although_a_worker_is_killed(ray, model, sources, local, tmp_path):
     expected, skipped = local
     job = scaled_encode.EncodeJob(str(model), "cpu", BATCH, actors=2)
@@ -205,6 +206,7 @@ def columns(result: keyed.StreamResult) -> list[torch.Tensor]:
     return [*result.verdicts.output, *result.verdicts.decisions]
 
 
+@pytest.mark.equality
 @pytest.mark.parametrize("detector", ["default", "online"])
 def test_keyed_verdicts_on_ray_are_the_same_bits_as_on_one_machine(ray, streams, detector):
     labels, z, keys = streams

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from helpers.scan_cases import PAPER, case, difference, split_float16
 from helpers.streams import space, stream
-from resident import Resident
 from unseen import Session
 from unseen import scan as dispatch
 from unseen.detectors import Framework, Online, OnlineID, PooledEvidence
@@ -303,35 +302,3 @@ def test_tf32_reads_are_close_and_leave_the_bank_unchanged():
     assert torch.equal(exact.bank, fast.bank)
     error = float((exact.read.energy - fast.read.energy).abs().max())
     assert 0 < error < 0.2
-
-
-@pytest.mark.parametrize(("known", "negative", "dim"), [(6, 30, 16), (37, 1201, 30), (1000, 10_000, 512)])
-def test_resident_matches_online_sample_by_sample(known, negative, dim):
-    cpu = space(known, negative, dim, dtype=torch.float32)
-    labels = type(cpu)(cpu.names, cpu.negatives, cpu.id_anchors.cuda(), cpu.ood_anchors.cuda())
-    z = stream(cpu, 120, noise=0.1 if dim < 100 else 0.15).cuda()
-    online = Online(labels)
-    resident = Resident(labels.id_anchors, labels.ood_anchors, bound=logit(online.beta))
-    state, worst, routes = online.start(), 0.0, set()
-    for sample in z:
-        sample = sample / sample.norm()
-        text = [sample @ anchors.T / 0.01 for anchors in (labels.id_anchors, labels.ood_anchors)]
-        trust = torch.logsumexp(text[0].double(), 0) - torch.logsumexp(text[1].double(), 0)
-        route = int(trust >= logit(0.95)) - int(trust <= -logit(0.95))
-        steps = [
-            0.1 / (int(seen) + 1) ** 0.5 * (route == sign) for seen, sign in ((state.id_seen, 1), (state.ood_seen, -1))
-        ]
-        known_side, unknown_side = (
-            naive.scan(bank, logits[None], sample[None], torch.tensor([step], device="cuda"), **PAPER)
-            for bank, logits, step in zip(state[:2], text, steps, strict=True)
-        )
-        seen = (state.id_seen + (route == 1), state.ood_seen + (route == -1))
-        state = type(state)(known_side.bank, unknown_side.bank, *seen)
-        score = resident.observe(sample)
-        worst = max(worst, abs(score - float(known_side.read.energy - unknown_side.read.energy)))
-        assert int(resident.route) == route
-        assert int(resident.label) == int(known_side.read.label)
-        routes.add(route)
-    assert len(routes) > 1
-    assert worst < 2e-3
-    torch.testing.assert_close(resident.bank[:, :dim], torch.cat(state[:2]), rtol=0, atol=2e-6)

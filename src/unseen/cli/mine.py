@@ -1,7 +1,6 @@
 """unseen mine: known names in, a label space with negatives out."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +10,12 @@ from unseen.cli import options, terminal
 from unseen.cli.calibrate import RECALL
 from unseen.cli.examples import ExampleImages
 from unseen.cli.label_space import names_from_options, warn_near_duplicates, warn_strange, words_bar
-from unseen.encoders import Encoder, load_encoder
+from unseen.encoders import load_encoder
 from unseen.errors import LabelError
-from unseen.labels import MINERS, PROMPTS, Corpus, LabelSpace, LearnedPrompts, MiningSpec, Prompt, read_names, word_list
+from unseen.labels import MINERS, PROMPTS, Corpus, LabelSpace, LearnedPrompts, Prompt, read_names, word_list
 from unseen.labels.miners import DEFAULT_MINER, find_miner
 from unseen.labels.mining import NEGATIVES
 from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
-from unseen.progress import Progress
-from unseen.scale import cluster
 
 SHOWN = 20
 
@@ -52,9 +49,6 @@ def mine(
         bool, typer.Option("--exact", help="Encode every word, also where codes tell which cannot be chosen.")
     ] = False,
     examples: options.Examples = None,
-    ray: options.Ray = None,
-    workers: Annotated[int | None, typer.Option(help="With --ray: encoders at work; one per CPU slot.", min=1)] = None,
-    gpus: options.Gpus = 0,
     show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -64,9 +58,7 @@ def mine(
 
     With the offline encoder, codes in the package tell which words may be chosen, and only these are encoded (seconds;
     at least 99 % of the negatives are those of --exact). The first run with another encoder encodes the whole corpus
-    (minutes); later runs read it. With --ray the whole corpus is encoded by actors side by side, as with --exact.
-
-    Example: `unseen mine --labels spaces/ -o mined/ --ray auto`
+    (minutes); later runs read it.
 
     Examples of the names move them towards their images (docs/examples.md); all commands and the service read the file.
 
@@ -75,7 +67,7 @@ def mine(
     taught = ExampleImages.find(examples, saved=None, state=None) if examples else None
     wanted = named_spaces(labels or [], label or (list(taught.folders) if taught and not labels else None))
     if taught:
-        _check_examples(taught, wanted, ray)
+        _check_examples(taught, wanted)
     files = output_files(output, wanted)
     settings: dict[str, Any] = {
         "negatives": None if negatives == -1 else negatives,
@@ -85,17 +77,12 @@ def mine(
         "excluded": exclude or None,
     }
     with words_bar() as progress:
-        if ray is None:
-            model = load_encoder(encoder)
-            made = _on_this_machine(wanted, model, settings, progress, exact=exact)
-        else:
-            made = _on_ray(ray, wanted, encoder, settings, workers, gpus, progress)
-        spaces = {}
-        for name, space in made:
+        model, spaces = load_encoder(encoder), {}
+        for name, own in wanted.items():
+            space = LabelSpace.build(own, model, progress=progress, exact=exact, **settings)
             spaces[name] = taught.teach(space, model, recall=RECALL) if taught else space
             spaces[name].save(files[name])
-    if ray is None:
-        warn_strange([one for own in wanted.values() for one in own], model)
+    warn_strange([one for own in wanted.values() for one in own], model)
     for name, space in spaces.items():
         _print_space(space, files[name], show=show, as_json=as_json)
 
@@ -107,34 +94,10 @@ def _corpus(words: Path | None, vocabulary: int | None, miner: str) -> Corpus | 
     return None if vocabulary is None else find_miner(miner).corpus().thinned(vocabulary)
 
 
-def _check_examples(taught: ExampleImages, wanted: Mapping[str, Sequence[str]], ray: str | None) -> None:
-    if ray or len(wanted) > 1:
-        raise LabelError("expected one label space on this machine for --examples, got --ray or several; leave one out")
+def _check_examples(taught: ExampleImages, wanted: Mapping[str, Sequence[str]]) -> None:
+    if len(wanted) > 1:
+        raise LabelError("expected one label space for --examples, got several; mine them one by one")
     taught.check_names(*wanted.values())
-
-
-def _on_this_machine(
-    wanted: Mapping[str, Sequence[str]], encoder: Encoder, settings: dict[str, Any], progress: Progress, *, exact: bool
-) -> Iterator[tuple[str, LabelSpace]]:
-    for name, own in wanted.items():
-        yield name, LabelSpace.build(own, encoder, progress=progress, exact=exact, **settings)
-
-
-def _on_ray(
-    address: str,
-    wanted: Mapping[str, Sequence[str]],
-    encoder: str,
-    settings: dict[str, Any],
-    workers: int | None,
-    gpus: float,
-    progress: Progress,
-) -> Iterator[tuple[str, LabelSpace]]:
-    from unseen.scale import mine as scaled
-
-    spec = MiningSpec.of(settings.pop("miner"), **settings)
-    with cluster.connect(address, workers=workers) as ray:
-        load = partial(load_encoder, encoder)
-        yield from scaled.mine(ray, wanted, load, spec, workers=workers, gpus=gpus, progress=progress)
 
 
 def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, list[str]]:

@@ -73,7 +73,6 @@ Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as i
 SERVICE_DATA = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "unseen"
 ServiceData = Annotated[Path, typer.Option(help="Folder of the service: streams, journals and keys.")]
 Ray = Annotated[str | None, typer.Option(help=cluster.HELP)]
-Gpus = Annotated[float, typer.Option(help="With --ray: GPUs of each encoder, such as 0.5.", min=0)]
 
 
 def __getattr__(name: str) -> Any:

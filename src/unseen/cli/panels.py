@@ -7,7 +7,6 @@ import typer
 VERDICTS = ("detector", "recall", "threshold", "calibrate", "rejudge", "alarm")
 LEARNING = ("state", "learn", "again")
 OUTPUT = ("report", "as_json", "as_csv", "help")
-RAY = ("ray", "shards", "merge_every", "gateways", "encoders", "gpus", "resource")
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "detect": {
         "Names": ("labels", "label", "examples", "space", "negatives", "vocabulary"),
@@ -16,12 +15,11 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "Photos and encoder": ("encoder", "device", "precision", "batch", "order", "features", "root", "stride"),
         "Output": OUTPUT,
     },
-    "score": {"Names": ("space",), "Verdicts": VERDICTS, "Learning": LEARNING, "Ray": RAY, "Output": OUTPUT},
+    "score": {"Names": ("space",), "Verdicts": VERDICTS, "Learning": LEARNING, "Output": OUTPUT},
     "serve": {
         "Service": ("host", "port", "data", "demo", "encoder", "logs", "require_key"),
         "Streams": ("every", "retain", "threads", "group_minutes", "volatile"),
         "Limits": ("rate", "batch", "body"),
-        "Ray": RAY,
         "Output": OUTPUT,
     },
 }

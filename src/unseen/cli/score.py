@@ -1,13 +1,11 @@
 """unseen score: verdicts for features that were encoded before."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unseen import LabelSpace, Session
+from unseen import LabelSpace
 from unseen.alarm import UnknownRateAlarm
 from unseen.cli import options, output, terminal
 from unseen.cli.alarms import Alarms
@@ -17,7 +15,6 @@ from unseen.cli.stream_run import JudgedBatch, StreamRun
 from unseen.errors import SettingError
 from unseen.features import load_features
 from unseen.report import stream_page
-from unseen.scale import cluster, merge
 from unseen.storage.locks import content_mark
 
 BATCH = 2048  # samples between two checkpoints
@@ -32,11 +29,6 @@ def score(
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
     rejudge: options.Rejudge = False,
-    ray: options.Ray = None,
-    shards: Annotated[
-        int, typer.Option(help="Observers that share one stream; docs/scale.md says which detectors lose by it.", min=1)
-    ] = 1,
-    merge_every: Annotated[int, typer.Option(help="With --shards: most samples between two merges.", min=1)] = 256,
     learn: options.Learn = True,
     alarm: options.Alarm = None,
     report: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
@@ -47,14 +39,12 @@ def score(
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 
-    `--shards 8 --ray auto` lets eight observers share the stream; the recommended detector gives the sequential result.
     `unseen score streams` scores many streams, each by itself.
     """
     chosen = SessionOptions(detector, recall, threshold, calibrate)
     output.check_formats(as_json=as_json, as_csv=as_csv)
     output.check_folders(state, report)
     mark = content_mark(state)
-    _check_shards(shards, ray, learn=learn)
     labels = LabelSpace.load(space)
     session = chosen.session(labels, state)
     known = _read_known(calibrate, labels, recall)
@@ -63,32 +53,20 @@ def score(
     samples = load_features(features)
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     out = output.choose(as_json=as_json, as_csv=as_csv, **columns)
-    batch = BATCH if shards == 1 else merge_every * max(1, BATCH // merge_every)  # a call of observe ends with a merge
-    with _shared_session(session, shards, merge_every, ray) as shared:
-        run = StreamRun(shared, out, state, learn, mark, known_images=known, is_rejudged=rejudge)
-        run.log = stream_page.StreamLog.beside(report) if report else None
-        run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
-        if known:
-            known.print_result(shared, known.calibrate(shared), as_json=False)
+    run = StreamRun(session, out, state, learn, mark, known_images=known, is_rejudged=rejudge)
+    run.log = stream_page.StreamLog.beside(report) if report else None
+    run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
+    if known:
+        known.print_result(session, known.calibrate(session), as_json=False)
 
-        def judge(start: int) -> JudgedBatch:
-            keys = samples.keys[start : start + batch]
-            verdicts = run.judge(samples.z[start : start + batch], keys)
-            return JudgedBatch([(key, None) for key in keys], verdicts, [None] * len(keys))
+    def judge(start: int) -> JudgedBatch:
+        keys = samples.keys[start : start + BATCH]
+        verdicts = run.judge(samples.z[start : start + BATCH], keys)
+        return JudgedBatch([(key, None) for key in keys], verdicts, [None] * len(keys))
 
-        starts = range(0, len(samples), batch)
-        run.judge_all(starts, judge, unit="samples", task=shared.detector.name, total=len(samples))
+    starts = range(0, len(samples), BATCH)
+    run.judge_all(starts, judge, unit="samples", task=session.detector.name, total=len(samples))
     raise run.finish(report, title=f"unseen score: {features}", as_json=as_json)
-
-
-def _check_shards(shards: int, ray: str | None, *, learn: bool) -> None:
-    if ray and shards == 1:
-        raise SettingError(
-            "expected --shards with --ray, got none: one stream is one scan; say how many observers may share it, or "
-            "score many streams with `unseen score streams --key COLUMN`"
-        )
-    if shards > 1 and not learn:
-        raise SettingError("expected --shards for a stream that learns, got --no-learn; leave --shards out")
 
 
 def _read_known(source: str | None, labels: LabelSpace, recall: float | None) -> KnownImages | None:
@@ -97,17 +75,3 @@ def _read_known(source: str | None, labels: LabelSpace, recall: float | None) ->
     if not is_features(source):
         raise SettingError(f"expected features of known images, got {source}; make them with: unseen encode {source}")
     return read_known(source, labels, RECALL if recall is None else recall)
-
-
-@contextmanager
-def _shared_session(session: Session, shards: int, every: int, ray: str | None) -> Iterator[Session]:
-    """Yield a session whose stream several observers share, in this process or as actors."""
-    detector = session.detector
-    if shards == 1:
-        yield session
-    elif ray is None:
-        yield session.at(session.snapshot, detector=merge.ShardedDetector.of(detector, shards=shards, every=every))
-    else:
-        with cluster.connect(ray) as joined, merge.ray_observers(joined, detector, shards) as observers:
-            shared = merge.ShardedDetector.of(detector, shards=shards, every=every, observers=observers)
-            yield session.at(session.snapshot, detector=shared)

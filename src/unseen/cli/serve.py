@@ -1,16 +1,14 @@
 """unseen serve: the page and the API."""
 
 import logging
-import signal
-import threading
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unseen.cli import options, terminal
-from unseen.errors import MissingExtra, SettingError
+from unseen.errors import MissingExtra
 
 
 def serve(
@@ -35,13 +33,6 @@ def serve(
     require_key: Annotated[
         bool, typer.Option("--require-key", help="Need a key on loopback too: behind a proxy.")
     ] = False,
-    ray: options.Ray = None,
-    gateways: Annotated[int, typer.Option(help="With --ray: replicas that take requests.", min=1)] = 1,
-    encoders: Annotated[int, typer.Option(help="With --ray: encoder replicas at most; one at least.", min=1)] = 1,
-    gpus: options.Gpus = 0,
-    resource: Annotated[
-        str | None, typer.Option(help="With --ray: writers run only on nodes with this resource, where --data is.")
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Serve streams over HTTP, with a page; streams learn from requests and survive a crash.
@@ -49,9 +40,6 @@ def serve(
     Example: `unseen serve --demo`, then open http://127.0.0.1:8000
 
     Everything acknowledged is on disk. To bind another address, first make a key: `unseen keys add --scope admin`.
-
-    With --ray encoders and gateways scale out, and each stream has one writer that recovers from its journal on
-    another node when its own dies; --data must be a folder that those nodes share. Example: `unseen serve --ray auto`
     """
     try:
         from unseen.serve.run import run
@@ -67,23 +55,12 @@ def serve(
         None if encoder == "none" else encoder,
         Limits(batch=batch, body=body, rate=rate),
         Durability(every=every, retain=retain, volatile=volatile),
-        logs=None if logs == "none" or ray is not None else Path(logs or data / "logs"),
+        logs=None if logs == "none" else Path(logs or data / "logs"),
         require_key=require_key,
         group_minutes=group_minutes,
         compute=threads,
     )
-    announce = partial(_announce, data=data, as_json=as_json)
-    if ray is None:
-        run(settings, port=port, demo=demo, announce=announce)
-        return
-    if demo or volatile:
-        raise SettingError("expected streams with a journal on Ray, got --demo or --volatile; leave them out")
-    from unseen.scale.serve import deploy
-    from unseen.scale.serve.placement import Placement
-
-    placement = Placement(settings, resource=resource)
-    sizes: dict[str, Any] = {"gateways": gateways, "encoders": encoders, "gpus": gpus}
-    deploy.run(ray, placement, port=port, announce=announce, wait=_wait_for_signal, **sizes)
+    run(settings, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
 
 
 def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
@@ -93,11 +70,3 @@ def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
         terminal.emit({"url": url, "data": str(data)})
     else:
         terminal.err.print(sentence)
-
-
-def _wait_for_signal() -> None:
-    """Wait for Ctrl-C or SIGTERM."""
-    stopped = threading.Event()
-    for kind in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(kind, lambda *_: stopped.set())
-    stopped.wait()

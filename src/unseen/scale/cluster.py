@@ -55,7 +55,6 @@ def connect(
         ray.init(address, **settings)
     except Exception as error:  # Ray raises bare ones when a start-up times out
         raise SettingError(_no_cluster(address, error)) from error
-    _keep_stdout_clean()
     try:
         if address != LOCAL:
             _check_nodes(ray)
@@ -146,16 +145,3 @@ def _check_listening(address: str) -> None:
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname and place.port:
         socket.create_connection((place.hostname, place.port), timeout=CONNECT_TIMEOUT).close()
-
-
-def _keep_stdout_clean() -> None:
-    """Send to stderr what Ray prints of dead workers: it prints to stdout, where the data go, and has no switch."""
-    worker: Any = importlib.import_module("ray._private.worker")
-    print_to_stream = getattr(worker, "print_to_stdstream", None)
-    if print_to_stream and not getattr(print_to_stream, "_to_stderr", False):
-
-        def to_stderr(data: dict[str, Any], *args: Any, **options: Any) -> Any:
-            return print_to_stream({**data, "is_err": True}, *args, **options)
-
-        to_stderr._to_stderr = True  # type: ignore[attr-defined]
-        worker.print_to_stdstream = to_stderr

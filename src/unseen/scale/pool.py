@@ -32,7 +32,6 @@ class ActorPool:
     def __init__(self, ray: Any, start: Callable[[], Any], ready: Callable[[Any], Any], count: int) -> None:
         self.ray, self._start, self._ready = ray, start, ready
         self.actors: list[Any] = []  # that may get work
-        self.answers: list[Any] = []  # to `ready`, one for each actor that began
         self._starting: dict[Any, Any] = {}  # what `ready` will answer -> actor
         self._deaths = 0  # of actors that had not begun
         for _ in range(count):
@@ -43,12 +42,6 @@ class ActorPool:
         for actor in [*self.actors, *self._starting.values()]:
             self.ray.kill(actor)
         self.actors, self._starting = [], {}
-
-    def wait_for_one(self) -> Any:
-        """The first answer to `ready`."""
-        while not self.answers:
-            self._begin(self.ray.wait(list(self._starting))[0][0])
-        return self.answers[0]
 
     def results(self, items: Iterable[T], submit: Callable[[Any, T], Any]) -> Iterator[tuple[T, Any]]:
         """Yield each item with its result, or with `WorkerDeath`, as they are done; `submit` sends one to an actor."""
@@ -88,7 +81,7 @@ class ActorPool:
     def _begin(self, ref: Any) -> None:
         actor = self._starting.pop(ref)
         try:
-            self.answers.append(fetch_results(self.ray, ref))
+            fetch_results(self.ray, ref)
             self.actors.append(actor)
         except self.ray.exceptions.RayError as error:
             self._check_death(error)

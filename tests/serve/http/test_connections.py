@@ -98,6 +98,7 @@ def test_headers_over_the_limit_end_the_connection(server, what):
         assert what == "trailers" or not answer or b" 431 " in answer
 
 
+@pytest.mark.timing
 def test_a_connection_without_a_whole_header_ends_in_time(server):
     with connect(server) as silent, connect(server) as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nhost")
@@ -107,6 +108,7 @@ def test_a_connection_without_a_whole_header_ends_in_time(server):
         assert time.perf_counter() - started < 4
 
 
+@pytest.mark.timing
 def test_a_kept_connection_may_be_idle_longer_than_a_header_may_take(server):
     with httpx.Client(base_url=server.url) as client:
         assert client.get("/healthz").status_code == 200
@@ -223,6 +225,7 @@ def test_json_of_too_many_values_is_refused_unparsed_and_names_the_fast_way(serv
     assert "application/octet-stream" in answer.json()["message"]
 
 
+@pytest.mark.timing
 def test_large_json_of_one_owner_does_not_stall_another(data, tmp_path):
     """Parse as many values as are allowed, again and again, and look how long a neighbour waits at most."""
     with Server(tmp_path / "data") as server:
@@ -287,6 +290,7 @@ def test_the_connection_that_was_idle_longest_makes_room():
     assert len(room) == 3
 
 
+@pytest.mark.timing
 def test_a_burst_of_connections_does_not_stall_the_service(tmp_path):
     """Each used to look at all others: a thousand took seconds, and a flood of them all there is."""
     with Server(tmp_path / "data", limits=Limits(connections=1500)) as burst:

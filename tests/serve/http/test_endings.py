@@ -72,6 +72,7 @@ def test_events_end_when_the_key_is_revoked(keyed):
     assert not thread.is_alive()
 
 
+@pytest.mark.timing
 def test_a_stop_ends_events_and_takes_less_than_ten_seconds(keyed):
     server, remote, _, text = keyed
     thread, _ = listener(server, remote, text)
@@ -85,6 +86,7 @@ def test_a_stop_ends_events_and_takes_less_than_ten_seconds(keyed):
     assert not thread.is_alive()
 
 
+@pytest.mark.timing
 def test_a_stop_does_not_wait_for_mining_or_streams_not_yet_opened(tmp_path):
     first = Service(Settings(tmp_path, encoder=None))
     for _ in range(3):

@@ -120,6 +120,7 @@ def test_a_retried_upload_is_recognised_by_its_files_although_vectors_round_diff
             remote.observe_images(FILES[1:4], key="again")
 
 
+@pytest.mark.timing
 def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
     LABELS.save(tmp_path / "space")
     made = ApiKeys(tmp_path / "data" / "keys.json")
@@ -181,6 +182,7 @@ def test_large_images_of_one_owner_are_decoded_one_at_a_time_beside_another_owne
     assert max(most) == 1, "several large images were in memory at once"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
 def test_a_narrow_image_is_refused_at_once(server, remote, size):
     file = io.BytesIO()

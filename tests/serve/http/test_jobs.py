@@ -161,6 +161,7 @@ def test_jobs_are_limited_and_the_oldest_are_forgotten(monkeypatch):
     asyncio.run(check())
 
 
+@pytest.mark.timing
 def test_a_stop_ends_in_time_whatever_a_thread_does(tmp_path):
     with Server(tmp_path, stuck=True) as server:
         started = time.perf_counter()

@@ -23,7 +23,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)"),
-    pytest.mark.flaky(reruns=2),  # a browser on a busy machine can miss any deadline; a defect fails three times
+    pytest.mark.timing,
 ]
 SHOTS = os.environ.get("UNSEEN_SHOTS")
 

@@ -194,6 +194,7 @@ def test_the_service_raises_its_file_limit_to_what_it_may_have():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.timing
 def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.02)))
     first, second = (streams.create(LABELS, CONFIG).opened for _ in range(2))
@@ -214,6 +215,7 @@ def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     streams.threads.close()
 
 
+@pytest.mark.timing
 def test_a_restart_is_ready_soon_after_many_single_samples(tmp_path):
     """Observe one by one, look whether a snapshot is due each time as the service does, then be killed and start."""
     streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.3)))

@@ -11,6 +11,7 @@ import pytest
 from unseen.serve.work.fair_pool import FairThreadPool
 
 
+@pytest.mark.timing
 def test_a_fair_pool_serves_owners_in_turn():
     pool, gate, order = FairThreadPool(1, "test"), threading.Event(), []
 
@@ -39,6 +40,7 @@ def test_an_owner_whose_work_is_long_leaves_a_thread_to_others():
     assert all(future.done() for future in long)
 
 
+@pytest.mark.timing
 def test_an_owner_is_served_less_often_the_longer_its_work_takes():
     pool, order, gate = FairThreadPool(2, "test"), [], threading.Event()
 
