@@ -1,6 +1,7 @@
 """Pillow in place of what only a GPU has: the decoder for JPEG files."""
 
 import io
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 BROKEN = b"broken"  # begins a file that the decoder refuses, and with it the whole batch
 
 
-def decode_by_pillow(files: list[Tensor], device: torch.device) -> list[Tensor]:
+def decode_by_pillow(files: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     data = [file.numpy().tobytes() for file in files]
     if any(file.startswith(BROKEN) for file in data):
         raise RuntimeError("Failed to decode batch")

@@ -54,6 +54,7 @@ class OnnxEncoder:
 
     @property
     def side(self) -> int:
+        """Pixels of the side to which `prepare` resizes."""
         return self.preprocess.resize
 
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:

@@ -111,7 +111,7 @@ def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FOR
     """
     with open_header(data, most, formats) as picture:
         if least:
-            picture.draft(None, (least, least))  # type: ignore[arg-type]
+            picture.draft(None, (least, least))
         picture.load()
         _upright(picture)
         return _in_bands(picture)

@@ -89,6 +89,7 @@ class OfflineEncoder:
 
     @property
     def side(self) -> int:
+        """Pixels of the side to which `prepare` resizes."""
         return preprocess.CLIP.resize
 
     @torch.inference_mode()
