@@ -9,7 +9,7 @@ from helpers.streams import space, stream
 from unseen import Session, detectors
 from unseen.detectors import MCM, DetectorOutput, NegLabel, Online, PooledEvidence
 from unseen.threshold import Adaptive, Fixed
-from unseen_bench.evaluate import evaluate, gate_metrics, judge, oracle, over_time
+from unseen_bench.evaluate import evaluate, gate_metrics, judge, over_time
 from unseen_bench.metrics import auroc, summary
 from unseen_bench.trial import Trial
 
@@ -50,30 +50,6 @@ def test_permuting_or_removing_the_labels_changes_no_score(labels, trial, name):
     for other in other_truths(trial):
         for column, same in zip(expected, evaluate(detector, other).output, strict=True):
             assert torch.equal(column, same)
-
-
-def test_only_the_oracle_follows_the_labels(labels, trial):
-    _, turned, _ = other_truths(trial)
-    assert not torch.equal(oracle(Online(labels), trial).output.score, oracle(Online(labels), turned).output.score)
-
-
-def test_the_oracle_routes_every_sample_by_the_truth_and_says_so(labels, trial):
-    report = oracle(Online(labels), trial)
-    assert report.detector == "oracle-online"
-    assert torch.equal(report.output.route > 0, trial.is_id)
-    assert report.metrics["purity_known"] == report.metrics["purity_unknown"] == 1
-    assert report.metrics["coverage_known"] + report.metrics["coverage_unknown"] == 1
-
-
-def test_the_oracle_is_algorithm_1_where_the_gate_is_right(labels):
-    """Where the text routes every sample, and rightly, truth and text teach the same."""
-    sure = stream(labels, 40, noise=0.02)
-    nearest = (sure @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).argmax(1)
-    known = nearest < len(labels.names)
-    trial = Trial(sure, torch.where(known, nearest, -1), torch.where(known, 0, 1), SOURCES[:2])
-    free = evaluate(Online(labels), trial)
-    assert free.metrics["coverage_known"] + free.metrics["coverage_unknown"] == 1
-    torch.testing.assert_close(free.output.score, oracle(Online(labels), trial).output.score)
 
 
 def test_metrics_are_those_of_known_against_unknown_scores(labels, trial):

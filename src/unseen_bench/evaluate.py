@@ -12,10 +12,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unseen import checkpoint
-from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
-from unseen.detectors.base import BLOCK, unit
+from unseen.detectors import Detector, DetectorOutput
+from unseen.detectors.base import unit
 from unseen.session import Session
-from unseen.text import text_logits
 from unseen.threshold import RecallInterval
 from unseen.verdicts import Verdicts
 from unseen_bench.metrics import (
@@ -34,6 +33,12 @@ class Cost(NamedTuple):
 
     seconds: float
     state_bytes: int  # after the last sample; the label space, which every method has, is not counted
+
+    @classmethod
+    def of(cls, seconds: float, state: Any) -> Cost:
+        """The cost of a stream that ended with this state."""
+        parts = checkpoint.flat(state).values()
+        return cls(seconds, sum(part.element_size() * part.nelement() for part in parts))
 
 
 @dataclass(frozen=True)
@@ -101,22 +106,9 @@ def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], obse
             parts.append(session.learn(output, state))
         start = rows.stop
     return [
-        judge_verdicts(session, Verdicts.joined(parts), trial, cost=_cost(seconds, session.snapshot.detector))
+        judge_verdicts(session, Verdicts.joined(parts), trial, cost=Cost.of(seconds, session.snapshot.detector))
         for session, parts, trial in zip(sessions, verdicts, trials, strict=True)
     ]
-
-
-def oracle(detector: Online | OnlineID, trial: Trial) -> Evaluation:
-    """Run Algorithm 1 or 2 with routes taken from the truth: an upper bound for study, never a result of a detector."""
-    started, state, outputs = perf_counter(), detector.start(), []
-    z = unit(_to_device_of(detector, trial.z), like=detector.labels.id_anchors)
-    for block, is_id in zip(z.split(BLOCK), trial.is_id.to(z.device).split(BLOCK), strict=True):
-        trust = torch.where(is_id, torch.inf, -torch.inf)
-        text = text_logits(detector.labels, block, tau=detector.tau)
-        output, state = detector.learn_with_trust(state, block, text, trust)  # type: ignore[arg-type]
-        outputs.append(output)
-    name, cost = f"oracle-{detector.name}", _cost(perf_counter() - started, state)
-    return judge(detector, DetectorOutput.joined(outputs).cpu(), trial, name=name, cost=cost)
 
 
 OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
@@ -234,11 +226,6 @@ def _session(judged: SessionOrDetector) -> Session:
 def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
     anchors, whole = detector.labels.id_anchors, z[:, 0] if detector.parts else z
     return (unit(_to_device_of(detector, whole), like=anchors) @ anchors.T).argmax(1).cpu()
-
-
-def _cost(seconds: float, state: Any) -> Cost:
-    parts = checkpoint.flat(state).values()
-    return Cost(seconds, sum(part.element_size() * part.nelement() for part in parts))
 
 
 def _to_device_of(detector: Detector[Any], z: Tensor) -> Tensor:

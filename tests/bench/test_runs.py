@@ -18,7 +18,7 @@ from unseen_bench.metrics import auroc
 from unseen_bench.run import Method, ResultFolder, Run, executors, list_runs, run_all, with_sweeps
 from unseen_bench.run.execute import random_sizes
 
-CHOSEN = ("mcm", "neglabel", "online", bench.ORACLE)
+CHOSEN = ("mcm", "neglabel", "online", "oracle-online")
 WITHOUT_CLOCK = ("seconds",)
 
 
@@ -171,7 +171,9 @@ def test_rows_do_not_depend_on_the_number_of_workers(suite, tmp_path):
 
 
 def test_runs_executed_together_have_the_rows_of_runs_executed_one_by_one(suite):
-    runs = list_runs(suite, names=("mcm", "online", "neglabel", bench.ORACLE), orders=("shuffled", "id_first"), seeds=2)
+    runs = list_runs(
+        suite, names=("mcm", "online", "neglabel", "oracle-online"), orders=("shuffled", "id_first"), seeds=2
+    )
     alone = [row for _, row in run_all(suite, runs, workers=1)]
     grouped = [row for row, _ in executors.on_device("cpu")(suite, runs)]
     assert timeless(grouped) == timeless(alone)
@@ -338,7 +340,8 @@ def test_a_sweep_that_contains_the_default_value_stores_each_run_once_and_resume
 def test_rows_of_the_oracle_and_of_fitted_methods_are_marked(suite):
     rows = rows_of(suite, names=(*CHOSEN, "fit-knn"), seeds=1)
     kinds = {row["detector"]: row["kind"] for row in rows}
-    assert kinds == dict.fromkeys(CHOSEN[:3], "label-free") | {"oracle-online": "oracle", "fit-knn": "id-images"}
+    oracles = dict.fromkeys(("oracle-online", "oracle-online-permuted"), "oracle")
+    assert kinds == dict.fromkeys(CHOSEN[:3], "label-free") | oracles | {"fit-knn": "id-images"}
     assert {row["known"] for row in rows if row["detector"] == "fit-knn"} == {30}  # half of them taught it
 
 
@@ -375,7 +378,7 @@ EVIDENCE = {  # AUROC in percent, mean of seeds 0 to 2: MCM, NegLabel in one gro
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_auroc_on_the_shared_features_is_that_of_the_evidence(features: Path, name):
     suite = suites.load("imagenet200", features)
-    methods = ("mcm", "neglabel groups=1", "online", bench.ORACLE)
+    methods = ("mcm", "neglabel groups=1", "online", "oracle-online")
     for detector, percent in zip(methods, EVIDENCE[name], strict=True):
         runs = [Run((name,), "shuffled", seed, detector) for seed in range(3)]
         mean, _ = bench.mean_and_deviation([bench.execute(suite, run).row["auroc"] for run in runs])

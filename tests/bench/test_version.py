@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 import unseen
+import unseen_bench
 from unseen_bench.run import version
 
+HOMES = {package.__name__: Path(package.__file__).parent for package in (unseen, unseen_bench)}
 
-@pytest.fixture
-def package(tmp_path):
-    source = Path(unseen.__file__).parent
-    return Path(shutil.copytree(source, tmp_path / "unseen", ignore=lambda _, names: _not_python(names)))
+
+def copy_of(package: str, folder: Path) -> Path:
+    return Path(shutil.copytree(HOMES[package], folder / package, ignore=lambda _, names: _not_python(names)))
 
 
 def _not_python(names):
@@ -20,26 +21,29 @@ def _not_python(names):
 
 
 @pytest.mark.parametrize(
-    "module", ["detectors/mcm.py", "labels/space.py", "fewshot/prototypes.py", "session.py", "odds.py", "metrics.py"]
+    ("package", "module", "counts"),
+    [
+        *(
+            ("unseen", module, True)
+            for module in ("detectors/mcm.py", "labels/space.py", "session.py", "odds.py", "new.py")
+        ),
+        *(("unseen_bench", module, True) for module in ("metrics.py", "oracles.py", "methods/parse.py")),
+        *((package, "report/page.py", False) for package in HOMES),
+    ],
 )
-def test_another_module_that_decides_numbers_is_another_version(package, module):
-    before = version.code_digest(package)
-    with (package / module).open("a") as file:
-        file.write("# changed\n")
-    assert version.code_digest(package) != before
+def test_a_row_has_another_version_where_a_module_that_decides_numbers_changed(tmp_path, package, module, counts):
+    home = copy_of(package, tmp_path)
+    before = version.code_digest(home)
+    (home / module).parent.mkdir(exist_ok=True)
+    with (home / module).open("a") as file:
+        file.write("SHRINKAGE = 2\n")
+    assert (version.code_digest(home) != before) == counts
 
 
-def test_a_new_module_counts_and_output_does_not(package):
-    before = version.code_digest(package)
-    (package / "report" / "page.py").write_text("")
-    assert version.code_digest(package) == before
-    (package / "new.py").write_text("SHRINKAGE = 2\n")
-    assert version.code_digest(package) != before
+def test_what_does_not_count_exists():
+    assert {path.name for home in HOMES.values() for path in home.iterdir()} >= version.NOT_COUNTED
 
 
-def test_what_does_not_count_exists(package):
-    assert {path.name for path in package.iterdir()} >= version.NOT_COUNTED
-
-
-def test_the_version_of_this_package_has_its_digest(package):
-    assert version.code_version() == f"{unseen.__version__}+{version.code_digest(package)}"
+def test_the_version_is_that_of_the_package_and_a_digest_of_each_part():
+    digests = "".join(map(version.code_digest, HOMES.values()))
+    assert version.code_version() == f"{unseen.__version__}+{digests}"

@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 from helpers import suite_files
 from unseen.cli import app
 from unseen.errors import DataError, SettingError
-from unseen_bench import run as bench
 
-CHOSEN = ("mcm", "neglabel", "online", bench.ORACLE)
+CHOSEN = ("mcm", "neglabel", "online", "oracle-online")
 
 
 @pytest.fixture

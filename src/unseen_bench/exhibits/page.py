@@ -35,8 +35,8 @@ NOTES = {
     "label-free": "These lines may be compared with one another: all of them work from names alone.",
     "id-images": "Fitted on the first half of each known class and tested on the rest: not comparable with label-free "
     "lines.",
-    "oracle": "Routes every sample by its true label. It shows what perfect routes would give and is no result of a "
-    "detector that anyone could run.",
+    "oracle": "Routes every sample by its true label, which no detector can. What a line ranks above chance with a "
+    "truth drawn at random (permuted) is what the label gives away, not what images tell.",
 }
 
 

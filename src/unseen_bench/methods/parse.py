@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from unseen import detectors
-from unseen.detectors import Detector, Online, OnlineID
+from unseen.detectors import Detector
 from unseen.errors import SettingError
 from unseen_bench.methods import posthoc
+from unseen_bench.oracles import ORACLES
 from unseen_bench.suites import Suite
 
-ORACLE, ORACLE_ID = "oracle-online", "oracle-online-id"
-ORACLES: dict[str, type[Detector[Any]]] = {ORACLE: Online, ORACLE_ID: OnlineID}
 SPACE = "space"  # names the method whose label space is read; not a setting of a detector
 CROSS = "cross"  # stands for every score over every label space
 SCORES = ("neglabel", "dnm", "adaneg", "clipscope", "online", "pooled")  # csp scores as neglabel does
@@ -72,7 +71,7 @@ def expand_methods(names: Sequence[str]) -> list[str]:
 def detector_class(name: str) -> type[Detector[Any]]:
     """The class behind a registered name, or behind `module:Class` or `file.py:Class` for one of your own."""
     if name in ORACLES:
-        return ORACLES[name]
+        return ORACLES[name].kind
     if name in posthoc.REGISTRY:
         return posthoc.REGISTRY[name]
     if ":" in name:

@@ -10,7 +10,8 @@ Rows judge the margin (`margin_auroc`, ...), which is what a verdict carries, an
 `run_experiment` resumes any other experiment: cases of a key and a job.
 """
 
-from unseen_bench.methods.parse import ORACLE, ORACLES, Method
+from unseen_bench.methods.parse import Method
+from unseen_bench.oracles import ORACLES
 from unseen_bench.run.comparison import Comparison, compare, compare_runs
 from unseen_bench.run.execute import RunResult, execute, run_identity
 from unseen_bench.run.executors import Executor, run_all

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
+from unseen.detectors import Detector, DetectorOutput
 from unseen.errors import SettingError
 from unseen_bench.checks import (
     check_blocking,
@@ -23,8 +23,9 @@ from unseen_bench.checks import (
     require_same,
     tolerance_of,
 )
-from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, oracle, over_time
+from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, over_time
 from unseen_bench.methods.posthoc import PostHoc, fit
+from unseen_bench.oracles import run_oracle
 from unseen_bench.run.experiment import finite
 from unseen_bench.run.jsonl import Row
 from unseen_bench.run.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
@@ -54,8 +55,8 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
     order = arrival_order(pool, run)
     trial = pool[order]
     assert_rules(detector, trial.z, run)
-    if run.kind == ROUTED_BY_TRUTH and isinstance(detector, Online | OnlineID):
-        evaluation = oracle(detector, trial)
+    if run.kind == ROUTED_BY_TRUTH:
+        evaluation = run_oracle(run.method.name, detector, trial, seed=run.seed)
     else:
         evaluation = evaluate(detector, trial)
         assert_own_stream(detector, evaluation, run)

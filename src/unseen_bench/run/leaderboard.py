@@ -10,7 +10,8 @@ from typing import NamedTuple
 from unseen.errors import SettingError
 from unseen_bench import suites
 from unseen_bench.checks import check_detector
-from unseen_bench.methods.parse import ORACLES, Method
+from unseen_bench.methods.parse import Method
+from unseen_bench.oracles import ORACLES
 from unseen_bench.run.execute import in_float64
 from unseen_bench.run.executors import run_all
 from unseen_bench.run.jsonl import Row

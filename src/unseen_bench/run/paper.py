@@ -9,7 +9,7 @@ from typing import Any
 
 from unseen.errors import SettingError
 from unseen_bench import suites
-from unseen_bench.methods.parse import ORACLE, ORACLE_ID, Method
+from unseen_bench.methods.parse import Method
 from unseen_bench.run.runs import Run, default_detectors, list_runs, with_sweeps
 from unseen_bench.suites import Suite
 
@@ -17,13 +17,16 @@ FITTED: tuple[str, ...] = (
     *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
     *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
 )
+ORACLE = ("oracle-online", "oracle-released")
+PRINTED_AS = "oracle-released"  # what the paper's own line is printed by
 ALL = ("energy", *default_detectors(), "gl-mcm", "infoood-reconstructed", "neglabel groups=1", *FITTED)
-LEARNING = ("online", ORACLE, "adaneg", "pooled")
-ID_ONLY = ("mcm", "energy", "gl-mcm", "fit-mahalanobis", "online-id", ORACLE_ID)
+LEARNING = ("online", *ORACLE, "adaneg", "pooled")
+ID_ONLY = ("mcm", "energy", "gl-mcm", "fit-mahalanobis", "online-id", "oracle-online-id")
 
 ORACLE_NOTE = (
-    "The paper's own line stands beside the oracle, because the released code routes test samples by their labels; "
-    "`online` is the algorithm as printed, without labels."
+    "`online` is the algorithm as printed, without labels. The paper's own line stands beside `oracle-released`, which "
+    "does what the authors' code does: it routes and scores by the labels of test samples. `oracle-online` is the text "
+    "with routes from the truth. What the permuted lines rank above 50 is what the label gives away."
 )
 STAND_IN_NOTE = (
     "Other images, fewer of them, and stored text: compare the lines of a table, not our figures with print."
@@ -66,7 +69,7 @@ class Exhibit:
 
 BACKBONES = ("imagenet-rn50", "imagenet-b32", "imagenet-l14")
 VARIANTS = ("imagenet-a", "imagenet-sketch", "imagenet-r")
-COMPARED = ("neglabel", "adaneg", "online", ORACLE, "pooled")
+COMPARED = ("neglabel", "adaneg", "online", *ORACLE, "pooled")
 NEAR_FAR = ("near", "far")
 SWEEPS = ("kappa=0.01,0.02,0.05,0.1,0.2", "rho=0.01,0.03,0.1,0.3", "beta=0.8,0.9,0.95,0.99")
 PAPER: tuple[Exhibit, ...] = (
@@ -127,9 +130,9 @@ PAPER: tuple[Exhibit, ...] = (
         differs="Printed seconds are of an A800 GPU, ours of one core unless --device says otherwise; state counts "
         "what a method keeps besides the label space.",
     ),
-    Exhibit("Table 13", "Ten seeds, one by one", ("imagenet",), ("imagenet200",), ("online", ORACLE, "pooled")),
+    Exhibit("Table 13", "Ten seeds, one by one", ("imagenet",), ("imagenet200",), ("online", *ORACLE, "pooled")),
     *(
-        Exhibit(name, title, (suite,), (stand_in,), COMPARED, printed_methods=("adaneg", ORACLE))
+        Exhibit(name, title, (suite,), (stand_in,), COMPARED, printed_methods=("adaneg", PRINTED_AS))
         for name, title, suite, stand_in in (
             ("Table 14", "Each set of Table 2", "openood-imagenet", "imagenet200"),
             ("Table 15", "Each set of Table 3", "openood-cifar10", "cifar10"),

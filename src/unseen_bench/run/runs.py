@@ -12,14 +12,15 @@ from unseen.detectors.frozen import Frozen
 from unseen.errors import SettingError
 from unseen_bench import orders as arrival
 from unseen_bench.methods import posthoc
-from unseen_bench.methods.parse import ORACLE, ORACLE_ID, ORACLES, Method, expand_methods, parse_setting
+from unseen_bench.methods.parse import Method, expand_methods, parse_setting
+from unseen_bench.oracles import ORACLES, PLAIN
 from unseen_bench.suites import Suite
 
 LABEL_FREE, NEEDS_ID_IMAGES, ROUTED_BY_TRUTH = "label-free", "id-images", "oracle"
 KINDS = {  # what a run gets to see besides features
     LABEL_FREE: "label-free",
     NEEDS_ID_IMAGES: "needs ID images: fitted on held-out images of the known classes",
-    ROUTED_BY_TRUTH: "upper bound: routes by the truth",
+    ROUTED_BY_TRUTH: "upper bound: routes by the truth (NAME-permuted: by one drawn at random, chance is 50)",
 }
 ANY_ORDER = "any"  # the order of a method that reads every sample by itself
 SHIFTS = ("temporal", "drift")  # orders of one stream in which one unknown set follows another
@@ -40,8 +41,7 @@ PREFERRED = (
     "dnm",
     "eoe",
     "mcm",
-    ORACLE,
-    ORACLE_ID,
+    *PLAIN,
 )
 
 
@@ -85,6 +85,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
 
     A method that never learns reads every sample by itself. Where everyone arrives, order and seed cannot change its
     scores, so that it runs once and its row says `any` for the order instead of pretending to ten measurements.
+    An oracle is followed by its control, the first shuffled stream with a truth drawn at random.
     """
     for kind in orders:
         if kind not in arrival.ORDERS and kind not in COMPLETE_ORDERS:
@@ -94,7 +95,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in map(_canonical, expand_methods(names))
+        for name in _with_controls(names, is_first=seed == 0 and kind == "shuffled")
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 
@@ -114,6 +115,14 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
             for run in having
         ]
     return list(dict.fromkeys(result))
+
+
+def _with_controls(names: Sequence[str], *, is_first: bool) -> Iterator[str]:
+    for text in map(_canonical, expand_methods(names)):
+        yield text
+        name, *settings = text.split()
+        if is_first and name in PLAIN:
+            yield " ".join([f"{name}-permuted", *settings])
 
 
 def _canonical(text: str) -> str:
