@@ -1,6 +1,6 @@
-"""Regenerate docs/results.md from the shared features: `make results`, about 18 minutes on two idle cores.
+"""Every table that docs/results.md chooses from: `make results`, about 18 minutes on two idle cores.
 
-    python benchmarks/results.py ../shared/clip-b16 [--out results] [--page docs/results.md]
+    python benchmarks/results.py ../shared/clip-b16 [--out results] [--page results/results.md]
 
 Rows are kept in --out as soon as they are computed: a call that was stopped goes on where it stopped, and a second call
 computes only what is new. The page is written after every suite. Every training-free method has ten seeds; only the
@@ -122,7 +122,7 @@ rotation of the sets. Goals and how many streams meet them:
 def main() -> None:
     parser = command.parser(__doc__, features=True)
     parser.add_argument("--out", type=Path, default=Path("results"), help="where rows are kept and resumed from")
-    parser.add_argument("--page", type=Path, default=Path("docs/results.md"))
+    parser.add_argument("--page", type=Path, default=Path("results/results.md"))
     parser.add_argument("--suites", nargs="+", default=list(dict.fromkeys(part.suite for part in PLAN)))
     parser.add_argument("--workers", type=int, help="processes; as many as cores if not given")
     arguments = command.parse(parser)

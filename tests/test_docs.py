@@ -19,6 +19,7 @@ from unseen.cli import load_command
 REPO = Path(__file__).parents[1]
 PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/**/*.md"), *REPO.glob("src/**/*.md")]
 EXAMPLES = {"src/unseen/detectors/yours.py"}
+LONG = {"results.md", "glossary.md", "serving.md", "offline-encoder.md"}  # reference, and tables
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
@@ -29,6 +30,11 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [path for path in paths if not ((REPO / path).exists() or (page.parent / path).exists())]
     assert set(missing) <= EXAMPLES
+
+
+@pytest.mark.parametrize("page", [*REPO.glob("docs/**/*.md")], ids=lambda page: page.name)
+def test_a_page_is_read_in_one_go(page: Path) -> None:
+    assert len(page.read_text().split()) <= 900 or page.name in LONG
 
 
 def test_links_of_the_site_lead_to_pages_of_the_site() -> None:

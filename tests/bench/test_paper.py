@@ -58,20 +58,6 @@ def test_every_suite_over_images_belongs_to_an_exhibit():
     assert used == {name for name in suites.names() if suites.needs_images(name)}
 
 
-def test_the_map_in_the_documents_has_a_row_for_every_exhibit():
-    page = (REPO / "docs" / "reproduction.md").read_text()
-    for one in paper.PAPER:
-        assert f"| {one.name} |" in page
-        assert f"`unseen bench paper --tables {one.short_name}" in page
-
-
-def test_every_printed_row_is_in_the_table_of_rows():
-    page = (REPO / "docs" / "reproduction.md").read_text()
-    keys = {key.split()[0] for one in paper.PAPER for name in one.suites for key in suites.read(name)["paper"]}
-    assert len(keys) > 25
-    assert [key for key in keys if f"`{key}`" not in page] == []
-
-
 def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
     result = cli("paper", "-o", tmp_path)
     assert result.exit_code == 0
