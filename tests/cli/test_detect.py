@@ -20,7 +20,7 @@ from unseen.cli import app
 from unseen.cli import detect as command
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
 from unseen.images import find_images
-from unseen.images.order import capture_time, sort_entries
+from unseen.images.sources import capture_time, sort_entries
 from unseen.labels import wordnet
 from unseen.verdicts import FIELDS
 

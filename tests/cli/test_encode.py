@@ -53,28 +53,14 @@ def test_encode_writes_features_and_a_second_run_finds_them(photos, tmp_path):
     [
         (["--decode", "gpu"], "expected an encoder on a GPU"),
         (["--decode", "pil"], "expected a way of decoding out of pillow, gpu"),
-        (["--decode", "gpu", "--ray", "local"], "expected no --compile and no --decode with --ray"),
-        (["--compile", "--ray", "local"], "expected no --compile and no --decode with --ray"),
+        (["--decode", "gpu", "--ray", "local"], "expected no --decode with --ray"),
     ],
 )
-def test_decoding_on_a_gpu_and_compiling_have_conditions(photos, tmp_path, words, message):
+def test_decoding_on_a_gpu_has_conditions(photos, tmp_path, words, message):
     failed = run("encode", photos, "-o", tmp_path / "f", *words)
     assert isinstance(failed.exception, EncoderError | SettingError)
     assert message in str(failed.exception)
     assert not (tmp_path / "f").exists()
-
-
-def test_a_compiled_tower_is_asked_for(photos, tmp_path, monkeypatch):
-    asked = []
-
-    def load(name, **options):
-        asked.append(options["compiled"])
-        return ColourEncoder()
-
-    monkeypatch.setattr(encode_command, "load_encoder", load)
-    run("encode", photos, "-o", tmp_path / "f", "--compile")
-    run("encode", photos, "-o", tmp_path / "f")
-    assert asked == [True, False]
 
 
 def test_skipped_images_are_named_and_change_the_exit_code(photos, tmp_path):

@@ -27,8 +27,7 @@ from unseen.encoders.device import named_precision
 from unseen.features import FeatureCache, stream_images
 from unseen.images import Batch, Entry, Image, find_images
 from unseen.images.decode import jpeg_thumbnail
-from unseen.images.order import ORDERS, sort_entries
-from unseen.images.sources import FoundEntries
+from unseen.images.sources import ORDERS, FoundEntries, sort_entries
 from unseen.labels.mining import NEGATIVES
 from unseen.report import stream_page
 from unseen.storage.locks import content_mark

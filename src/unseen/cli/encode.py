@@ -36,9 +36,6 @@ def encode(
     decode: Annotated[
         str, typer.Option(help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.")
     ] = DECODERS[0],
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile the offline encoder for a GPU: pays from half a million images.")
-    ] = False,
     form: Annotated[str, typer.Option("--format", help=f"Of the feature files: {' or '.join(FORMATS)}.")] = FORMATS[0],
     ray: options.Ray = None,
     shard: Annotated[int, typer.Option(min=1, help="With --ray: images per feature file.")] = scaled.SHARD,
@@ -58,10 +55,8 @@ def encode(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if ray and (compiled or decode != DECODERS[0]):
-        raise SettingError(
-            "expected no --compile and no --decode with --ray, whose tasks decode on CPUs; leave them out"
-        )
+    if ray and decode != DECODERS[0]:
+        raise SettingError("expected no --decode with --ray, whose tasks decode on CPUs; leave it out")
     if ray:
         job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
@@ -69,7 +64,7 @@ def encode(
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             EncodeRun(as_json, plan.already).finish(batches, plan.total, plan.model.name, output)  # exits
     entries = find_images(sources, root=root, stride=stride)
-    model = load_encoder(encoder, device=device, dtype=named_precision(precision), compiled=compiled)
+    model = load_encoder(encoder, device=device, dtype=named_precision(precision))
     check_decoder(model, decode)
     cache = FeatureCache(output, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file

@@ -131,7 +131,7 @@ def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
 
 def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names the offline text tower, which learned from English alone, cannot know."""
-    foreign = [name for name in names if not name.isascii()] if OFFLINE.fullmatch(encoder.name) else []
+    foreign = [name for name in names if not name.isascii()] if encoder.name in OFFLINE else []
     if foreign:
         terminal.warn(
             f"the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "

@@ -30,7 +30,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default
 
 Precision = Annotated[
     str | None,
-    typer.Option(help="Of products: float32, bfloat16, or int8 (offline encoder; see docs). Default: by the device."),
+    typer.Option(help="Of products: float32 or bfloat16. Default: by the device."),
 ]
 
 # images and features
