@@ -1,4 +1,4 @@
-"""Images per second of the offline tower against plain transformers float32, in the same run.
+"""Images per second of the offline encoder against plain transformers float32, in the same run.
 
     python benchmarks/encode.py                      # two CPU cores
     python benchmarks/encode.py --device cuda --batch 256
@@ -12,19 +12,15 @@ from __future__ import annotations
 import io
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
 from PIL import Image as Pillow
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
-from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
 from unseen.encoders import preprocess
 from unseen.encoders.offline import encoder as offline
-from unseen.encoders.offline import int8
-from unseen.encoders.offline.tower import VisionTower
 from unseen.images import Image
 from unseen.images.decode import decode
 from unseen_bench.run import command
@@ -33,8 +29,6 @@ from unseen_bench.run.jsonl import Row
 from unseen_bench.run.timing import alternating_seconds, median_seconds
 
 CLOSE = 0.999
-CLOSE_CHANGED = 0.9  # int8 and merged tokens change the function; encode_accuracy.py says what that costs
-MERGES = (4, 8)
 REFERENCE = "transformers float32"
 
 
@@ -50,14 +44,13 @@ def main() -> None:
 
 def measure(arguments: Arguments) -> Iterator[Row]:
     files = [jpeg(seed) for seed in range(arguments.batch)]
-    pixels = preprocess.CLIP([Image("", decode(file)) for file in files]).to(arguments.device)
+    pixels = preprocess.CLIP.cropped([Image("", decode(file)) for file in files])
     works = {name: partial(run, pixels) for name, run in candidates(arguments.device).items()}
     vectors = {name: work() for name, work in works.items()}
     seconds = alternating_seconds(works, rounds=arguments.rounds)
     for name, times in seconds.items():
         cosine = float(cosine_similarity(vectors[name], vectors[REFERENCE]).min())
-        close = CLOSE_CHANGED if "int8" in name or "merged" in name else CLOSE
-        found = rates(times, seconds[REFERENCE], arguments.batch, cosine, close)
+        found = rates(times, seconds[REFERENCE], arguments.batch, cosine)
         yield {"what": name, "device": arguments.device, **found}
     shares = {**preparation_seconds(files), "tower": min(map(min, seconds.values()))}
     total = sum(shares.values())
@@ -65,13 +58,13 @@ def measure(arguments: Arguments) -> Iterator[Row]:
     yield {"what": "share of the time", "device": arguments.device, **rounded}
 
 
-def rates(times: list[float], reference: list[float], batch: int, cosine: float, close: float) -> Row:
+def rates(times: list[float], reference: list[float], batch: int, cosine: float) -> Row:
     ratio = statistics.median(base / own for base, own in zip(reference, times, strict=True))
     return {
         "batch": batch,
         "images_per_second": round(batch / statistics.median(times), 2),
         "best_images_per_second": round(batch / min(times), 2),
-        "ratio": round(ratio, 2) if cosine > close else None,
+        "ratio": round(ratio, 2) if cosine > CLOSE else None,
         "min_cosine": round(cosine, 6),
     }
 
@@ -86,30 +79,17 @@ def preparation_seconds(files: list[bytes]) -> dict[str, float]:
 
 
 def candidates(device: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    weights = offline.read_weights(offline.TOWER.verified_path())
-    config = CLIPVisionConfig(patch_size=16, hidden_act="quick_gelu", projection_dim=512)
-    plain = CLIPVisionModelWithProjection(config).eval()
-    plain.load_state_dict(weights)
-    plain.to(device)
+    plain = offline.build_model(offline.read_weights(offline.TOWER.verified_path()), offline.SIZES).to(device)
 
     @torch.inference_mode()
     def reference(pixels: Tensor) -> Tensor:
-        return plain(pixel_values=pixels).image_embeds
+        return plain(pixel_values=preprocess.CLIP.standardised(pixels.to(device))).image_embeds
 
-    towers = {
-        f"unseen {str(dtype).removeprefix('torch.')}": VisionTower.build(weights, heads=12, dtype=dtype, device=device)
+    ours: dict[str, Callable[[Tensor], Tensor]] = {
+        f"unseen {str(dtype).removeprefix('torch.')}": offline.OfflineEncoder(device=device, dtype=dtype).vectors
         for dtype in (torch.float32, torch.bfloat16)
     }
-    if device == "cpu" and int8.is_available():
-        towers["unseen int8"] = int8.quantise_tower(towers["unseen float32"], int8.load_ranges())
-    for name in [name for name in towers if "float32" not in name]:
-        towers |= {f"{name}, {count} tokens merged": replace(towers[name], merges=count) for count in MERGES}
-    return {REFERENCE: reference} | {name: in_chunks(tower, device) for name, tower in towers.items()}
-
-
-def in_chunks(tower: VisionTower, device: str) -> Callable[[Tensor], Tensor]:
-    size = offline.BATCH if device == "cpu" else 4096
-    return lambda pixels: torch.cat([tower.images(chunk) for chunk in pixels.split(size)])
+    return {REFERENCE: reference} | ours
 
 
 def jpeg(seed: int) -> bytes:

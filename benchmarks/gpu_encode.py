@@ -1,90 +1,130 @@
-"""How fast images become vectors on a GPU: the ViT in several ways, and JPEG files to unit vectors.
+"""How fast images become vectors on a GPU: the tower alone, and JPEG files to vectors by the library's own path.
 
-python benchmarks/gpu_encode.py --towers ours transformers-compiled --batches 512
-python benchmarks/gpu_encode.py --only jpeg --batches 512
+    python benchmarks/gpu_encode.py --batches 256 512
+    python benchmarks/gpu_encode.py --only files --batches 512
+
+The tower is the offline one with random weights. Files are decoded by Pillow, and on the GPU where torchvision can.
 """
 
 from __future__ import annotations
 
-import itertools
+import io
+import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image as Pillow
 from torch import Tensor
 
-import gpu_images
 from gpu import Parts, device_seconds, gpu_parser, measured_ceilings, run_parts
-from unseen.encoders.offline.tower import VisionTower
+from unseen.encoders.gpu_jpeg import resized
+from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
+from unseen.errors import EncoderError, MissingExtra
+from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
+from unseen.images import Entry, Image, find_images
+from unseen.images.prefetch import usable_cores
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.jsonl import Row
+
+MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 768 * 512  # of an image, as a textbook
+PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
+DISTINCT = 256  # files; the rest are links to them, so that all are in memory
+GRAIN = 2.0  # levels of noise: as many bytes as photos have
+
+
+class RandomOffline(OfflineEncoder):
+    """The offline encoder without its files."""
+
+    def _check_fetched(self) -> None:
+        pass
+
+    def _float_model(self) -> torch.nn.Module:
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+        torch.manual_seed(0)
+        return CLIPVisionModelWithProjection(CLIPVisionConfig(**SIZES)).eval()
 
 
 def main() -> None:
     parser = gpu_parser(__doc__, PARTS)
-    parser.add_argument("--towers", nargs="+", choices=TOWERS, default=list(TOWERS), help="ways to run the ViT")
-    parser.add_argument("--batches", nargs="+", type=int, default=[512, 1024], help="images the ViT gets at once")
-    parser.add_argument("--count", type=int, default=24_576, help="images of the longest runs of `jpeg`")
+    parser.add_argument("--batches", nargs="+", type=int, default=[512], help="images the tower gets at once")
+    parser.add_argument("--count", type=int, default=8192, help="files of the longest runs")
     run_parts(parser, PARTS)
 
 
-def tower() -> torch.nn.Module:
-    """A ViT-B/16 of CLIP's with random weights, as transformers runs it."""
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-
-    torch.manual_seed(0)
-    config = CLIPVisionConfig(patch_size=16, projection_dim=512, hidden_act="quick_gelu", attn_implementation="sdpa")
-    return CLIPVisionModelWithProjection(config).eval().cuda().to(torch.bfloat16)
-
-
-def ours(**options: Any) -> VisionTower:
-    return VisionTower.build(tower().state_dict(), heads=12, dtype=torch.bfloat16, device="cuda", **options)
+def tower(arguments: Arguments) -> Iterator[Row]:
+    encoder = RandomOffline(device="cuda")
+    for batch in arguments.batches:
+        pixels = torch.randint(0, 256, (batch, 224, 224, 3), dtype=torch.uint8, device="cuda")
+        took = device_seconds(lambda x=pixels: encoder.vectors(x))
+        rate = 2.0 * MULTIPLICATIONS * batch / took / 1e12
+        yield {"case": f"tower, batch {batch}", "images/s": batch / took, "TFLOP/s": rate,
+               "of ceiling": rate / measured_ceilings()["bf16 TFLOP/s"]}  # fmt: skip
 
 
-TOKENS, WIDTH, DEPTH = 197, 768, 12
-TEXTBOOK = DEPTH * (TOKENS * 12 * WIDTH**2 + 2 * TOKENS**2 * WIDTH) + 196 * WIDTH**2 + WIDTH * 512
-# nobody reads the last block's other tokens: there they are keys and values only
-LEAN = TEXTBOOK - (TOKENS - 1) * (12 - 2) * WIDTH**2 - 2 * (TOKENS - 1) * TOKENS * WIDTH
-NARROW = {"residual": torch.bfloat16, "patch": torch.bfloat16}
-TOWERS: dict[str, tuple[int, Callable[[], Callable[[Tensor], object]]]] = {  # multiplications of an image, and the way
-    "ours": (LEAN, lambda: ours().images),
-    "ours-narrow-compiled": (LEAN, lambda: ours(**NARROW).compiled()),
-    "ours-narrow-autotuned": (LEAN, lambda: ours(**NARROW).compiled(AUTOTUNE)),
-    "transformers-compiled": (TEXTBOOK, lambda: torch.compile(tower())),
-    "ours-compiled": (LEAN, lambda: ours().compiled()),
-    "ours-autotuned": (LEAN, lambda: ours().compiled(AUTOTUNE)),
-    "ours-bf16-patches-compiled": (LEAN, lambda: ours(patch=torch.bfloat16).compiled()),
-    "transformers": (TEXTBOOK, lambda: tower()),
-}
-AUTOTUNE = "max-autotune-no-cudagraphs"
+def files(arguments: Arguments) -> Iterator[Row]:
+    encoder, batch = RandomOffline(device="cuda"), arguments.batches[0]
+    for name, (size, quality) in PICTURES.items():
+        yield agreement(encoder, name, [picture(size, seed) for seed in range(32)])
+        with tempfile.TemporaryDirectory() as folder:
+            entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
+            for decoder in DECODERS:
+                yield {"case": f"{name}, {decoder}", "cores": usable_cores(), **run(encoder, entries, decoder, batch)}
 
 
-def encode(arguments: Arguments) -> Iterator[Row]:
-    """Time the ViT in several ways; the share of the ceiling counts the multiplications done, not the textbook's."""
-    for batch, name in itertools.product(arguments.batches, arguments.towers):
-        multiplies, build = TOWERS[name]
-        torch._dynamo.reset()
-        run = build()
-        images = torch.randn(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
-        with torch.inference_mode():
-            started = time.perf_counter()
-            run(images)
-            torch.cuda.synchronize()
-            first = time.perf_counter() - started
-            took = device_seconds(lambda r=run, x=images: r(x), inner=5, repeat=5)
-        rate = 2.0 * multiplies * batch / took / 1e12
-        yield {"case": f"ViT-B/16 bf16, {name}, {batch}", "images/s": batch / took, "TFLOP/s": rate,
-               "GFLOP per image": 2e-9 * multiplies, "of ceiling": rate / measured_ceilings()["bf16 TFLOP/s"],
-               "first call s": first}  # fmt: skip
+def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str, batch: int) -> Row:
+    """The rate of a run over files after a short one."""
+    try:
+        launcher = make_launcher(encoder, decoder)
+    except (EncoderError, MissingExtra) as error:
+        return {"images/s": None, "why": str(error)}
+    count = len(entries) if decoder == "gpu" else min(len(entries), 2048)
+    list(encode_ahead(entries[: 2 * batch], launcher, size=batch))
+    started = time.perf_counter()
+    done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=batch))
+    return {"images/s": done / (time.perf_counter() - started), "images": done}
 
 
-def jpeg(arguments: Arguments) -> Iterator[Row]:
-    """Go from JPEG files to unit vectors."""
-    return gpu_images.rows(lambda: tower().state_dict(), arguments.batches[0], arguments.count)
+@torch.inference_mode()
+def agreement(encoder: RandomOffline, name: str, pictures: Sequence[Pillow.Image]) -> Row:
+    """Vectors of pictures that torch resizes on the GPU against those that Pillow resizes."""
+    steps = encoder.byte_steps
+    expected = encoder.vectors(steps.cropped([Image("", one) for one in pictures]))
+    on_gpu: list[Tensor] = [torch.from_numpy(np.array(one)).permute(2, 0, 1).cuda() for one in pictures]
+    found = encoder.vectors(torch.stack([resized(one, steps) for one in on_gpu]))
+    took = device_seconds(lambda: [resized(one, steps) for one in on_gpu])
+    cosine = (expected * found).sum(1)
+    return {"case": f"{name}, resized by torch", "images/s": len(pictures) / took,
+            "mean cosine": float(cosine.mean()), "least cosine": float(cosine.min())}  # fmt: skip
 
 
-PARTS: Parts = {"encode": encode, "jpeg": jpeg}
+def picture(size: tuple[int, int], seed: int) -> Pillow.Image:
+    """A smooth random picture with some grain."""
+    generator = np.random.default_rng(seed)
+    rough = generator.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    smooth = np.asarray(Pillow.fromarray(rough).resize(size, Pillow.Resampling.BICUBIC), dtype=np.float32)
+    grain = generator.normal(0, GRAIN, smooth.shape[:2])[..., None]
+    return Pillow.fromarray((smooth + grain).clip(0, 255).astype(np.uint8))
+
+
+def write_files(folder: Path, size: tuple[int, int], quality: int, count: int) -> str:
+    """A folder of so many JPEG files."""
+    photos = folder / "photos"
+    photos.mkdir()
+    for i in range(min(count, DISTINCT)):
+        buffer = io.BytesIO()
+        picture(size, i).save(buffer, "JPEG", quality=quality)
+        (photos / f"{i:06d}.jpg").write_bytes(buffer.getvalue())
+    for i in range(DISTINCT, count):
+        os.link(photos / f"{i % DISTINCT:06d}.jpg", photos / f"{i:06d}.jpg")
+    return str(photos)
+
+
+PARTS: Parts = {"tower": tower, "files": files}
 
 if __name__ == "__main__":
     main()

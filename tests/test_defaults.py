@@ -22,7 +22,7 @@ from unseen.discover import explanation, groups
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.features.shards import FORMATS
-from unseen.images.order import ORDERS
+from unseen.images.sources import ORDERS
 from unseen.labels import PROMPTS, Corpus, miners, mining
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Limits

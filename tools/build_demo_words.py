@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from unseen import demo, load_encoder
-from unseen.labels.corpus import canonical_spelling
+from unseen.labels.names import canonical_spelling
 from unseen.labels.prompts import PromptTemplates
 from unseen.storage.files import save_tensors
 from unseen_bench import suites

@@ -1,12 +1,16 @@
 """Every table and figure of the paper has runs, sources and a place in the report."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image as Pillow
 from typer.testing import CliRunner
 
 from helpers import suite_files
+from helpers.tiny_models import save_clip
 from unseen.cli import app
 from unseen.errors import SettingError
 from unseen_bench import run as bench
@@ -65,6 +69,57 @@ def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
     assert r"images\_\allowbreak{}largescale/\allowbreak{}imagenet" in (tmp_path / "paper.tex").read_text()
 
 
+@pytest.fixture
+def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
+    """A few photos per set where OpenOOD's scripts put them, of Places and SUN none, and a small CLIP."""
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "data"
+    images, lists = root / "images_largescale", root / "benchmark_imglist" / "imagenet"
+    lists.mkdir(parents=True)
+    homes = [images / "imagenet_1k" / "val" / wnid for wnid in ("n01440764", "n01443537")]
+    for home in (*homes, images / "inaturalist", root / "images_classic" / "texture" / "banded"):
+        home.mkdir(parents=True)
+        for number in range(3):
+            pixels = np.random.default_rng(len(str(home)) + number).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+            Pillow.fromarray(pixels).save(home / f"{number}.jpg")
+    (lists / "test_inaturalist.txt").write_text("".join(f"inaturalist/{number}.jpg -1\n" for number in range(3)))
+    return root, save_clip(tmp_path / "model", context=77)
+
+
+def test_a_table_of_which_images_are_missing_says_so_and_the_exit_code_is_1(on_disk, toy, tmp_path, monkeypatch):
+    root, model = on_disk
+    one = paper.Exhibit("Table 1", "four sets", ("imagenet",), (str(toy / "toy.toml"),), ("mcm", "neglabel"))
+    monkeypatch.setattr(paper, "PAPER", (one,))
+    words = ("paper", "--data", root, "--features", toy, "--encoder", model, "--seeds", 1, "--workers", 1)
+    result = cli(*words, "-o", tmp_path)
+    assert result.exit_code == 1
+    text = (tmp_path / "paper.md").read_text()
+    assert "State: in part, on imagenet; stand-in: toy." in text
+    assert "Missing: imagenet needs known (6 of 50,000 images in" in text
+    assert "sun (0 of 10,000 images)" in text
+    line = next(line for line in text.splitlines() if line.startswith("| method | inaturalist AUROC"))
+    assert "average of 2 AUROC" in line
+    printed = next(line for line in text.splitlines() if line.startswith("| *neglabel, as printed*"))
+    assert printed.split(" | ")[-5] == f"{(99.49 + 90.22) / 2:.2f}"  # of the same two sets
+    assert "Table 1 is incomplete: imagenet needs" in result.stderr
+
+
+def test_a_suite_that_cannot_be_loaded_is_a_reason_and_exit_code_1(toy, tmp_path):
+    next(toy.glob("near*")).write_bytes(b"torn")
+    result = cli("paper", "--features", toy, "--tables", "1", "--seeds", 1, "--workers", 1, "-o", tmp_path, "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["incomplete"] == ["Table 1"]
+    assert found["exhibits"]["Table 1"]["state"] == "needs data"
+    assert any("was left out: expected" in told for told in found["exhibits"]["Table 1"]["missing"])
+
+
+def test_printed_averages_that_are_not_the_mean_of_their_sets_are_said():
+    found = [told for one in paper.PAPER for told in paper.odd_averages(one)]
+    assert "imagenet-sketch, oracle-released, average: FPR95 is printed 10.72, the mean of its sets is 9.72" in found
+    assert {told.split(",")[1].strip() for told in found if told.startswith("imagenet,")} >= {"gl-mcm", "dnm"}
+
+
 def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
     result = cli("paper", "--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "--workers", 1, "-o", tmp_path)
     assert result.exit_code == 0
@@ -102,11 +157,11 @@ def test_every_character_of_a_note_can_be_typeset():
 
 def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
     exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-released"))
-    found = paper.AvailableSuites(exhibit, ("imagenet",), (), ())
     suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
     runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
     rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
-    grid = report.section(found, [(suite, rows)]).parts[-1]
+    outcome = paper.Outcome(paper.Plan(exhibit, ("imagenet",), (), ()), [(suite, rows)])
+    grid = report.section(outcome).parts[-1]
     assert [line[0] for line in grid.lines] == ["oracle-released", "zoc"]
     assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]
 

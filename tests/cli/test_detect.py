@@ -25,7 +25,7 @@ from unseen.cli import output
 from unseen.cli.run import SAVING_SHARE, LearnedFiles, Run
 from unseen.errors import DataError, EncoderError, LabelError, SettingError, StateError
 from unseen.images import Image, find_images
-from unseen.images.order import capture_time, sort_entries
+from unseen.images.sources import capture_time, sort_entries
 from unseen.verdicts import FIELDS
 
 pytestmark = pytest.mark.usefixtures("encoder", "photos")

@@ -32,7 +32,7 @@ def test_encode_writes_features_and_a_second_run_finds_them(photos, tmp_path):
     [
         (["--decode", "gpu"], "expected an encoder on a GPU"),
         (["--decode", "pil"], "expected a way of decoding out of pillow, gpu"),
-        (["--decode", "gpu", "--ray", "local"], "expected no --compile and no --decode with --ray"),
+        (["--decode", "gpu", "--ray", "local"], "expected no --decode with --ray"),
         (["--ray", "ray://host:10001"], "start the command on a node"),
     ],
 )

@@ -10,7 +10,6 @@ from transformers import AutoModel, CLIPImageProcessorPil, CLIPModel, CLIPProces
 from helpers.tiny_models import CONTEXT, pictures, save_clip, save_siglip, tokenizer
 from unseen.encoders.catalogue import SHORT_NAMES, load_encoder, resolve_name
 from unseen.encoders.hub import HubEncoder
-from unseen.encoders.offline.tower import VisionTower
 from unseen.errors import EncoderError, LabelError, MissingExtra, SettingError, UnseenError
 
 
@@ -47,10 +46,16 @@ def test_empty_batches_have_the_width(clip):
     assert encoder.texts([]).shape == (0, 8)
 
 
-def test_patches_agree_with_the_offline_tower(clip):
+def test_patches_are_those_of_a_last_block_in_which_tokens_attend_to_themselves(clip):
     encoder: Any = load_encoder(clip, device="cpu")
-    tower = VisionTower.build(_vision_weights(clip), heads=2)
-    expected = torch.nn.functional.normalize(tower.patches(encoder.prepare(pictures(2))), dim=-1)
+    vision = encoder.model.vision_model
+    with torch.inference_mode():
+        before = vision(pixel_values=encoder.prepare(pictures(2)), output_hidden_states=True).hidden_states[-2]
+        alone = torch.full((17, 17), -torch.inf).fill_diagonal_(0)
+        after = vision.encoder.layers[-1](before, attention_mask=alone.expand(2, 1, 17, 17))
+        whole = after if isinstance(after, torch.Tensor) else after[0]
+        expected = encoder.model.visual_projection(vision.post_layernorm(whole[:, 1:]))
+    expected = torch.nn.functional.normalize(expected, dim=-1)
     torch.testing.assert_close(encoder.patches(pictures(2)), expected, atol=1e-5, rtol=1e-4)
     assert expected.shape == (2, 16, 8)
 
@@ -131,10 +136,6 @@ def test_open_clip_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
     with pytest.raises(MissingExtra, match=r"pip install .*\[open-clip\]'"):
         load_encoder("open_clip:RN50/openai")
-
-
-def _vision_weights(folder):
-    return {k: v for k, v in CLIPModel.from_pretrained(folder).state_dict().items() if k.startswith("vis")}
 
 
 def test_a_loaded_model_with_its_processor_is_the_encoder_of_its_folder(clip):

@@ -75,13 +75,17 @@ def pictures(count: int, *, seed: int = 0, size: tuple[int, int] = (50, 40)) -> 
 class TinyOffline(OfflineEncoder):
     """The offline encoder with a small image tower of random weights."""
 
-    def _weights(self):
+    def _check_fetched(self):
+        pass
+
+    def _float_model(self):
         torch.manual_seed(0)
         sizes = {**VISION, "hidden_size": 24, "num_attention_heads": 12, "image_size": 224, "patch_size": 32}
-        model = CLIPVisionModelWithProjection(CLIPVisionConfig(**sizes, projection_dim=512, hidden_act="quick_gelu"))
+        config = CLIPVisionConfig(**sizes, projection_dim=512, hidden_act="quick_gelu")
+        model = CLIPVisionModelWithProjection(config).eval()
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
-        return model.state_dict()
+        return model
 
 
 class ColourEncoder:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from unseen.errors import LabelError
-from unseen.labels import synset_names, word_list, wordnet
+from unseen.labels import synset_names, vocabulary, word_list, wordnet
 from unseen.labels.corpus import distinct_words
 from unseen.labels.miners import CSP_EXCLUDED, EXCLUDED
 
@@ -45,13 +46,9 @@ def test_leaving_out_a_list_changes_the_fingerprint_and_an_unknown_list_is_refus
 
 
 def test_the_licence_travels_with_the_words() -> None:
-    import gzip
-
-    from unseen.labels.corpus import WORDNET
-
-    text = gzip.decompress(WORDNET.read_bytes()).decode()
+    text = gzip.decompress(vocabulary.FILE.read_bytes()).decode()
     assert "WordNet 3.1 Copyright 2011 by Princeton University" in text
-    assert "Princeton" in WORDNET.with_name("WORDNET-LICENSE.txt").read_text()
+    assert "Princeton" in vocabulary.FILE.with_name("WORDNET-LICENSE.txt").read_text()
 
 
 def test_spellings_of_one_word_count_once_and_known_names_never() -> None:

@@ -60,7 +60,7 @@ def detect(
     from unseen.cli import run, session
     from unseen.features import FeatureCache
     from unseen.images import find_images
-    from unseen.images.order import sort_entries
+    from unseen.images.sources import sort_entries
     from unseen.storage.locks import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)

@@ -29,10 +29,7 @@ def encode(
     device: options.Device = None,
     precision: Annotated[
         str | None,
-        typer.Option(
-            help="Of products: float32, bfloat16, or int8 (offline encoder; see docs). Default: by the device.",
-            **options.MORE,
-        ),
+        typer.Option(help="Of products: float32 or bfloat16. Default: by the device.", **options.MORE),
     ] = None,
     batch: options.Batch = 64,
     root: options.Root = None,
@@ -43,12 +40,6 @@ def encode(
             help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.", **options.MORE
         ),
     ] = "pillow",
-    compiled: Annotated[
-        bool,
-        typer.Option(
-            "--compile", help="Compile the offline encoder for a GPU: pays from half a million images.", **options.MORE
-        ),
-    ] = False,
     form: Annotated[
         str, typer.Option("--format", help="Of the feature files: safetensors or parquet.", **options.MORE)
     ] = "safetensors",
@@ -71,7 +62,7 @@ def encode(
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
     if ray:
-        _check_ray(ray, plain=decode == "pillow" and not compiled)
+        _check_ray(ray, decode)
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
@@ -89,7 +80,7 @@ def encode(
     from unseen.images import find_images
 
     entries = find_images(sources, root=root, stride=stride)
-    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision), compiled=compiled)
+    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision))
     check_decoder(model, decode)
     cache = FeatureCache(folder, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
@@ -99,17 +90,15 @@ def encode(
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 
-def _check_ray(ray: str, *, plain: bool) -> None:
+def _check_ray(ray: str, decode: str) -> None:
     """Refuse what a cluster cannot do."""
     if ray.startswith("ray://"):
         raise SettingError(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if not plain:
-        raise SettingError(
-            "expected no --compile and no --decode with --ray, whose tasks decode on CPUs; leave them out"
-        )
+    if decode != "pillow":
+        raise SettingError("expected no --decode with --ray, whose tasks decode on CPUs; leave it out")
 
 
 class EncodedBatch(NamedTuple):

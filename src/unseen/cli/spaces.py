@@ -147,7 +147,7 @@ def warn_similar_names(space: LabelSpace) -> None:
 
 def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names the offline text tower cannot know: not English, or far from what it was fitted on."""
-    foreign = [name for name in names if not name.isascii()] if OFFLINE.fullmatch(encoder.name) else []
+    foreign = [name for name in names if not name.isascii()] if encoder.name in OFFLINE else []
     if foreign:
         output.warn(
             f"the offline text tower knows English only, got {', '.join(foreign[:SHOWN])}; use English names, or "

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from unseen.discover.clustering import WORD_TAU
 from unseen.errors import LabelError
 from unseen.labels import Corpus, LabelSpace, synset_names
-from unseen.labels.corpus import canonical_spelling
+from unseen.labels.names import canonical_spelling
 
 # lists of WordNet with things that a photo can show; people are left out: nobody is to be named by a guess
 VISIBLE = ("noun.animal", "noun.artifact", "noun.food", "noun.object", "noun.plant")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
@@ -45,17 +44,15 @@ class SplitEncoder(Encoder, Protocol):
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
         """What makes pixels out of pictures: small enough to send to a worker, and without the weights."""
 
+    @property
+    def side(self) -> int:
+        """Pixels of the side to which `prepare` resizes, so that a JPEG need not be read whole; 0 if not known."""
+
     def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
         """One unit vector per image whose pixels `prepare` made."""
 
 
-class DeviceEncoder(SplitEncoder, Protocol):
-    """An encoder that works on one device of torch."""
-
-    device: torch.device
-
-
-class ByteEncoder(DeviceEncoder, Protocol):
+class ByteEncoder(SplitEncoder, Protocol):
     """An encoder whose preprocessing is known as data, so that pixels may be made elsewhere than by `prepare`."""
 
     @property

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,7 @@ BACKENDS: Mapping[str, tuple[str, str]] = {
     "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
 }
 OWN_MODELS: Mapping[str, str] = {"get_image_features": "hub", "encode_image": "open_clip"}  # method -> backend
-# short, and as a label space names it: every encoder loads by its own name
-OFFLINE = re.compile(r"offline(?:-b16)?(?P<arithmetic>-int8)?(?P<merges>-merge(?:[1-9]|1\d))?")
+OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
 
 
 def load_encoder(
@@ -39,17 +37,13 @@ def load_encoder(
     *parts: Any,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    compiled: bool = False,
 ) -> SplitEncoder:
     """The encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen models export`; "offline-merge8" merges 8 tokens in each block
-    (docs/offline-encoder.md).
-    A CLIP model of transformers comes with its processor, `load_encoder(model, processor)`, one of open_clip with
-    `load_encoder(model, preprocess, tokenizer)`; it is moved to `device`.
-    `dtype` is that of the large products; torch.int8 is the offline encoder's, and so is a `compiled` tower, for long
-    jobs on a GPU.
+    ONNX file of `unseen models export`. A CLIP model of transformers comes with its processor,
+    `load_encoder(model, processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved
+    to `device`. `dtype` is that of the large products.
 
     >>> encoder = load_encoder("offline")            # doctest: +SKIP
     >>> encoder.texts(["a photo of a cat."]).shape   # doctest: +SKIP
@@ -59,22 +53,13 @@ def load_encoder(
     unseen.errors.SettingError: expected load_encoder('offline') alone, got 1 more; pass the model itself
     """
     if not isinstance(name, str | Path):
-        _check_compiled(compiled, "", "a model of your own")
         return _of_model(name, parts, device=device, dtype=dtype)
     if parts:
         raise SettingError(f"expected load_encoder({str(name)!r}) alone, got {len(parts)} more; pass the model itself")
     backend, rest = resolve_name(name)
-    if dtype is torch.int8 and backend != "offline":
-        raise EncoderError(f"expected the encoder offline for precision int8, got {name}; leave --precision out")
-    _check_compiled(compiled, backend, str(name))
     module, cls = BACKENDS[backend]
     make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
-    return make(rest, device=device, dtype=dtype, **{"compiled": True} if compiled else {})
-
-
-def _check_compiled(compiled: bool, backend: str, name: str) -> None:
-    if compiled and backend != "offline":
-        raise EncoderError(f"expected the encoder offline for a compiled tower, got {name}; leave --compile out")
+    return make(rest, device=device, dtype=dtype)
 
 
 def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:
@@ -95,11 +80,12 @@ def resolve_name(name: str | Path) -> tuple[str, str]:
     """The backend that knows `name`, and what that backend calls it."""
     text = str(name)
     prefix, colon, rest = text.partition(":")
-    if found := OFFLINE.fullmatch(text):
-        return "offline", "".join(filter(None, found.groups())).removeprefix("-")
+    if text in OFFLINE:
+        return "offline", ""
     if text.startswith("offline-"):
         raise SettingError(
-            f"expected offline, offline-int8, or offline-merge1 to offline-merge19, got {text!r}; leave it out"
+            f"expected offline, got {text!r}: towers in eight bits or with merged tokens are no longer made; encode "
+            "again and build the label space anew with offline"
         )
     if colon and prefix in BACKENDS:
         return prefix, rest

@@ -4,7 +4,7 @@ import torch
 
 from unseen.errors import SettingError, check_choice
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def named_precision(name: str | None) -> torch.dtype | None:

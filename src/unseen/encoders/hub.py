@@ -12,11 +12,9 @@ from urllib.parse import urlparse
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from unseen.encoders.loading import explained_imports
 from unseen.encoders.preprocess import Preprocess, crop_narrow
-from unseen.encoders.torch_encoder import TorchEncoder
+from unseen.encoders.torch_encoder import TorchEncoder, explained_imports, patch_vectors
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
@@ -67,6 +65,13 @@ class HubEncoder(TorchEncoder):
         return partial(_pixels, self.processor)
 
     @property
+    def side(self) -> int:
+        try:
+            return self.byte_steps.resize
+        except EncoderError:  # other steps than a resize and a crop
+            return 0
+
+    @property
     def byte_steps(self) -> Preprocess:
         """The processor's steps; those that cannot be stated as data are refused."""
         return Preprocess.from_processor(self.processor)
@@ -75,17 +80,13 @@ class HubEncoder(TorchEncoder):
         """One unit vector per image that was resized and cropped so."""
         return self.vectors(self.byte_steps.standardised(pixels.to(self.device)))
 
-    @torch.inference_mode()
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
-        """One unit vector per patch: in the last block each token attends to itself alone (GL-MCM)."""
+        """One unit vector per patch (GL-MCM)."""
         vision: Any = getattr(self.model, "vision_model", None)
         if not hasattr(self.model, "visual_projection") or not hasattr(vision, "post_layernorm"):
             kind = self.model.config.model_type
             raise EncoderError(f"expected a CLIP vision transformer for patch features, got {kind}; use ViT-B/16")
-        pixels = self.prepare(batch).to(self.device, self.dtype)
-        states = vision(pixel_values=pixels, output_hidden_states=True).hidden_states
-        values = _values(vision.encoder.layers[-1], states[-2])[:, 1:]
-        return normalize(self.model.visual_projection(vision.post_layernorm(values)).float(), dim=-1)
+        return patch_vectors(self.model, self.prepare(batch).to(self.device, self.dtype))
 
     def _image_tower(self, pixels: Tensor) -> Tensor:
         return _pooled_output(self.model.get_image_features(pixel_values=pixels))
@@ -189,12 +190,6 @@ def _hub_reachable() -> bool:
 
 def _pooled_output(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.pooler_output  # transformers 5 returns an object
-
-
-def _values(layer: Any, x: Tensor) -> Tensor:
-    x = x + layer.self_attn.out_proj(layer.self_attn.v_proj(layer.layer_norm1(x)))
-    moved: Tensor = x + layer.mlp(layer.layer_norm2(x))
-    return moved
 
 
 def _without(config: Any, names: Iterable[str]) -> Any:

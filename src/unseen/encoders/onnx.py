@@ -52,6 +52,11 @@ class OnnxEncoder:
         """What resizes and crops pictures, still in bytes."""
         return self.preprocess.cropped
 
+    @property
+    def side(self) -> int:
+        """Pixels of the side to which `prepare` resizes."""
+        return self.preprocess.resize
+
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
         """One unit vector per prepared image."""
         (features,) = self.session.run(None, {"pixel_values": self.preprocess.standardised(pixels).numpy()})

@@ -2,7 +2,8 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.device import fast_dtype, gpu_dtype, pick_device
-from unseen.errors import LabelError
+from unseen.errors import LabelError, UnseenError
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
 
@@ -42,6 +43,11 @@ class TorchEncoder(ABC):
     @abstractmethod
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
         """What makes pixels out of images."""
+
+    @property
+    def side(self) -> int:
+        """Pixels of the side to which `prepare` resizes; 0 if not known."""
+        return 0
 
     @abstractmethod
     def _image_tower(self, pixels: Tensor) -> Tensor:
@@ -100,3 +106,47 @@ class TorchEncoder(ABC):
             digest.update(name.encode())
             digest.update(tensor.float().contiguous().flatten().numpy().tobytes())
         return digest.hexdigest()
+
+
+def mix_precision(blocks: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Take the products of transformer blocks in `dtype`; what is added up between them stays in float32.
+
+    With bfloat16 also between blocks, vectors of CLIP's image tower move five times as far.
+    """
+    for module in blocks.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.to(dtype).register_forward_pre_hook(lambda _, inputs: (inputs[0].to(dtype),))
+
+
+@torch.inference_mode()
+def patch_vectors(model: Any, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n p d"]:
+    """One unit vector per patch of a CLIP tower: in the last block each token attends to itself alone (GL-MCM)."""
+    vision = model.vision_model
+    before = vision(pixel_values=pixels, output_hidden_states=True).hidden_states[-2]
+    block = vision.encoder.layers[-1]
+    x = before + block.self_attn.out_proj(block.self_attn.v_proj(block.layer_norm1(before)))
+    values = (x + block.mlp(block.layer_norm2(x)))[:, 1:]
+    return normalize(model.visual_projection(vision.post_layernorm(values)).float(), dim=-1)
+
+
+@contextmanager
+def explained_imports() -> Iterator[None]:
+    """Say what kept transformers from loading a class: it imports more when one is asked for, and hides the reason."""
+    try:
+        yield
+    except UnseenError:
+        raise
+    except ImportError as error:
+        reason = error.__cause__ or error
+        raise UnseenError(
+            f"expected transformers to load its models, got {type(reason).__name__}: {reason}; {_remedy(str(reason))}"
+        ) from error
+
+
+def _remedy(reason: str) -> str:
+    if "torchvision" in reason:
+        return (
+            f"this torchvision was built for another torch than {torch.__version__}: remove it, as only the extra "
+            "open-clip needs it (pip uninstall torchvision), or install the one that belongs to this torch"
+        )
+    return "install builds of transformers, and of what it imports, that fit the torch you have"

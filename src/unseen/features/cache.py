@@ -17,10 +17,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import Encoder
-from unseen.encoders.base import DeviceEncoder
+from unseen.encoders.base import SplitEncoder
 from unseen.errors import check_choice
-from unseen.features.encoding import DECODERS, check_decoder, encode_ahead, gpu_encoder, make_launcher, read_plan
-from unseen.features.reading import ImageReader, is_never_held
+from unseen.features.encoding import (
+    DECODERS,
+    check_decoder,
+    encode_ahead,
+    is_never_held,
+    make_launcher,
+    split_encoder,
+)
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, Skipped, read_entries
 from unseen.storage.remote import location
@@ -99,9 +105,12 @@ class EncodedEntries:
 def stream_images(
     entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache | None = None, *, size: int = 64
 ) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
-    """Yield batches in order with one vector per readable image; what the cache holds is not encoded again."""
-    if (on_gpu := gpu_encoder(encoder)) is not None:
-        yield from _stream_ahead(entries, on_gpu, cache, size)
+    """Yield batches in order with one vector per readable image; what the cache holds is not encoded again.
+
+    Pictures are small ones, as a report shows them, where the encoder lets pixels be made ahead of their vectors.
+    """
+    if (split := split_encoder(encoder)) is not None:
+        yield from _stream_ahead(entries, split, cache, size)
         return
     for batch in read_entries(entries, size=size):
         if not batch:
@@ -113,12 +122,11 @@ def stream_images(
 
 
 def _stream_ahead(
-    entries: Iterable[Entry], encoder: DeviceEncoder, cache: FeatureCache | None, size: int
+    entries: Iterable[Entry], encoder: SplitEncoder, cache: FeatureCache | None, size: int
 ) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
     is_held = is_never_held if cache is None else cache.loaded().holds
-    reader = ImageReader(encoder.prepare, is_held, keeps_pictures=True)
-    launcher = make_launcher(encoder, reader)
-    for done in encode_ahead(entries, launcher, size=size, plan=read_plan(launcher)._replace(chunk=1)):
+    launcher = make_launcher(encoder, is_held=is_held, keeps_pictures=True)
+    for done in encode_ahead(entries, launcher, size=size, chunk=1):
         batch = Batch(tuple(row for row in done.rows if not isinstance(row, Entry)))
         if not batch:
             yield batch, torch.empty(0, encoder.dim)
@@ -138,9 +146,8 @@ def encode_images(
     """
     check_decoder(encoder, decoder)
     new = (entry for entry in entries if not cache.has(entry))
-    if (on_gpu := gpu_encoder(encoder)) is not None:
-        launcher = make_launcher(on_gpu, ImageReader(on_gpu.prepare), decoder)
-        for done in encode_ahead(new, launcher, size=size):
+    if (split := split_encoder(encoder)) is not None:
+        for done in encode_ahead(new, make_launcher(split, decoder), size=size):
             cache.add(done.new, done.z)
             yield EncodedEntries(done.rows)
         return

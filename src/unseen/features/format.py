@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.errors import DataError, SettingError
-from unseen.features.parquet import read_parquet
-from unseen.features.shards import MANIFEST, Row, read_manifest, read_shards
+from unseen.features.shards import MANIFEST, Row, read_manifest, read_parquet, read_shards
 from unseen.storage.files import read_safetensors
 from unseen.storage.remote import Location, local_copy, location
 

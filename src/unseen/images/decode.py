@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -11,12 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.errors import ImageError, MissingExtra, import_extra
-from unseen.images.files import read_local
-from unseen.images.kinds import HEAD, is_heif
 from unseen.storage.remote import Location
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
+
+COMMON = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+HEIF_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
+IMAGE_SUFFIXES = frozenset(COMMON | HEIF_SUFFIXES | {".ppm", ".pgm", ".pbm", ".jp2", ".avif"})
+# beside images in many collections, and never images: not opened to look
+TEXT_SUFFIXES = frozenset({".txt", ".json", ".csv", ".xml", ".yaml", ".yml", ".md", ".html", ".log", ".py", ".lst"})
+HEAD = 16  # bytes that tell
+STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 # what is read: Pillow knows dozens more, some of which start other programs or hide a picture in a picture
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -36,28 +45,73 @@ END_OF_IMAGE, START_OF_SCAN = b"\xd9", b"\xda"
 TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of a TIFF
 
 
-def decode_file(path: Location) -> Picture:
-    """The picture in a file."""
-    return decode(read_file(path))
+def is_heif(head: bytes) -> bool:
+    """Whether a file that begins like this is HEIF (photos of phones), which Pillow cannot read by itself."""
+    return head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS
 
 
-def read_file(path: Location) -> bytes:
-    """What is in a file; one that cannot be read is an `ImageError`."""
-    if isinstance(path, Path):
-        return read_local(str(path))
+def is_image(head: bytes) -> bool:
+    """Whether a file that begins like this is an image.
+
+    >>> is_image(b"GIF89a"), is_image(b"RIFF\\x10\\0\\0\\0WEBPVP8 "), is_image(b"hello")
+    (True, True, False)
+    """
+    is_webp = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
+    is_bitmap = head[:2] == b"BM" and head[6:10] == bytes(4)
+    is_avif = head[4:12] in (b"ftypavif", b"ftypavis")
+    return head.startswith(STARTS) or is_webp or is_bitmap or is_avif or is_heif(head)
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file is an image by its name, or by its content if its name says nothing."""
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_SUFFIXES or suffix in TEXT_SUFFIXES:
+        return suffix in IMAGE_SUFFIXES
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return is_image(file.read(HEAD))
+    except OSError:
+        return False
+
+
+def read_file(path: Location | str) -> bytes:
+    """What is in a file; one that cannot be read is an `ImageError`."""
+    try:
+        return _read_local(str(path)) if isinstance(path, str | Path) else path.read_bytes()
     except OSError as error:
         raise ImageError(f"cannot be opened: {error.strerror or error}") from error
 
 
-def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> Picture:
+def _read_local(path: str) -> bytes:
+    """A local file read whole with few calls: there are millions of small ones."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise ImageError("not a file: a pipe, socket or device")  # reading it could wait for ever
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        data = os.read(handle, found.st_size + 1)
+        if len(data) == found.st_size:  # the end, and no second call to see it
+            return data
+        parts = [data]
+        while parts[-1]:
+            parts.append(os.read(handle, 1 << 20))
+        return b"".join(parts)
+    finally:
+        os.close(handle)
+
+
+def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS, least: int = 0) -> Picture:
     """The picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
     A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
-    before it is unpacked.
+    before it is unpacked. With `least`, a JPEG is read at the smallest of its scales (1/2, 1/4, 1/8) whose shorter
+    side has so many pixels: for an encoder, which resizes it anyway, a quarter of the work for a photo of a phone.
     """
-    with _open_header(data, most, formats) as picture:
+    with open_header(data, most, formats) as picture:
+        if least:
+            picture.draft(None, (least, least))
         picture.load()
         _upright(picture)
         return _in_bands(picture)
@@ -76,12 +130,12 @@ def in_rgb(picture: Picture) -> Picture:
 
 def claimed_pixels(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> int:
     """How many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
-    with _open_header(data, most, formats) as picture:
+    with open_header(data, most, formats) as picture:
         return picture.width * picture.height
 
 
 @contextmanager
-def _open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
+def open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterator[Picture]:
     """Yield a picture of which only the header is read; any failure, then or later, is an ImageError."""
     pillow = import_extra("PIL.Image", "encode")
     if not data:
@@ -188,10 +242,15 @@ def _upright(picture: Picture) -> None:
     ImageOps.exif_transpose(picture, in_place=True)
 
 
-def jpeg_thumbnail(picture: Picture, side: int, *, quality: int = 80) -> bytes:
-    """A JPEG of a picture whose longer side has at most `side` pixels."""
+def reduced(picture: Picture, side: int) -> Picture:
+    """A copy of a picture whose longer side has at most `side` pixels."""
     small = picture.copy()
     small.thumbnail((side, side))
+    return small
+
+
+def jpeg_thumbnail(picture: Picture, side: int, *, quality: int = 80) -> bytes:
+    """A JPEG of a picture whose longer side has at most `side` pixels."""
     buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=quality)
+    reduced(picture, side).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()

@@ -79,10 +79,11 @@ class Entry:
         """The entry of a picture whose encoded bytes `data` reads."""
         return cls(path, identity, partial(_decode_read, data), label, data)
 
-    def read(self) -> Image | Skipped:
-        """The decoded picture, or the reason why there is none."""
+    def read(self, least: int = 0) -> Image | Skipped:
+        """The decoded picture, or the reason why there is none; `least` is that of `images.decode.decode`."""
         try:
-            return Image(self.path, self.decode(), self.label, self.identity)
+            picture = decode(self.data(), least=least) if self.data else self.decode()
+            return Image(self.path, picture, self.label, self.identity)
         except ImageError as error:
             return Skipped(self.path, str(error))
 

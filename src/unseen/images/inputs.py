@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unseen.errors import ImageError, import_extra
-from unseen.images.decode import decode, decode_file, in_rgb
+from unseen.images.decode import decode, in_rgb, read_file
 from unseen.images.entry import Batch, Entry, Image
 from unseen.storage.remote import location
 
@@ -96,7 +96,7 @@ def as_picture(value: Any) -> Picture:
         where = location(value)
         if isinstance(where, Path) and where.is_dir():
             raise ImageError("a folder, not an image; read_images(folder) yields its images in batches")
-        return decode_file(where)
+        return decode(read_file(where))
     if isinstance(value, bytes | bytearray | memoryview):
         return decode(bytes(value))
     if _is_open_file(value):

@@ -1,26 +1,23 @@
-"""Find images in folders, globs, lists, archives, tables and videos, and decode them in batches.
+"""Find images in folders, globs, lists, archives, tables and videos, put them in order, and decode them in batches.
 
 What cannot be read is reported in its place, never replaced.
 """
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from unseen.errors import DataError, MissingExtra, SettingError
-from unseen.images.ahead import ahead, in_lists
-from unseen.images.decode import read_file
+from unseen.errors import DataError, MissingExtra, SettingError, check_choice
+from unseen.images.archives import LANCE, TABLE_SUFFIXES, table_entries, tar_entries, video_entries
+from unseen.images.decode import FORMATS, IMAGE_SUFFIXES, is_image_file, read_file
 from unseen.images.entry import Batch, Entry, file_identity, key_of
-from unseen.images.files import LocalFile
-from unseen.images.kinds import IMAGE_SUFFIXES, is_image_file
-from unseen.images.table import table_entries
-from unseen.images.table_files import LANCE, TABLE_SUFFIXES
-from unseen.images.tar import tar_entries
-from unseen.images.video import video_entries
+from unseen.images.prefetch import in_lists, prefetch
 from unseen.storage.remote import Location, RemotePath, location
 
 Source = str | Path | Iterable[Any]  # where images lie, or images as `images.inputs` takes them
@@ -30,6 +27,7 @@ LIST_SUFFIXES = frozenset({".txt", ".lst"})
 ARCHIVE_SUFFIXES = TABLE_SUFFIXES | {".tar"}
 COMPRESSED_SUFFIXES = frozenset({".tgz", ".gz", ".zip"})
 NOT_PICTURES = VIDEO_SUFFIXES | LIST_SUFFIXES | ARCHIVE_SUFFIXES | COMPRESSED_SUFFIXES
+EXIF_IFD, DATE_TIME_ORIGINAL = 0x8769, 0x9003  # where camera data lie, and when the picture was taken
 WEB = ("http://", "https://")  # a page is no folder, even where a single file could be read
 WORKERS = min(8, os.cpu_count() or 1)
 
@@ -52,7 +50,7 @@ def read_images(source: Source, *, size: int = 64, root: str | Path | None = Non
 def read_entries(entries: Iterable[Entry], *, size: int = 64) -> Iterator[Batch]:
     """Yield batches of pictures that `find_images` found."""
     # far enough ahead to keep the threads busy, not to fill the memory
-    rows = ahead(Entry.read, entries, workers=WORKERS, most=4 * WORKERS, name="decode")
+    rows = prefetch(Entry.read, entries, workers=WORKERS, most=4 * WORKERS, name="decode")
     for batch in in_lists(rows, size):
         yield Batch(tuple(batch))
 
@@ -213,8 +211,8 @@ def _file_entry(path: Location, label: str | None = None) -> Entry:
 
 def _local_entry(path: str, label: str | None = None) -> Entry:
     # absolute, because another process may read it from another working folder
-    data = LocalFile(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
-    return Entry.of_bytes(key_of(path), file_identity(path), data, label)
+    place = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    return Entry.of_bytes(key_of(path), file_identity(path), partial(read_file, place), label)
 
 
 def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
@@ -240,3 +238,44 @@ def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
 def _may_be_picture(path: Location) -> bool:
     """Whether a line of a list means a picture: by its suffix, or because there is such a file."""
     return path.suffix.lower() in IMAGE_SUFFIXES or not isinstance(path, Path) or os.path.exists(path)
+
+
+def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
+    """The entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
+    check_choice("an order", order, ORDERS)
+    if order == "name":
+        return entries
+    if not isinstance(entries, Sequence):
+        raise SettingError(f"expected --order name for a video, got {order}; its frames come in their own order")
+    return ORDERS[order](entries)
+
+
+def by_time(entries: Sequence[Entry]) -> list[Entry]:
+    """The oldest first: when the camera says it was taken, else when the file was last changed."""
+    return sorted(entries, key=lambda entry: capture_time(Path(entry.path)))
+
+
+def shuffle(entries: Sequence[Entry]) -> list[Entry]:
+    """A random order that depends on nothing but the number of entries."""
+    return random.Random(0).sample(entries, len(entries))
+
+
+def capture_time(path: Path) -> float:
+    """When a picture was taken, in seconds; a picture inside an archive is as old as the archive."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        return _camera_time(path)
+    except (OSError, ValueError, KeyError, TypeError, SyntaxError):  # no picture, no EXIF, or not a date
+        return path.stat().st_mtime
+
+
+def _camera_time(path: Path) -> float:
+    from PIL import Image
+
+    with Image.open(path, formats=FORMATS) as picture:
+        written = str(picture.getexif().get_ifd(EXIF_IFD)[DATE_TIME_ORIGINAL])
+    return datetime.strptime(written, "%Y:%m:%d %H:%M:%S").timestamp()
+
+
+ORDERS: Mapping[str, Callable[[Sequence[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffle}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 from unseen.errors import LabelError
-from unseen.labels.names import read_words
-
-WORDNET = Path(__file__).with_name("wordnet.txt.gz")
-FIRST_OF_SYNSET = "*"  # stands before a word that opens a synset of its list
+from unseen.labels.names import canonical_spelling, read_words
+from unseen.labels.vocabulary import read_sections
 
 
 @dataclass(frozen=True)
@@ -70,15 +68,6 @@ def _thin(words: tuple[str, ...], count: int) -> tuple[str, ...]:
     return tuple(words[i * len(words) // count] for i in range(count))
 
 
-def canonical_spelling(word: str) -> str:
-    """One form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores.
-
-    >>> canonical_spelling("Ice-Cream") == canonical_spelling("ice_cream") == "ice cream"
-    True
-    """
-    return word.casefold().replace("_", " ").replace("-", " ").strip()
-
-
 def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
     """The positions of words whose spelling is not taken yet, and mark them taken."""
     kept = []
@@ -96,26 +85,21 @@ def wordnet() -> Corpus:
     >>> len(wordnet().thinned(1000)) in range(980, 1020)
     True
     """
-    return Corpus("WordNet 3.1", {name: tuple(words) for name, words in _wordnet_lists()})
+    return _corpus("WordNet 3.1", slice(None))
 
 
 @cache
 def synset_names() -> Corpus:
     """The words that open a synset of their list: the rule of NegLabel's corpus of 70,000 words."""
-    lists = {name: tuple(word for word, is_first in words.items() if is_first) for name, words in _wordnet_lists()}
-    return Corpus("WordNet 3.1, first word of each synset", lists)
+    return _corpus("WordNet 3.1, first word of each synset", slice(1))
 
 
-def _wordnet_lists() -> Iterator[tuple[str, dict[str, bool]]]:
-    """Yield each list with its words, and whether a word opens a synset."""
-    lists: dict[str, dict[str, bool]] = {}
-    section: dict[str, bool] = {}
-    for line in gzip.decompress(WORDNET.read_bytes()).decode().splitlines():
-        if line.startswith("["):
-            section = lists.setdefault(line.strip("[]"), {})
-        elif not line.startswith("#"):
-            section[line.removeprefix(FIRST_OF_SYNSET)] = line.startswith(FIRST_OF_SYNSET)
-    yield from lists.items()
+def _corpus(name: str, of_synset: slice) -> Corpus:
+    lists: dict[str, set[str]] = defaultdict(set)
+    for section, line in read_sections():
+        words = line.partition("\t")[0].split("|")
+        lists[section].update(word.partition(":")[0] for word in words[of_synset])
+    return Corpus(name, {section: tuple(sorted(words)) for section, words in lists.items()})
 
 
 def word_list(path: str | Path) -> Corpus:

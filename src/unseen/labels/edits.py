@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.errors import LabelError
-from unseen.labels.corpus import canonical_spelling
 from unseen.labels.examples import Examples
-from unseen.labels.names import is_writable
+from unseen.labels.names import canonical_spelling, is_writable
 from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace
 

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.labels.corpus import canonical_spelling
+from unseen.labels.names import canonical_spelling
 from unseen.labels.space import LabelSpace
 
 NEAR = 0.95

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.errors import StateError
-from unseen.labels.corpus import Corpus, canonical_spelling, distinct_words
+from unseen.labels.corpus import Corpus, distinct_words
+from unseen.labels.names import canonical_spelling
 from unseen.labels.prompts import TextEncoder, TextIdentity, WordedPrompt, text_fingerprint
 from unseen.progress import Progress, no_progress
 from unseen.storage.files import cache_dir, load_tensors, save_tensors

@@ -96,7 +96,7 @@ def _check_report(report: Path | None, out: Path | None) -> None:
         page.check_plotting()
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     """Refuse a device that is not here before anything is loaded onto it."""
     if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
         raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
@@ -104,7 +104,7 @@ def _check_device(device: str) -> None:
 
 @contextmanager
 def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]:
-    _check_device(device)
+    check_device(device)
     if ray is None:
         yield None
         return

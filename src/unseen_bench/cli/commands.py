@@ -140,6 +140,10 @@ def paper(
     seeds: Seeds = 10,
     out: Out = Path("results"),
     as_json: options.AsJson = False,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Reads --data in place of ViT-B/16; other backbones stay what they are.", **options.MORE),
+    ] = None,
     workers: Workers = None,
     device: DeviceOfRuns = "cpu",
 ) -> None:
@@ -147,11 +151,13 @@ def paper(
 
     Example: `unseen bench paper --features features/ --tables 1,9,F1 --seeds 3 -o results/`
 
-    With neither folder it runs nothing and writes which files each table needs. Rows are shared with `unseen bench`.
+    With neither folder it runs nothing and writes which files each table needs. A table of which anything is missing
+    says so in its head, and the exit code is 1. `unseen bench imagenet --check DIR` lists what is there.
     """
     from unseen_bench.cli import paper as job
 
-    job.run(job.Setting(data, features, seeds, workers, device, out), tables, as_json=as_json)
+    setting = job.Setting(data, features, encoder, seeds, workers, device, out)
+    raise job.run(setting, tables, as_json=as_json)
 
 
 def gap(

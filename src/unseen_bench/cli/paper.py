@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
+
 from unseen.cli import output
 from unseen.errors import UnseenError
 from unseen_bench import run as harness
 from unseen_bench import suites
-from unseen_bench.cli.bench import encode_suite, run_with_progress
+from unseen_bench.cli.bench import check_device, encode_suite, run_with_progress
 from unseen_bench.exhibits import page, paper_documents
 from unseen_bench.exhibits import paper as report
 from unseen_bench.run import paper as exhibits
@@ -18,50 +20,60 @@ class Setting(NamedTuple):
 
     data: Path | None
     features: Path | None
+    encoder: str | None
     seeds: int
     workers: int | None
     device: str
     out: Path
 
 
-def run(setting: Setting, tables: str | None, *, as_json: bool) -> None:
-    """Run every exhibit that the data at hand allows, and write the report."""
-    if setting.data or setting.features:
+def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
+    """Run every exhibit that the data at hand allows, and write the report; 1 where anything is missing."""
+    check_device(given.device)
+    if given.data or given.features:
         page.check_plotting()
-    sections, states = [], {}
+    outcomes = []
     for exhibit in exhibits.select_exhibits(tables):
-        found = exhibits.find(exhibit, data=setting.data, features=setting.features)
-        states[exhibit.name] = found.state
-        output.say(f"{exhibit.name}: {found.state}")
-        sections.append(_section(found, setting))
-    written = [str(path) for path in paper_documents.write(setting.out, sections)]
+        plan = exhibits.find(exhibit, data=given.data, features=given.features)
+        outcome = exhibits.Outcome(plan, missing=list(plan.missing))
+        for name in (*plan.images, *plan.stand_ins):
+            try:
+                suite = _load(name, given.data if name in plan.images else given.features, given.encoder)
+            except UnseenError as error:
+                outcome.missing.append(f"{name} was left out: {error}")
+                continue
+            results, runs = harness.ResultFolder(given.out, suite.name), exhibit.runs(suite, given.seeds)
+            rows = run_with_progress(
+                suite, runs, results, None, workers=given.workers, device=given.device, as_json=False
+            )
+            outcome.add(suite, rows)
+        output.say(f"{exhibit.name}: {outcome.state}")
+        outcomes.append(outcome)
+    written = [str(path) for path in paper_documents.write(given.out, [report.section(one) for one in outcomes])]
+    incomplete = [
+        one for one in outcomes if not one.is_complete(data=given.data is not None, features=given.features is not None)
+    ]
+    _print_result(outcomes, incomplete, written, as_json=as_json)
+    return typer.Exit(output.SKIPPED if incomplete else output.DONE)
+
+
+def _load(name: str, folder: Path | None, encoder: str | None) -> suites.Suite:
+    assert folder is not None
+    if not suites.needs_images(name):
+        return suites.load(name, folder)
+    is_usual = suites.read(name).get("encoder", suites.ENCODER) == suites.ENCODER
+    return encode_suite(name, folder, encoder if is_usual else None)
+
+
+def _print_result(
+    outcomes: list[exhibits.Outcome], incomplete: list[exhibits.Outcome], written: list[str], *, as_json: bool
+) -> None:
     if as_json:
-        output.emit({"exhibits": states, "files": written})
+        states = {one.exhibit.name: {"state": one.state, "missing": one.missing} for one in outcomes}
+        names = [one.exhibit.name for one in incomplete]
+        output.emit({"exhibits": states, "incomplete": names, "files": written})
         return
+    for one in incomplete:
+        output.say(f"{one.exhibit.name} is incomplete: {'; '.join(one.missing)}")
     for path in written:
         print(path)
-
-
-def _section(found: exhibits.AvailableSuites, setting: Setting) -> report.ExhibitSection:
-    """The section of an exhibit; a suite that cannot be loaded is named in its notes."""
-    ran, failed = [], []
-    for name in (*found.images, *found.features):
-        try:
-            suite = _load(name, setting.data if name in found.images else setting.features)
-        except UnseenError as error:
-            failed.append(f"{name} was left out: {error}")
-            continue
-        results = harness.ResultFolder(setting.out, suite.name)
-        runs = found.exhibit.runs(suite, setting.seeds)
-        rows = run_with_progress(
-            suite, runs, results, None, workers=setting.workers, device=setting.device, as_json=False
-        )
-        ran.append((suite, rows))
-    section = report.section(found, ran)
-    section.notes.extend(failed)
-    return section
-
-
-def _load(name: str, folder: Path | None) -> suites.Suite:
-    assert folder is not None
-    return encode_suite(name, folder, None) if suites.needs_images(name) else suites.load(name, folder)

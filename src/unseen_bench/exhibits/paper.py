@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from unseen_bench.exhibits import plots, tables
 from unseen_bench.exhibits.tables import MetricCell, Table
 from unseen_bench.run import Row, mean_and_deviation
-from unseen_bench.run.paper import STAND_IN_NOTE, AvailableSuites, Exhibit, printed_results
+from unseen_bench.run.paper import STAND_IN_NOTE, Exhibit, Outcome, odd_averages, printed_results
 from unseen_bench.suites import Suite
 
 METRICS = ("AUROC", "FPR95")
@@ -41,27 +41,40 @@ class Figure:
 
 @dataclass(frozen=True)
 class ExhibitSection:
-    """One exhibit: what was run, what is printed, and why they differ."""
+    """One exhibit: what was missing, what was run, what is printed, and why they differ."""
 
-    found: AvailableSuites
+    outcome: Outcome
     parts: list[Table | Grid | Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
+    def name(self) -> str:
+        """What the paper calls it."""
+        return self.outcome.exhibit.name
+
+    @property
     def title(self) -> str:
         """Its heading."""
-        return f"{self.found.exhibit.name}: {self.found.exhibit.title}"
+        return f"{self.name}: {self.outcome.exhibit.title}"
+
+    @property
+    def head(self) -> list[str]:
+        """What stands under the heading: what was done, and all that was missing."""
+        return [f"State: {self.outcome.state}.", *(f"Missing: {one}." for one in self.outcome.missing)]
 
 
-def section(found: AvailableSuites, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> ExhibitSection:
+def section(outcome: Outcome) -> ExhibitSection:
     """The section of an exhibit from the rows of its suites."""
-    exhibit, parts = found.exhibit, [part for suite, rows in ran for part in _our_parts(found, suite, rows)]
+    exhibit = outcome.exhibit
+    parts = [part for suite, rows in outcome.ran for part in _our_parts(exhibit, suite, rows)]
     if exhibit.name in PRINTED:
         parts.append(PRINTED[exhibit.name])
     elif not exhibit.sweeps:
-        parts += _printed_only(exhibit, ran)
-    notes = [exhibit.differs, *([STAND_IN_NOTE] if found.features else []), *found.missing]
-    return ExhibitSection(found, parts, notes)
+        parts += _printed_only(exhibit, outcome.ran)
+    stands_in = any(suite.name not in exhibit.suites for suite, _ in outcome.ran)
+    return ExhibitSection(
+        outcome, parts, [exhibit.differs, *([STAND_IN_NOTE] if stands_in else []), *odd_averages(exhibit)]
+    )
 
 
 def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
@@ -73,8 +86,8 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
             yield _printed_grid(name, rest)
 
 
-def _our_parts(found: AvailableSuites, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
-    name = found.exhibit.name
+def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
+    name = exhibit.name
     if name == "Table 12":
         yield cost_grid(suite, rows)
     elif name == "Table 13":
@@ -150,7 +163,12 @@ def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
         spread = [mean_and_deviation(column) for column in zip(*values.values(), strict=True)]
         lines = [[str(seed), *(f"{value:.2f}" for value in one)] for seed, one in values.items()]
         lines += [["mean", *(f"{mean:.2f}" for mean, _ in spread)], ["std", *(f"{std:.2f}" for _, std in spread)]]
-        yield Grid.of_sets(f"{suite.name}: {method}, each seed", "seed", (*suite.sets, "average"), lines)
+        yield Grid.of_sets(f"{suite.name}: {method}, each seed", "seed", (*suite.sets, average_name(suite)), lines)
+
+
+def average_name(suite: Suite) -> str:
+    """The head of a mean over all sets of a suite, with their number where some are missing."""
+    return "average" if len(suite.sets) == len(suite.table["unknown"]) else f"average of {len(suite.sets)}"
 
 
 def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
@@ -163,7 +181,7 @@ def setting_grid(suite: Suite, rows: Sequence[Row], setting: str) -> Grid:
             for name in suite.sets
         ]
         lines.append([f"{value:g}", *(f"{number:.2f}" for number in _with_average(pairs))])
-    return Grid.of_sets(f"{suite.name}: {setting}", setting, (*suite.sets, "average"), lines)
+    return Grid.of_sets(f"{suite.name}: {setting}", setting, (*suite.sets, average_name(suite)), lines)
 
 
 def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:

@@ -39,9 +39,9 @@ def _standalone(svg: str) -> str:
 def markdown(sections: Sequence[ExhibitSection]) -> str:
     """The report for a Markdown file; figures are files beside it."""
     lines = ["# The paper, table by table", "", INTRODUCTION, f"unseen {code_version()}.", ""]
-    lines += [*markdown_table(("exhibit", "state"), [(one.title, one.found.state) for one in sections]), ""]
+    lines += [*markdown_table(("exhibit", "state"), [(one.title, one.outcome.state) for one in sections]), ""]
     for one in sections:
-        lines += [f"## {one.title}", "", f"State: {one.found.state}.", ""]
+        lines += [f"## {one.title}", "", *(line for told in one.head for line in (told, ""))]
         for part in one.parts:
             lines += [f"### {part.title}", "", *_markdown_part(part), ""]
         lines += [*(f"- {note}" for note in one.notes), ""]
@@ -56,7 +56,7 @@ def _markdown_part(part: Table | Grid | Figure) -> list[str]:
 
 def html(sections: Sequence[ExhibitSection]) -> str:
     """The report as one self-contained page."""
-    links = "".join(f'<a href="#{_anchor(one)}">{escape(one.found.exhibit.name)}</a>' for one in sections)
+    links = "".join(f'<a href="#{_anchor(one)}">{escape(one.name)}</a>' for one in sections)
     body = "".join(_html_section(one) for one in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -68,11 +68,9 @@ def html(sections: Sequence[ExhibitSection]) -> str:
 
 def _html_section(one: ExhibitSection) -> str:
     parts = "".join(_html_part(part) for part in one.parts)
+    head = "".join(f"<p>{escape(told)}</p>" for told in one.head)
     notes = "".join("<li>" + CODE.sub(r"<code>\1</code>", escape(note)) + "</li>" for note in one.notes)
-    return (
-        f'<h2 id="{_anchor(one)}">{escape(one.title)}</h2><p>State: {escape(one.found.state)}.</p>{parts}'
-        f"<h3>Why they differ, and what is missing</h3><ul>{notes}</ul>"
-    )
+    return f'<h2 id="{_anchor(one)}">{escape(one.title)}</h2>{head}{parts}<h3>Why they differ</h3><ul>{notes}</ul>'
 
 
 def _html_part(part: Table | Grid | Figure) -> str:
@@ -84,7 +82,7 @@ def _html_part(part: Table | Grid | Figure) -> str:
 
 
 def _anchor(one: ExhibitSection) -> str:
-    return one.found.exhibit.name.lower().replace(" ", "-")
+    return one.name.lower().replace(" ", "-")
 
 
 LATEX_HEAD = r"""\documentclass{article}
@@ -102,7 +100,10 @@ def latex(sections: Sequence[ExhibitSection]) -> str:
     """The report as a LaTeX document; a figure is shown where its SVG was converted to PDF."""
     lines = [LATEX_HEAD]
     for one in sections:
-        lines += [rf"\section*{{{tex(one.title)}}}", f"State: {tex(one.found.state)}.", ""]
+        lines += [
+            rf"\section*{{{tex(one.title)}}}",
+            *(line for told in one.head for line in (_breakable(tex(told)), "")),
+        ]
         for part in one.parts:
             lines += [rf"\paragraph{{{tex(part.title)}}}~\\", _latex_part(part), ""]
         lines += [r"\begin{itemize}", *(rf"\item {_breakable(tex(note))}" for note in one.notes), r"\end{itemize}", ""]

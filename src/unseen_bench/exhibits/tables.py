@@ -35,6 +35,11 @@ class MetricCell(NamedTuple):
         )
         return cls(auroc, fpr, spread, fpr_spread) if len(pairs) > 1 else cls(auroc, fpr)
 
+    @classmethod
+    def mean(cls, cells: Sequence[MetricCell]) -> MetricCell:
+        """The mean of cells, without a deviation."""
+        return cls(mean_of(cell.auroc for cell in cells), mean_of(cell.fpr for cell in cells))
+
 
 @dataclass(frozen=True)
 class MethodLine:
@@ -181,7 +186,7 @@ def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[
         lines.append(_line(method, group, table))
         printed = paper.get(f"{detector} {table.order}", paper.get(method))
         if printed:
-            lines.append(_printed_line(method, printed))
+            lines.append(_printed_line(method, printed, table))
     return lines
 
 
@@ -206,8 +211,12 @@ def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[f
     return [tuple(mean_of(one[seed][i] for one in sets) for i in (0, 1)) for seed in seeds]  # type: ignore[misc]
 
 
-def _printed_line(method: str, figures: Mapping[str, Any]) -> MethodLine:
+def _printed_line(method: str, figures: Mapping[str, Any], table: Table) -> MethodLine:
+    """What a paper prints; where sets are missing here, its average is of the same sets as ours."""
     cells = {name: MetricCell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
+    for group, sets in table.groups.items():
+        if group not in cells and all(name in cells for name in sets):
+            cells[group] = MetricCell.mean([cells[name] for name in sets])
     return MethodLine(method, cells, printed=True)
 
 

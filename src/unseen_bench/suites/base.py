@@ -47,6 +47,12 @@ class LabelledSamples(NamedTuple):
         return LabelledSamples(self.z[drawn], self.label[drawn])
 
 
+def groups_of(table: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """Which sets a table averages, whether they are there or not."""
+    groups: Mapping[str, Sequence[str]] = table.get("groups", {"average": tuple(table["unknown"])})
+    return groups
+
+
 @dataclass(frozen=True)
 class Suite:
     """One label space, the known images, and the unknown sets they are tested against."""
@@ -108,10 +114,16 @@ class Suite:
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Which sets are averaged: near and far where the table says so, otherwise all of them."""
-        chosen: Mapping[str, Sequence[str]] = self.table.get("groups", {"average": self.sets})
-        present = {name: tuple(one for one in sets if one in self.sets) for name, sets in chosen.items()}
-        return {name: sets for name, sets in present.items() if len(sets) > 1}
+        """Which sets are averaged: near and far where the table says so, otherwise all of them.
+
+        An average over fewer sets than the table has is called by their number: `average of 2`.
+        """
+        found = {}
+        for name, sets in groups_of(self.table).items():
+            present = tuple(one for one in sets if one in self.sets)
+            if len(present) > 1:
+                found[name if len(present) == len(sets) else f"{name} of {len(present)}"] = present
+        return found
 
     @property
     def paper(self) -> Mapping[str, Any]:

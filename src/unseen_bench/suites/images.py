@@ -172,7 +172,10 @@ def _required_entries(which: str, row: Mapping[str, Any], root: Path) -> list[En
     where = _location(row, root)
     if where is None:
         looked = ", ".join([*row.get("lists", ()), *row.get("folders", ())])
-        raise DataError(f"expected the set {which!r} under {root}, got none of {looked}; see --check")
+        raise DataError(
+            f"expected the set {which!r} under {root}, got none of {looked}; "
+            f"`unseen bench --check {root}` lists what is there"
+        )
     return _entries(row, root, where)
 
 

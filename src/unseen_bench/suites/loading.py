@@ -70,7 +70,10 @@ def load_images(
     here = [found.set for found in images.inventory(name, root) if found.images]
     present = {which: row for which, row in table["unknown"].items() if which in here}
     if not present:
-        raise DataError(f"expected at least one unknown set of {name!r} under {root}, got none; see --check")
+        raise DataError(
+            f"expected at least one unknown set of {name!r} under {root}, got none; "
+            f"`unseen bench {name} --check {root}` lists what is there"
+        )
 
     def encoded(by: Encoder) -> tuple[LabelledSamples, dict[str, LabelledSamples]]:
         rows = {KNOWN: table[KNOWN], **present}
@@ -152,5 +155,7 @@ def _build_labels(
 
 def _stack_features(which: str, features: Mapping[str, Tensor]) -> Tensor:
     if not features:
-        raise DataError(f"expected readable images in the set {which!r}, got none; see --check")
+        raise DataError(
+            f"expected readable images in the set {which!r}, got none; open some of them to see what they are"
+        )
     return torch.stack(list(features.values()))

@@ -7,7 +7,6 @@ there, so texts go through `offline.text`, which lands near CLIP's text space an
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
 from unseen.encoders.device import fast_dtype, pick_device
-from unseen.encoders.offline import int8, text
+from unseen.encoders.offline import text
 from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.offline.text import TextTower
-from unseen.encoders.offline.tower import CompiledTower, VisionTower
 from unseen.encoders.preprocess import Preprocess
+from unseen.encoders.torch_encoder import explained_imports, mix_precision, patch_vectors
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
@@ -36,65 +35,43 @@ TOWER = WheelFile(
     sha256="2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d",
     wheel_bytes=78_462_149,
 )
-HEADS = 12
+SIZES = {"patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512}  # the rest as transformers has it
 BATCH = 8  # bounds the memory of activations on a CPU
 
 
 class OfflineEncoder:
     """CLIP ViT-B/16 images beside the sentence encoder's texts, in one 512-dimensional space.
 
-    `variant` is what follows "offline-b16-" in the name of an encoder: "int8", "merge8" (8 tokens are merged in each
-    block), or "int8-merge8". A `compiled` tower is for long jobs on a GPU: a third faster once torch.compile is done
-    with it, which takes some ten seconds; bfloat16 also between blocks moves vectors by rounding.
+    Both towers are loaded when they are first needed: a run that finds all its vectors on disk needs neither.
     """
 
-    dim = 512
+    name, dim = "offline-b16", 512
 
     def __init__(
-        self,
-        variant: str = "",
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        compiled: bool = False,
+        self, _: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
-        merges = variant.partition("merge")[2]
-        self.merges = int(merges or 0)
-        dtype = torch.int8 if "int8" in variant else dtype
-        self.device = torch.device("cpu") if dtype is torch.int8 else pick_device(device)
+        self.device = pick_device(device)
         self.dtype = dtype or fast_dtype(self.device)
-        if compiled and self.device.type != "cuda":
-            raise EncoderError(f"expected a GPU for a compiled tower, got {self.device}; leave --compile out")
-        self.tower = self._build(compiled)
-        self._image_vectors = CompiledTower(self.tower) if compiled else self.tower.images
+        self._check_fetched()
 
-    def _weights(self) -> Mapping[str, Tensor]:
-        return read_weights(TOWER.verified_path())
+    def _check_fetched(self) -> None:
+        TOWER.existing_path()
 
-    def _build(self, compiled: bool) -> VisionTower:
-        products = torch.float32 if self.is_int8 else self.dtype
-        between = {"residual": products, "patch": products} if compiled else {}
-        tower = VisionTower.build(self._weights(), heads=HEADS, dtype=products, device=self.device, **between)
-        tower = int8.quantise_tower(tower, int8.load_ranges()) if self.is_int8 else tower
-        return replace(tower, merges=self.merges)
+    @cached_property
+    def model(self) -> Any:
+        """Load the image tower: transformers' own."""
+        model = self._float_model()
+        if self.dtype != torch.float32:
+            mix_precision(model.vision_model.encoder, self.dtype)
+        return model.to(self.device)
 
-    @property
-    def name(self) -> str:
-        """The name under which `load_encoder` loads this encoder again."""
-        parts = "int8" if self.is_int8 else "", f"merge{self.merges}" if self.merges else ""
-        return "-".join(filter(None, ("offline-b16", *parts)))
+    def _float_model(self) -> Any:
+        return build_model(read_weights(TOWER.verified_path()), SIZES)
 
-    @property
-    def is_int8(self) -> bool:
-        """Whether products are taken in eight bits, which moves vectors further than a change of float does."""
-        return self.dtype is torch.int8
-
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The identity of the space the vectors live in; the text head may improve without leaving it."""
-        changes = f" {int8.identity()}" if self.is_int8 else ""
-        changes += f" merge{self.merges}" if self.merges else ""
-        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}{changes}".encode()).hexdigest()
+        return hashlib.sha256(f"{TOWER.sha256} {preprocess.CLIP.to_json()}".encode()).hexdigest()
 
     @property
     def text_fingerprint(self) -> str:
@@ -110,9 +87,16 @@ class OfflineEncoder:
         """What resizes and crops pictures, still in bytes."""
         return preprocess.CLIP.cropped
 
+    @property
+    def side(self) -> int:
+        """Pixels of the side to which `prepare` resizes."""
+        return preprocess.CLIP.resize
+
+    @torch.inference_mode()
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
         """One unit vector per prepared image."""
-        return self._unit(self._image_vectors, pixels) if len(pixels) else torch.empty(0, self.dim)
+        parts = [self.model(pixel_values=part).image_embeds for part in self._standardised(pixels)]
+        return normalize(torch.cat(parts).float(), dim=-1) if parts else torch.empty(0, self.dim)
 
     @property
     def byte_steps(self) -> Preprocess:
@@ -125,10 +109,9 @@ class OfflineEncoder:
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """One unit vector per image patch (GL-MCM)."""
-        if self.merges:
-            raise EncoderError(f"expected an encoder whose patches keep their places, got {self.name}; use offline")
-        count = len(self.tower.positions) - 1
-        return self._unit(self.tower.patches, self.prepare(batch)) if batch else torch.empty(0, count, self.dim)
+        count = self.model.vision_model.embeddings.num_patches
+        parts = [patch_vectors(self.model, part) for part in self._standardised(self.prepare(batch))]
+        return torch.cat(parts) if parts else torch.empty(0, count, self.dim)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """One unit vector per text, from the sentence encoder and our head."""
@@ -145,14 +128,24 @@ class OfflineEncoder:
 
     @cached_property
     def text_tower(self) -> TextTower:
-        """Load the text side when it is first needed: encoding images does without it."""
+        """Load the text side."""
         return text.load_text_tower()
 
-    def _unit(self, tower: Callable[[Tensor], Tensor], pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n *p d"]:
-        size = BATCH if self.device.type == "cpu" else len(pixels)
+    def _standardised(self, pixels: UInt8[Tensor, "n h w 3"]) -> list[Float[Tensor, "m 3 h w"]]:
+        size = BATCH if self.device.type == "cpu" else max(1, len(pixels))
         # sent as bytes: a quarter of the floats, and a GPU standardises faster than one core
-        parts = [tower(preprocess.CLIP.standardised(part.to(self.device))) for part in pixels.split(size)]
-        return normalize(torch.cat(parts).float(), dim=-1)
+        return [preprocess.CLIP.standardised(part.to(self.device)) for part in pixels.split(size) if len(part)]
+
+
+def build_model(weights: Mapping[str, Tensor], sizes: Mapping[str, Any]) -> Any:
+    """The image tower of transformers with weights that need no copy."""
+    transformers = import_extra("transformers", "encode")
+    with explained_imports(), torch.device("meta"):
+        model: Any = transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**sizes))
+    model.load_state_dict(weights, assign=True)
+    embeddings = model.vision_model.embeddings
+    embeddings.position_ids = torch.arange(embeddings.num_positions)[None]  # is in no state dict
+    return model.eval()
 
 
 def fetch(progress: Progress = no_progress) -> None:

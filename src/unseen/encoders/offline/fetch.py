@@ -34,12 +34,17 @@ class WheelFile:
         """Where the file lies once fetched; the hash in the name keeps releases apart."""
         return cache_dir(f"{self.package}-{self.version}-{self.sha256[:12]}") / Path(self.member).name
 
-    def verified_path(self) -> Path:
-        """The path of the fetched file, its bytes checked."""
+    def existing_path(self) -> Path:
+        """The path of the fetched file, its bytes not looked at."""
         if not self.path.is_file():
             raise EncoderError(
                 f"expected {self.path.name} at {self.path.parent}, got no file; run: unseen models fetch offline"
             )
+        return self.path
+
+    def verified_path(self) -> Path:
+        """The path of the fetched file, its bytes checked."""
+        self.existing_path()
         if (found := file_sha256(self.path)) != self.sha256:
             raise EncoderError(
                 f"expected sha256 {self.sha256} for {self.path}, got {found}; "

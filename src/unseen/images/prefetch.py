@@ -1,4 +1,4 @@
-"""Work that threads do before its results are asked for: in order, and only so far ahead."""
+"""Work that threads do before its results are asked for: in order, and only so far in advance."""
 
 import os
 from collections import deque
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ahead(
+def prefetch(
     work: Callable[[Item], Result], items: Iterable[Item], *, workers: int, most: int, name: str
 ) -> Generator[Result, None, None]:
     """Yield `work` of each item in order; at most `most` items beyond the one that is waited for have been begun."""

@@ -1,1 +1,0 @@
-"""From JPEG bytes to the pixels of a tower without leaving the GPU."""

@@ -1,0 +1,231 @@
+"""Many pictures in one file: the rows of a table, the members of a tar, the frames of a video."""
+
+from __future__ import annotations
+
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from unseen.errors import DataError, ImageError, first_line, import_extra
+from unseen.images.decode import IMAGE_SUFFIXES
+from unseen.images.entry import Entry, file_identity, key_of
+from unseen.storage.remote import Location, RemotePath, location
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+LANCE = ".lance"  # a folder
+TABLE_SUFFIXES = frozenset({".parquet", ".arrow", LANCE})
+LANCE_ROWS = 256  # of a group
+IMAGE_COLUMNS = ("image", "img", "picture", "bytes", "jpg", "jpeg", "png", "webp", "content", "data")
+LABEL_COLUMNS = ("label", "cls", "class", "fine_label")
+
+_one_reader = threading.Lock()
+
+
+def tar_entries(path: Location) -> Iterator[Entry]:
+    """Read a webdataset shard: pictures and, under the same key, their label as .cls or .txt."""
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as shard:
+            members = [member for member in shard if member.isfile()]
+            labels = {_key(m): _text(shard, m) for m in members if m.name.endswith((".txt", ".cls"))}
+    except tarfile.TarError as error:
+        raise DataError(f"expected a tar of images, got {error} in {path}; download it again") from error
+    archive = path.absolute()
+    for member in members:
+        if Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
+            identity = file_identity(path, member.offset_data, member.size)
+            read = partial(_read_range, archive, member.offset_data, member.size)
+            yield Entry.of_bytes(key_of(f"{path}/{member.name}"), identity, read, labels.get(_key(member)))
+
+
+def _key(member: tarfile.TarInfo) -> str:
+    folder, _, name = member.name.rpartition("/")
+    return f"{folder}/{name.partition('.')[0]}"
+
+
+def _text(shard: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    file = shard.extractfile(member)
+    return file.read().decode("utf-8", "replace").strip() if file else ""
+
+
+def _read_range(path: Location, offset: int, size: int) -> bytes:
+    # by offset, so that threads need not share one position in the archive
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(size)
+    if len(data) < size:
+        raise ImageError(f"damaged: archive ends {size - len(data)} bytes too early")
+    return data
+
+
+def video_entries(path: Location, stride: int) -> Iterator[Entry]:
+    """Yield every `stride`-th frame of a video, decoded while the caller reads."""
+    if isinstance(path, RemotePath):
+        raise DataError(f"expected a video on this machine, got {path}; copy it here first")
+    av = import_extra("av", "video")
+    try:
+        with av.open(str(path)) as video:
+            for number, frame in enumerate(islice(video.decode(video=0), 0, None, stride)):
+                index = number * stride
+                yield Entry(f"{path}#{index}", file_identity(path, index), partial(_decoded_frame, frame.to_image()))
+    except (av.error.FFmpegError, IndexError) as error:
+        raise DataError(f"expected a video, got {error} in {path}; check that it plays") from error
+
+
+def _decoded_frame(picture: Picture) -> Picture:
+    return picture
+
+
+class Cell(NamedTuple):
+    """Where one picture of a table lies."""
+
+    group: int
+    offset: int
+    label: str | None
+
+
+def table_entries(path: Location) -> Iterator[Entry]:
+    """Read a table with a column of encoded pictures and perhaps one of labels."""
+    column, cells = _cells(path)
+    identity, where = table_identity(path), str(path.absolute())
+    for row, cell in enumerate(cells):
+        read = partial(_read_cell, where, identity, column, cell.group, cell.offset)
+        yield Entry.of_bytes(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
+
+
+def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
+    """Which column holds the pictures, and the place and label of each in order."""
+    with open_table(path) as table:
+        schema = table.schema
+        column = next(
+            (name for name in IMAGE_COLUMNS if name in schema.names and _holds_bytes(schema.field(name).type)), ""
+        )
+        if not column:
+            raise DataError(
+                f"expected a column of encoded pictures ({', '.join(IMAGE_COLUMNS)}), got {', '.join(schema.names)} "
+                f"in {path}; rename the column with the bytes"
+            )
+        label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
+        sizes = table.sizes
+        labels = table.whole(label) if label else [None] * sum(sizes)
+    places = ((group, offset) for group, size in enumerate(sizes) for offset in range(size))
+    words = (None if value is None else str(value) for value in labels)
+    return column, (Cell(*place, word) for place, word in zip(places, words, strict=True))
+
+
+def _read_cell(path: str, identity: str, column: str, group: int, offset: int) -> bytes:
+    # neighbours are asked for next, so their group stays in memory
+    with _one_reader:
+        values = _group(path, identity, column, group)
+    value = values[offset].as_py()
+    data = value.get("bytes") if isinstance(value, dict) else value
+    return data or b""
+
+
+@lru_cache(maxsize=2)
+def _group(path: str, identity: str, column: str, group: int) -> Any:
+    place = location(path)
+    try:
+        with open_table(place) as table:
+            return table.read(column, group)
+    except OSError as error:
+        raise ImageError(f"cannot be opened: {error}") from error
+    except DataError as error:
+        raise ImageError(f"damaged: {error}") from error
+
+
+def _holds_bytes(kind: Any) -> bool:
+    types = import_extra("pyarrow.types", "tables")
+    if types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+class TableFile(Protocol):
+    """A table whose rows come in groups."""
+
+    schema: Any
+    sizes: list[int]  # rows of each group
+
+    def read(self, column: str, group: int) -> Any:
+        """One column of a group."""
+
+    def whole(self, column: str) -> list[Any]:
+        """The values of one column of all rows."""
+
+
+class _Parquet:
+    def __init__(self, source: Any) -> None:
+        self._table = import_extra("pyarrow.parquet", "tables").ParquetFile(source)
+        self.schema = self._table.schema_arrow
+        self.sizes = [self._table.metadata.row_group(group).num_rows for group in range(self._table.num_row_groups)]
+
+    def read(self, column: str, group: int) -> Any:
+        return self._table.read_row_group(group, columns=[column]).column(column)
+
+    def whole(self, column: str) -> list[Any]:
+        return list(self._table.read([column]).column(column).to_pylist())
+
+
+class _Arrow:
+    """Arrow's format for streams, which `Dataset.save_to_disk` writes; of a local file only what is read is loaded."""
+
+    def __init__(self, source: Any) -> None:
+        self._batches = import_extra("pyarrow.ipc", "tables").open_stream(source)
+        self.schema, self._batches = self._batches.schema, list(self._batches)
+        self.sizes = [batch.num_rows for batch in self._batches]
+
+    def read(self, column: str, group: int) -> Any:
+        return self._batches[group].column(column)
+
+    def whole(self, column: str) -> list[Any]:
+        return [value for batch in self._batches for value in batch.column(column).to_pylist()]
+
+
+class _Lance:
+    def __init__(self, path: Location) -> None:
+        self._table = import_extra("lance", "lance").dataset(str(path))
+        self.schema, rows = self._table.schema, self._table.count_rows()
+        self.sizes = [min(LANCE_ROWS, rows - start) for start in range(0, rows, LANCE_ROWS)]
+
+    def read(self, column: str, group: int) -> Any:
+        return self._table.to_table(columns=[column], offset=group * LANCE_ROWS, limit=LANCE_ROWS).column(column)
+
+    def whole(self, column: str) -> list[Any]:
+        return list(self._table.to_table(columns=[column]).column(column).to_pylist())
+
+
+@contextmanager
+def open_table(path: Location) -> Iterator[TableFile]:
+    """Yield a table; what is none of its kind is an error that says so."""
+    kind = {".parquet": "a Parquet file", LANCE: "a Lance table"}.get(path.suffix, "an Arrow file (format for streams)")
+    arrow = import_extra("pyarrow", "tables")
+    try:
+        if path.suffix == LANCE:
+            yield _Lance(path)
+        elif path.suffix == ".parquet":
+            with path.open("rb") as source:
+                yield _Parquet(source)
+        else:
+            with _open_or_map(path, arrow) as source:
+                yield _Arrow(source)
+    except (arrow.ArrowException, ValueError) as error:
+        raise DataError(f"expected {kind} at {path}, got {first_line(error)}; download it again") from error
+
+
+def table_identity(path: Location) -> str:
+    """A text that changes when the table does."""
+    if path.suffix != LANCE:
+        return file_identity(path)
+    table = import_extra("lance", "lance").dataset(str(path))
+    return f"{table.version}:{table.count_rows()}"
+
+
+def _open_or_map(path: Location, arrow: Any) -> Any:
+    return arrow.memory_map(str(path)) if isinstance(path, Path) else path.open("rb")
