@@ -64,6 +64,7 @@ dist: .dist/ready
 	rm -rf dist
 	.dist/bin/python -m build --quiet --outdir dist .
 	.dist/bin/twine check --strict dist/*
+	@test -z "$$(find dist -size +40M)" || (echo "expected packages under 40 MB, got:"; ls -l dist; exit 1)
 
 hooks: .venv/ready
 	$(BIN)/pre-commit install

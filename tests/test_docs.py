@@ -66,6 +66,15 @@ def test_the_glossary_has_at_most_sixty_words_and_each_once() -> None:
     assert len(words) == len(set(words))
 
 
+def test_what_runs_elsewhere_calls_targets_of_the_makefile() -> None:
+    made = set(re.findall(r"^([\w-]+):", (REPO / "Makefile").read_text(), re.M))
+    files = [REPO / ".ci" / "run", *(REPO / ".github").rglob("*.yml")]
+    lines = [line for file in files for line in re.findall(r"^(?:\s*- run: )?make ([\w -]+)$", file.read_text(), re.M)]
+    called = {target for line in lines for target in line.split()}
+    assert "release" in called
+    assert called <= made
+
+
 def own_classes() -> set[type]:
     names = {module.name for module in pkgutil.walk_packages(unseen.__path__, "unseen.")} - {"unseen.__main__"}
     found = {one for name in names for one in vars(importlib.import_module(name)).values() if inspect.isclass(one)}

@@ -3,8 +3,8 @@
     python tools/build_text_codes.py         # encodes every word of WordNet once: ten CPU minutes, kept in the cache
 
 Prints the manifest that the file carries: which text tower and corpus, how many words, how large, how near. The words
-are those of the corpus in the package (src/unseen/labels/vocabulary.txt.gz, WordNet's licence beside it); the file holds
-a hash of each and a code of its vector, no text.
+are those of the corpus in the package (src/unseen/labels/vocabulary.txt.gz, WordNet's licence beside it); the file
+holds a hash of each and a code of its vector, no text.
 """
 
 from __future__ import annotations
