@@ -57,10 +57,10 @@ class Axis:
         return [round(i * step, 10) for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
-def empty(title: str, x: Axis, y: Axis, **drawn: tuple[tuple[str, str], ...]) -> Chart:
+def empty(title: str, x: Axis, y: Axis, legend: tuple[tuple[str, str], ...] = ()) -> Chart:
     """A chart with nothing but its grid and its numbers."""
     grid = [(y(tick), f"{tick:g}") for tick in y.ticks(4)]
-    return Chart(title, grid, [(x(tick), f"{tick:,g}") for tick in x.ticks(9)], **drawn)
+    return Chart(title, grid, [(x(tick), f"{tick:,g}") for tick in x.ticks(9)], legend)
 
 
 def vertical(low: float, high: float) -> Axis:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -157,7 +157,7 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
         more = f" The first {SKIPPED} of {len(log.skipped):,}." if len(log.skipped) > SKIPPED else ""
         note = f"These files could not be read, so they have no verdict and nothing was learned from them.{more}"
         last.append(TableSection("Skipped", note, ("file", "reason"), log.skipped[:SKIPPED]))
-    drawn = {}
+    drawn: dict[str, Any] = {}
     if log.parts:
         verdicts = log.verdicts
         drawn["tiles"] = tiles(log, session)
