@@ -1,4 +1,8 @@
-"""A running state <-> one safetensors file, written to a temporary name and renamed."""
+"""A running state <-> one safetensors file, written to a temporary name and renamed; its label space lies beside it.
+
+Beside `state.safetensors` lies `state.space.safetensors`. After an edit of the names, `state.edits` keeps the label
+spaces that a state may still need, by fingerprint.
+"""
 
 import json
 import tempfile
@@ -11,6 +15,7 @@ from torch import Tensor
 from unseen.detectors.sparse_copy import filled_rows, sparse_copy
 from unseen.detectors.state import flatten, unflatten
 from unseen.errors import StateError
+from unseen.labels import LabelSpace
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.version import __version__
 
@@ -59,6 +64,34 @@ def load(source: str | Path | bytes) -> Checkpoint:
         name, field = key.split(".", 1)
         states.setdefault(name, {})[field] = tensor
     return _in_current_format(Checkpoint(states, json.loads(header)))
+
+
+def space_path(state: Path) -> Path:
+    """Where the label space of a state lies."""
+    return state.with_suffix(".space.safetensors")
+
+
+def edits_folder(state: Path) -> Path:
+    """The folder with what edits of a state need to be undone."""
+    return state.with_suffix(".edits")
+
+
+def kept_space_path(state: Path, fingerprint: str) -> Path:
+    """Where edits of a state keep a label space."""
+    return edits_folder(state) / f"{fingerprint[:16]}.space.safetensors"
+
+
+def find_space(state: Path) -> LabelSpace:
+    """The label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
+    if not (path := space_path(state)).exists():
+        raise StateError(f"expected the label space of {state} at {path}, got no file; put it there, or pass it")
+    space = LabelSpace.load(path)
+    if not edits_folder(state).exists():
+        return space
+    wanted = load(state).identity["labels"]
+    if space.fingerprint == wanted or not (other := kept_space_path(state, wanted)).exists():
+        return space
+    return LabelSpace.load(other)
 
 
 def flat(state: Any) -> dict[str, Tensor]:

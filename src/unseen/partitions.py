@@ -26,7 +26,7 @@ def write_partitions(
         parts.setdefault(part, []).append(row)
     for (stream, day), rows in parts.items():
         own = [keys[row] for row in rows]
-        table = verdicts.select(torch.tensor(rows)).arrow(own)
+        table = verdicts.select(torch.tensor(rows)).to_arrow(own)
         name = hashlib.sha256("\0".join(own).encode()).hexdigest()[:16]
         place = folder / f"stream={quote(stream, safe=' ')}" / f"day={day}" / f"{name}.parquet"
         with local_draft(place) as draft, replacing(draft) as temporary:
