@@ -65,7 +65,7 @@ def test_label_space_and_session_are_the_same_from_every_door(tmp_path: Path, en
     run("mine", *LABELS, "-o", "mined.safetensors")
     run("detect", "a.png", *LABELS, "--state", "detect.safetensors")
     run("score", "features.safetensors", "--space", "mined.safetensors", "--state", "score.safetensors")
-    estimator = UnknownDetector(encoder).fit(NAMES)
+    estimator = UnknownDetector(NAMES, encoder).fit()
     spaces = {
         "unseen mine": LabelSpace.load("mined.safetensors"),
         "unseen detect": LabelSpace.load("detect.space.safetensors"),

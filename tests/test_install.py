@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import re
 import shlex
 import subprocess
@@ -72,8 +73,13 @@ def test_the_version_is_in_the_citation_in_reports_and_in_states(tmp_path: Path)
 
 
 def test_help_and_completion_show_what_there_is() -> None:
-    assert set(unseen.__all__) <= set(dir(unseen))
-    assert [name for name in unseen.__all__ if name[0] != "_" and f"\n{name} " not in str(unseen.__doc__)] == []
+    described = re.findall(r"^(\w+)  +", str(unseen.__doc__), re.M)
+    assert {"Session", "load_encoder", "detectors"} < set(described) <= set(dir(unseen))
+    assert all(getattr(unseen, name) is not None for name in described)
+    with pytest.raises(AttributeError, match="module 'unseen' has no attribute 'Sesion'"):
+        unseen.Sesion  # type: ignore[attr-defined] # noqa: B018
+    lines = pydoc.plain(pydoc.render_doc(unseen)).splitlines()
+    assert len(lines) <= 80  # the description is one screen; below it are the names of modules, and no class
     assert (Path(unseen.__file__).parent / "py.typed").is_file()
 
 

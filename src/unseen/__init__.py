@@ -15,6 +15,7 @@ Session          one stream in progress: observe, score, calibrate, rejudge, sav
 SessionSpec      the description that a session is built from
 Verdict          what is decided about an image
 Verdicts         a table of those: JSON, CSV, Arrow, pandas
+pipeline         names in, a function of images out: the habit of transformers
 detectors        the methods by name: detectors.make("online", space)
 threshold        the rules that turn margins into verdicts
 discover         what the unknown images are: groups, reasons, new names
@@ -27,42 +28,44 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unseen.version import __version__
+from unseen.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from unseen import detectors, discover, threshold
-    from unseen.encoders import load_encoder
-    from unseen.images import read_images
-    from unseen.labels import LabelSpace
-    from unseen.session import Session, SessionSpec
-    from unseen.verdicts import Verdict, Verdicts
+if TYPE_CHECKING:  # `as` says that these are offered; `__all__` would make `help(unseen)` print every class
+    from unseen import detectors as detectors
+    from unseen import discover as discover
+    from unseen import threshold as threshold
+    from unseen.encoders import load_encoder as load_encoder
+    from unseen.images import read_images as read_images
+    from unseen.labels import LabelSpace as LabelSpace
+    from unseen.zero_shot import pipeline as pipeline
+    from unseen.session import Session as Session
+    from unseen.session import SessionSpec as SessionSpec
+    from unseen.verdicts import Verdict as Verdict
+    from unseen.verdicts import Verdicts as Verdicts
 
-__all__ = [
-    "LabelSpace",
-    "Session",
-    "SessionSpec",
-    "Verdict",
-    "Verdicts",
-    "__version__",
-    "detectors",
-    "discover",
-    "load_encoder",
-    "read_images",
-    "threshold",
-]
-
-_HOMES = {"load_encoder": "encoders", "read_images": "images", "LabelSpace": "labels", "Session": "session"}
-_HOMES |= {"SessionSpec": "session", "Verdict": "verdicts", "Verdicts": "verdicts"}
+_HOMES = {
+    "load_encoder": "encoders",
+    "read_images": "images",
+    "LabelSpace": "labels",
+    "Session": "session",
+    "SessionSpec": "session",
+    "Verdict": "verdicts",
+    "Verdicts": "verdicts",
+    "pipeline": "zero_shot",
+    "detectors": "",
+    "discover": "",
+    "threshold": "",
+}  # what is offered, and the module it is in; "" for a module
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: torch takes seconds, in which Ctrl-C would end in a traceback."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'unseen' has no attribute {name!r}")
-    home = importlib.import_module(f"unseen.{_HOMES.get(name, name)}")
-    return getattr(home, name) if name in _HOMES else home
+    home = importlib.import_module(f"unseen.{_HOMES[name] or name}")
+    return getattr(home, name) if _HOMES[name] else home
 
 
 def __dir__() -> list[str]:
     """What there is to import, imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})
