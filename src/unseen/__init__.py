@@ -37,11 +37,11 @@ if TYPE_CHECKING:  # `as` says that these are offered; `__all__` would make `hel
     from unseen.encoders import load_encoder as load_encoder
     from unseen.images import read_images as read_images
     from unseen.labels import LabelSpace as LabelSpace
-    from unseen.zero_shot import pipeline as pipeline
     from unseen.session import Session as Session
     from unseen.session import SessionSpec as SessionSpec
     from unseen.verdicts import Verdict as Verdict
     from unseen.verdicts import Verdicts as Verdicts
+    from unseen.zero_shot import pipeline as pipeline
 
 _HOMES = {
     "load_encoder": "encoders",

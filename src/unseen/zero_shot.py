@@ -14,8 +14,8 @@ from unseen import detectors
 from unseen.encoders import Encoder, load_encoder
 from unseen.images.inputs import as_images, is_picture, split
 from unseen.labels import LabelSpace
+from unseen.odds import text_logits
 from unseen.session import Session
-from unseen.text import text_logits
 from unseen.verdicts import Verdict
 
 TAU = 0.01  # CLIP's own temperature, by which the text shares a known image among the names

@@ -1,5 +1,6 @@
 """Models small enough to build in a test, saved to disk with their processor and tokenizer."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 class NamedColours(ColourEncoder):
     """Colours by name: texts that name one lie on it, all others between."""
 
-    def texts(self, prompts: list[str]) -> torch.Tensor:
+    def texts(self, prompts: Sequence[str]) -> torch.Tensor:
         rows = []
         for prompt in prompts:
             colour: Any = next((value for name, value in COLOURS.items() if name in prompt), None)
