@@ -7,7 +7,7 @@ import typer
 from PIL import Image as Pillow
 from typer.testing import CliRunner
 
-from helpers.tiny_models import ColourEncoder, save_clip
+from helpers.tiny_models import ColourEncoder, TinyOffline, save_clip
 from unseen.cli import encode as encode_command
 from unseen.cli import export as export_command
 from unseen.cli import models as models_command
@@ -53,7 +53,7 @@ def test_encode_writes_features_and_a_second_run_finds_them(photos, tmp_path):
     [
         (["--decode", "gpu"], "expected an encoder on a GPU"),
         (["--decode", "pil"], "expected a way of decoding out of pillow, gpu"),
-        (["--decode", "gpu", "--ray", "local"], "expected no --decode with --ray"),
+        (["--decode", "gpu", "--ray", "local"], "expected no --decode and no --runtime with --ray"),
     ],
 )
 def test_decoding_on_a_gpu_has_conditions(photos, tmp_path, words, message):
@@ -130,9 +130,14 @@ def test_models_list_and_show():
 
 
 @pytest.mark.usefixtures("cached")
-def test_models_fetch_reports_the_result(monkeypatch):
+def test_models_fetch_measures_and_reports_the_result(monkeypatch):
     monkeypatch.setattr(offline, "fetch", lambda report: report(5, 10))
-    assert rows(run("models", "fetch", "offline", "--json"))[0]["name"] == "offline"
+    encoder = TinyOffline(device="cpu", runtime="torch")
+    monkeypatch.setattr(catalogue, "load_encoder", lambda name, device: encoder)
+    monkeypatch.setattr("unseen.encoders.runtimes.installed_runtimes", lambda: ["torch"])
+    (row,) = rows(run("models", "fetch", "offline", "--json"))
+    assert (row["name"], list(row["rates"])) == ("offline", ["torch"])
+    assert "torch" in run("models", "show", "offline").stdout
     assert isinstance(run("models", "fetch", "nothing").exception, SettingError)
 
 

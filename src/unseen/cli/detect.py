@@ -59,6 +59,7 @@ def detect(
     report: Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")] = None,
     device: options.Device = None,
     precision: options.Precision = None,
+    runtime: options.Runtime = None,
     batch: options.Batch = 32,
     root: options.Root = None,
     stride: options.Stride = 1,
@@ -91,7 +92,7 @@ def detect(
     if not saved:
         chosen.kind.check_counts(len(names), negatives)
     tower = encoder or (saved.encoder if saved else "offline")
-    model = load_encoder(tower, device=device, dtype=named_precision(precision))
+    model = load_encoder(tower, device=device, dtype=named_precision(precision), runtime=runtime)
     if saved:
         label_space.check_space(saved, names, model)
     used = saved or label_space.mine_space(names, model, negatives=negatives, vocabulary=vocabulary)

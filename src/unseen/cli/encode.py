@@ -30,6 +30,7 @@ def encode(
     encoder: options.Encoder = "offline",
     device: options.Device = None,
     precision: options.Precision = None,
+    runtime: options.Runtime = None,
     batch: options.Batch = 64,
     root: options.Root = None,
     stride: options.Stride = 1,
@@ -55,8 +56,10 @@ def encode(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if ray and decode != DECODERS[0]:
-        raise SettingError("expected no --decode with --ray, whose tasks decode on CPUs; leave it out")
+    if ray and (runtime or decode != DECODERS[0]):
+        raise SettingError(
+            "expected no --decode and no --runtime with --ray, whose workers decode on CPUs and choose; leave them out"
+        )
     if ray:
         job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
@@ -64,7 +67,7 @@ def encode(
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             EncodeRun(as_json, plan.already).finish(batches, plan.total, plan.model.name, output)  # exits
     entries = find_images(sources, root=root, stride=stride)
-    model = load_encoder(encoder, device=device, dtype=named_precision(precision))
+    model = load_encoder(encoder, device=device, dtype=named_precision(precision), runtime=runtime)
     check_decoder(model, decode)
     cache = FeatureCache(output, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file

@@ -33,6 +33,10 @@ Precision = Annotated[
     typer.Option(help="Of products: float32 or bfloat16. Default: by the device."),
 ]
 
+Runtime = Annotated[
+    str | None, typer.Option(help="Of the image tower on a CPU: openvino, onnxruntime or torch. Default: the fastest.")
+]
+
 # images and features
 Batch = Annotated[int, typer.Option(min=1, help="Images per step.")]
 Root = Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.")]
