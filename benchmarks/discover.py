@@ -27,7 +27,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 from torch import Tensor
 
 from unseen import LabelSpace, Session, load_encoder
-from unseen.cli.vocabulary import load_vocabulary
+from unseen.cli.spaces import load_vocabulary
 from unseen.discover import Group, Vocabulary, explain, group, group_features, promote
 from unseen.discover.clustering import average_linkage, describe_images
 from unseen.features import load_features

@@ -11,24 +11,27 @@ from typing import Any
 
 import pytest
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
+from helpers.commands import run
 from helpers.pictures import flat
 from helpers.tiny_models import NamedColours
-from unseen import LabelSpace, Session
-from unseen.cli import app, calibrate, encode, label_space, serve
-from unseen.cli import detect as detect_command
-from unseen.cli import mine as mine_command
+from unseen import LabelSpace, Session, detectors
+from unseen.cli import detect, discover, encode, known, mine, output, serve, spaces
 from unseen.cli.session import SessionOptions
+from unseen.discover import explanation, groups
 from unseen.estimator import UnknownDetector
-from unseen.labels import Corpus, miners, mining
+from unseen.features.encoding import DECODERS
+from unseen.features.shards import FORMATS
+from unseen.images.sources import ORDERS
+from unseen.labels import PROMPTS, Corpus, miners, mining
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.work import encoding
 from unseen.session import SessionSpec
 from unseen.threshold import Adaptive, Calibrated, calibration
-from unseen_bench.cli import learn
+from unseen.verdicts import FIELDS
+from unseen_bench.methods.prompts import REGISTRY
 
 NAMES = ["red", "green"]
 LABELS = [word for name in NAMES for word in ("--label", name)]
@@ -40,17 +43,12 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = NamedColours()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    for module in (mine_command, detect_command, encoding):
-        monkeypatch.setattr(module, "load_encoder", lambda name, **options: made)
+    for module in ("unseen.encoders", encoding.__name__):
+        monkeypatch.setattr(f"{module}.load_encoder", lambda name, **options: made)
     rule = replace(miners.MINERS[miners.DEFAULT_MINER], corpus=lambda: WORDS)
     monkeypatch.setitem(miners.MINERS, miners.DEFAULT_MINER, rule)
-    monkeypatch.setattr(label_space, "wordnet", lambda: WORDS)
+    monkeypatch.setattr("unseen.labels.wordnet", lambda: WORDS)
     return made
-
-
-def run(*words: str) -> None:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
 
 
 def served(space: LabelSpace) -> Session:
@@ -78,7 +76,7 @@ def test_label_space_and_session_are_the_same_from_every_door(tmp_path: Path, en
     sessions = {
         "unseen detect": Session.load("detect.safetensors", space),
         "unseen score": Session.load("score.safetensors", space),
-        "unseen score streams": SessionOptions(None, None, None).spec(space).build(),
+        "unseen score --by": SessionOptions().spec(space).build(),
         "Ray": SessionSpec(space).build(),
         "HTTP": served(space),
         "scikit-learn": estimator.session_,
@@ -91,17 +89,33 @@ def default(function: Callable[..., Any], name: str) -> Any:
 
 
 def test_options_that_several_doors_have_start_alike() -> None:
-    encoders = [default(one, "encoder") for one in (mine_command.mine, encode.encode, serve.serve, UnknownDetector)]
-    assert {*encoders, default(detect_command.detect, "encoder") or "offline"} == {"offline"}
-    counts = [
-        default(one, "negatives") for one in (detect_command.detect, learn.learn, mine_command.mine, mining.build)
-    ]
+    encoders = [default(one, "encoder") for one in (mine.mine, encode.encode, serve.serve, UnknownDetector)]
+    assert {*encoders, default(detect.detect, "encoder") or "offline"} == {"offline"}
+    counts = [default(one, "negatives") for one in (mining.build, spaces.mine_space)]
     assert {*counts, StreamBody.model_fields["negatives"].default} == {mining.NEGATIVES}
     recalls = [default(one, "recall") for one in (Session.calibrate, calibration, Calibrated, UnknownDetector)]
-    assert {*recalls, calibrate.RECALL} == {Adaptive().recall} == {0.95}
+    assert {*recalls, known.RECALL} == {Adaptive().recall} == {0.95}
+
+
+def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_does() -> None:
+    """A help that imported these would wait seconds for torch."""
+    assert output.FIELDS == FIELDS
+    texts = {words: run(*words, "--help").stdout for words in (("mine",), ("detect",), ("encode",), ("bench", "learn"))}
+    words = {command: " ".join(text.replace("│", " ").split()) for command, text in texts.items()}
+    assert f"(default: {mining.NEGATIVES:,})" in words[("mine",)]
+    assert f"(default: {miners.DEFAULT_MINER})" in words[("mine",)]
+    assert all(name in words[("mine",)] for name in PROMPTS)
+    assert f"(default: {detectors.find(detectors.DEFAULT).name})" in words[("detect",)]
+    assert all(name in words[("detect",)] for name in (*ORDERS, "online", "mcm", "neglabel"))
+    assert all(name in words[("encode",)] for name in (*DECODERS, *FORMATS))
+    assert all(name in words[("bench", "learn")] for name in REGISTRY)
+    assert default(encode.encode, "decode") == DECODERS[0]
+    assert default(encode.encode, "form") == FORMATS[0]
+    assert default(discover.group, "smallest") == groups.SMALLEST
+    assert default(discover.explain, "count") == explanation.COUNT
 
 
 def test_fewer_negatives_come_from_fewer_words_in_commands_as_in_python(encoder: Any) -> None:
-    detected = label_space.mine_space(NAMES, encoder, negatives=40, vocabulary=None)
+    detected = spaces.mine_space(NAMES, encoder, negatives=40)
     assert detected.fingerprint == LabelSpace.build(NAMES, encoder, negatives=40).fingerprint
     assert len(detected.negatives) == 40  # of twice as many words

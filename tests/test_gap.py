@@ -17,7 +17,7 @@ from unseen.errors import DataError, FeatureError, MissingExtra, SettingError
 from unseen.features import FeatureCache, load_features
 from unseen.scan import naive
 from unseen_bench import theory as gap
-from unseen_bench.cli.gap import gap as command
+from unseen_bench.cli.commands import gap as command
 
 KAPPA = 0.2
 

@@ -29,8 +29,8 @@ def words(tmp_path):
         "z": z.tolist(),
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "table.parquet")
-    given = ["score", "streams", tmp_path / "table.parquet", "--space", tmp_path / "space.safetensors"]
-    return [*map(str, given), "--key", "camera", "--time", "taken"]
+    given = ["score", tmp_path / "table.parquet", "--space", tmp_path / "space.safetensors"]
+    return [*map(str, given), "--by", "camera", "--time", "taken"]
 
 
 def run(*words):

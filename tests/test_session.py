@@ -14,7 +14,7 @@ from helpers.methods import ALL
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
 from unseen.detectors import MCM, Framework, Online, PooledEvidence
-from unseen.discover.relabel import move_to_space
+from unseen.discover.edit import move_to_space
 from unseen.errors import FeatureError, SettingError, StateError
 from unseen.labels import Examples, with_examples
 from unseen.labels.edits import without_name

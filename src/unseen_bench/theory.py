@@ -89,7 +89,7 @@ class Regret(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """Everything `unseen gap` prints."""
+    """Everything `unseen bench gap` prints."""
 
     names: tuple[str, ...]
     modality: Modality

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PIL import Image as Pillow
 
+from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
-from unseen.cli import calibrate, label_space
-from unseen.cli import detect as command
 from unseen.labels import Corpus
 
 
@@ -18,20 +16,25 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     made = NamedColours()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    for module in (command, calibrate):
-        monkeypatch.setattr(module, "load_encoder", lambda name, **options: made)
-    monkeypatch.setattr(
-        label_space, "wordnet", lambda: Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
-    )
+    monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: made)
+    words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
+    monkeypatch.setattr("unseen.labels.wordnet", lambda: words)
     return made
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    folder.mkdir()
+    """A folder with four photos of each of three colours."""
     for i in range(12):
         name = list(COLOURS)[i % 3]
-        shade = tuple(min(255, c + 3 * i) for c in COLOURS[name])
-        Pillow.new("RGB", (20, 16), shade).save(folder / f"{i:02d}-{name}.png")
-    return folder
+        save_shade(tmp_path / "photos" / f"{i:02d}-{name}.png", COLOURS[name], 3 * i)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    """A folder per class with 15 photos of each known colour."""
+    for i in range(30):
+        name = ("red", "green")[i % 2]
+        save_shade(tmp_path / "known" / name / f"{i:02d}.png", COLOURS[name], 2 * i)
+    return tmp_path / "known"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from unseen.alarm import UnknownRateAlarm
-from unseen.cli.alarms import REFERENCE, Alarms
+from unseen.cli.run import REFERENCE, Alarms
 from unseen.detectors import DetectorOutput
 from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import pytest
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
+from helpers import commands
 from unseen import Session, demo
-from unseen.cli import app
 from unseen.discover import edits
-from unseen.errors import LabelError, StateError
+from unseen.errors import LabelError, SettingError, StateError
 from unseen.features import load_features
 
 WORDS = demo.vocabulary()
@@ -40,9 +38,7 @@ def state(saved, tmp_path):
 
 
 def run(*words: object) -> list[dict]:
-    found = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    return [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
+    return commands.rows(commands.run(*words, "--json"))
 
 
 def word(name: str):
@@ -61,7 +57,7 @@ def embedded_text(monkeypatch):
                 [WORDS.words.index(prompt.removeprefix("The nice ").rstrip(".")) for prompt in prompts]
             ]
 
-    monkeypatch.setattr("unseen.cli.vocabulary.load_encoder", lambda name: Text())
+    monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: Text())
 
 
 def test_group_promote_and_undo(state):
@@ -85,10 +81,10 @@ def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_pa
         run("promote", groups[0]["number"], "ship", "--state", state)
         return load_features(path)
 
-    monkeypatch.setattr("unseen.cli.score.load_features", slowly)
+    monkeypatch.setattr("unseen.features.load_features", slowly)
     words = ["score", tmp_path / "more.safetensors", "--space", edits.space_path(state), "--state", state]
-    refused = CliRunner().invoke(app, [*map(str, words)]).exception
-    assert "another command has changed since; nothing was learned or changed, run it again" in str(refused)
+    with pytest.raises(StateError, match="another command has changed since; nothing was learned or changed, run it"):
+        commands.run(*words)
     assert edits.find_space(state).names[-1] == "ship"
 
 
@@ -109,7 +105,7 @@ def test_explain_a_kept_image_by_its_key(state):
     (row,) = run("explain", kept.keys[0], "--state", state)
     assert row["key"] == kept.keys[0]
     assert row["why"].startswith(row["verdict"])
-    text = CliRunner().invoke(app, ["explain", kept.keys[0], "--state", str(state)]).stdout
+    text = commands.run("explain", kept.keys[0], "--state", state).stdout
     assert [one["key"] for one in run("explain", *kept.keys[:2], "--state", state)] == list(kept.keys[:2])
     assert "your names" in text
     assert "looks like" in text
@@ -123,16 +119,20 @@ def test_a_report_has_the_groups_and_their_names(state, tmp_path):
 
 
 def test_errors_say_what_to_do(state, tmp_path):
-    def refused(*words: object) -> BaseException:
-        return CliRunner().invoke(app, [*map(str, words)]).exception
-
-    assert isinstance(refused("promote", 1, "ship", "--state", tmp_path / "none"), StateError)
-    assert "before anything was grouped" in str(refused("promote", 1, "ship", "--state", state))
+    for words, error, message in (
+        (("promote", 1, "ship", "--state", tmp_path / "none"), StateError, "got no file"),
+        (("undo", "--state", tmp_path / "none"), StateError, "got no file"),
+        (("promote", 1, "ship", "--state", state), StateError, "before anything was grouped"),
+        (("retire", "unicorn", "--state", state), LabelError, "unicorn"),
+        (("group",), SettingError, "expected a state or features to group, got none; pass --state"),
+        (("group", "f", "--state", state), SettingError, "expected --state or a features folder, got both"),
+        (("group", "f"), SettingError, "expected --space with a features folder"),
+    ):
+        with pytest.raises(error, match=message):
+            commands.run(*words)
     run("group", "--state", state, "--words", "negatives")
-    assert "expected the number of a group, got 99" in str(refused("promote", 99, "a ship", "--state", state))
-    assert isinstance(refused("retire", "unicorn", "--state", state), LabelError)
-    assert "expected --state or a features folder" in str(refused("group"))
-    assert "got no file" in str(refused("undo", "--state", tmp_path / "none"))
+    with pytest.raises(StateError, match="expected the number of a group, got 99"):
+        commands.run("promote", 99, "a ship", "--state", state)
 
 
 def test_the_demo_goes_from_unknown_to_known(tmp_path):

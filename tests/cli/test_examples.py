@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from PIL import Image as Pillow
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from helpers.detect_command import rows, run
+from helpers.commands import detect, rows, run
+from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace
-from unseen.cli import app, mine
 from unseen.errors import DataError, EncoderError, LabelError, SettingError
 
 pytestmark = pytest.mark.usefixtures("encoder")
@@ -24,37 +21,35 @@ pytestmark = pytest.mark.usefixtures("encoder")
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
     for name in ("red", "green"):
-        (tmp_path / "known" / name).mkdir(parents=True)
         for i in range(4):
-            shade = tuple(abs(c - 9 - 5 * i) for c in COLOURS[name])
-            Pillow.new("RGB", (20, 16), shade).save(tmp_path / "known" / name / f"{i}.png")
+            save_shade(tmp_path / "known" / name / f"{i}.png", tuple(abs(part - 9 - 5 * i) for part in COLOURS[name]))
     return tmp_path / "known"
 
 
 def test_names_come_from_the_folders_of_the_examples_and_stay_with_the_state(photos: Path, known: Path) -> None:
-    result = run("photos", "--examples", "known", "--state", "s.safetensors", "--json")
+    result = detect("photos", "--examples", "known", "--state", "s.safetensors", "--json")
     assert "8 examples of 2 of 2 names" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"green", "red"}
     space = LabelSpace.load("s.space.safetensors")
     assert space.examples.label.tolist() == [0] * 4 + [1] * 4
-    run("photos", "--state", "s.safetensors")
+    detect("photos", "--state", "s.safetensors")
     with pytest.raises(SettingError, match="expected --examples for a new state"):
-        run("photos", "--examples", "known", "--state", "s.safetensors")
+        detect("photos", "--examples", "known", "--state", "s.safetensors")
     with pytest.raises(SettingError, match="expected a label space without examples, got 8"):
-        run("photos", "--examples", "known", "--space", "s.space.safetensors")
+        detect("photos", "--examples", "known", "--space", "s.space.safetensors")
 
 
 def test_a_class_without_examples_is_known_all_the_same(photos: Path, known: Path) -> None:
-    result = run("photos", "--examples", "known", "--label", "red", "--label", "green", "--label", "blue", "--json")
+    result = detect("photos", "--examples", "known", "--label", "red", "--label", "green", "--label", "blue", "--json")
     assert "8 examples of 2 of 3 names" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
 def test_enough_examples_set_the_threshold_too(photos: Path, known: Path) -> None:
-    result = run("photos", "--examples", "known", "--recall", "0.6")
+    result = detect("photos", "--examples", "known", "--recall", "0.6")
     assert "6 examples of 2 of 2 names + 2 for the threshold" in result.stderr
     assert "set by 2 examples, keeps at least 60 % of known" in result.stderr
-    fixed = run("photos", "--examples", "known", "--recall", "0.95")
+    fixed = detect("photos", "--examples", "known", "--recall", "0.95")
     assert "adaptive, aims at 95 % of known" in fixed.stderr
 
 
@@ -62,31 +57,29 @@ def test_bad_examples_are_refused_before_anything_is_encoded(
     photos: Path, known: Path, encoder: NamedColours, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="got 'red', which is not among blue, green; rename the folder"):
-        run("photos", "--examples", "known", "--label", "blue", "--label", "green")
+        detect("photos", "--examples", "known", "--label", "blue", "--label", "green")
     (known / "stray.png").write_bytes(b"x")
     with pytest.raises(DataError, match=r"expected examples in a folder per class, got known/stray\.png beside them"):
-        run("photos", "--examples", "known")
+        detect("photos", "--examples", "known")
     with pytest.raises(DataError, match="expected a folder with one folder of examples per class, got none at nowhere"):
-        run("photos", "--examples", "nowhere")
+        detect("photos", "--examples", "nowhere")
     assert encoder.calls == 0
 
 
 def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos: Path, known: Path) -> None:
     (known / "blue").mkdir()
-    (known / ".thumbnails").mkdir()
-    Pillow.new("RGB", (20, 16), (9, 9, 9)).save(known / ".thumbnails" / "a.png")
-    result = run("photos", "--examples", "known", "--json")
+    save_shade(known / ".thumbnails" / "a.png", (9, 9, 9))
+    result = detect("photos", "--examples", "known", "--json")
     assert "8 examples of 2 of 3 names" in result.stderr
     assert "1 name has no examples (blue): it gains less" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
 def test_many_more_examples_of_one_name_than_of_the_others_are_not_all_used(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "many" / "red").mkdir(parents=True)
-    (tmp_path / "many" / "green").mkdir()
+    (tmp_path / "many" / "green").mkdir(parents=True)
     for i in range(9):
-        Pillow.new("RGB", (20, 16), (200, 9, 20 * i)).save(tmp_path / "many" / "red" / f"{i}.png")
-    result = run("photos", "--examples", "many")
+        save_shade(tmp_path / "many" / "red" / f"{i}.png", (200, 9, 20 * i))
+    result = detect("photos", "--examples", "many")
     assert "4 examples are not used, because their names have far more than the others" in result.stderr
     assert "5 examples of 1 of 2 names" in result.stderr
 
@@ -94,97 +87,94 @@ def test_many_more_examples_of_one_name_than_of_the_others_are_not_all_used(phot
 def test_two_folders_of_one_name_are_refused(photos: Path, known: Path) -> None:
     (known / "Red").mkdir()
     with pytest.raises(DataError, match="expected one folder per class in known, got 'Red' and 'red'; join them"):
-        run("photos", "--examples", "known")
+        detect("photos", "--examples", "known")
 
 
 def test_copies_among_the_examples_are_warned_about(photos: Path, known: Path) -> None:
     for name in ("red/copy.png", "green/stray.png"):
         (known / name).write_bytes((known / "red" / "0.png").read_bytes())
-    result = run("photos", "--examples", "known")
+    result = detect("photos", "--examples", "known")
     assert "3 of the examples are copies, which count once, or stand under several names" in result.stderr
     assert "7 examples of 2 of 2 names" in result.stderr
 
 
 def test_examples_that_all_stand_under_two_names_are_refused(photos: Path, tmp_path: Path) -> None:
     for name in ("red", "green"):
-        (tmp_path / "both" / name).mkdir(parents=True)
-        Pillow.new("RGB", (20, 16), COLOURS["red"]).save(tmp_path / "both" / name / "a.png")
+        save_shade(tmp_path / "both" / name / "a.png", COLOURS["red"])
     with pytest.raises(DataError, match="expected examples that show one name each, got every image of both under"):
-        run("photos", "--examples", "both")
+        detect("photos", "--examples", "both")
 
 
 def test_examples_under_wrong_names_are_not_used_and_the_command_says_so(photos: Path, known: Path) -> None:
     for i in range(4):  # half of each folder shows the other name
-        Pillow.new("RGB", (20, 16), (9, 200, 60 + 20 * i)).save(known / "red" / f"wrong{i}.png")
-        Pillow.new("RGB", (20, 16), (200, 9, 60 + 20 * i)).save(known / "green" / f"wrong{i}.png")
-    result = run("photos", "--examples", "known", "--state", "s.safetensors")
+        save_shade(known / "red" / f"wrong{i}.png", (9, 200, 60 + 20 * i))
+        save_shade(known / "green" / f"wrong{i}.png", (200, 9, 60 + 20 * i))
+    result = detect("photos", "--examples", "known", "--state", "s.safetensors")
     assert "16 examples are not used: they agree neither with their names nor with each other" in result.stderr
     assert LabelSpace.load("s.space.safetensors").examples is None
 
 
 def test_an_unreadable_example_is_skipped_with_its_reason(photos: Path, known: Path) -> None:
     (known / "red" / "9.png").write_bytes(b"not a picture")
-    result = run("photos", "--examples", "known", code=1)
+    result = detect("photos", "--examples", "known", code=1)
     assert "known/red/9.png  skipped: not an image of a supported format" in result.stderr
     assert "8 examples of 2 of 2 names" in result.stderr
 
 
 def test_one_example_moves_nothing_and_says_so(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "one" / "red").mkdir(parents=True)
-    Pillow.new("RGB", (20, 16), (250, 9, 9)).save(tmp_path / "one" / "red" / "a.png")
-    result = run("photos", "--examples", "one", "--label", "red", "--label", "green")
+    save_shade(tmp_path / "one" / "red" / "a.png", (250, 9, 9))
+    result = detect("photos", "--examples", "one", "--label", "red", "--label", "green")
     assert "fewer than 8 examples are too few to test whether they help: they move no name" in result.stderr
     assert "names stay where their text is" in result.stderr
 
 
 def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
-    result = run("known", "--examples", "known")
+    result = detect("known", "--examples", "known")
     assert "8 of the images are among the examples" in result.stderr
 
 
 def test_calibration_with_the_examples_is_warned_about(photos: Path, known: Path) -> None:
-    result = run("photos", "--examples", "known", "--calibrate", "known", "--recall", "0.8")
+    result = detect("photos", "--examples", "known", "--calibrate", "known", "--recall", "0.8")
     assert "8 of 8 calibration images are among the examples" in " ".join(result.stderr.split())
 
 
 def test_score_warns_about_examples_in_the_stream_too(photos: Path, known: Path) -> None:
-    run("photos", "--examples", "known", "--state", "s.safetensors")
+    detect("photos", "--examples", "known", "--state", "s.safetensors")
     space = LabelSpace.load("s.space.safetensors")
     save_file({"features": space.examples.z[:3]}, "again.safetensors")
-    given = ["score", "again.safetensors", "--space", "s.space.safetensors"]
-    assert "3 of the images are among the examples" in CliRunner().invoke(app, given, catch_exceptions=False).stderr
+    scored = run("score", "again.safetensors", "--space", "s.space.safetensors")
+    assert "3 of the images are among the examples" in scored.stderr
 
 
 def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, known: Path) -> None:
     z = torch.nn.functional.normalize(torch.tensor([[9.0, 1, 1], [1, 9.0, 1]]), dim=1)
     meta = {"classes": json.dumps(["red", "green"]), "fingerprint": "c010" * 16}
     save_file({"features": z, "labels": torch.tensor([0, 1])}, "f.safetensors", metadata=meta)
-    assert "2 examples of 2 of 2 names" in run("photos", "--examples", "f.safetensors").stderr
+    assert "2 examples of 2 of 2 names" in detect("photos", "--examples", "f.safetensors").stderr
     save_file(
         {"features": z, "labels": torch.tensor([0, 1])}, "g.safetensors", metadata=meta | {"fingerprint": "other"}
     )
     with pytest.raises(EncoderError, match="expected examples of the encoder of this label space"):
-        run("photos", "--examples", "g.safetensors")
+        detect("photos", "--examples", "g.safetensors")
     save_file({"features": z}, "h.safetensors", metadata={})
     with pytest.raises(DataError, match="expected labelled features in h, got no labels; encode a folder per class"):
-        run("photos", "--examples", "h.safetensors")
+        detect("photos", "--examples", "h.safetensors")
     keys = {"keys": json.dumps(["known/red/a.png", "known/green/b.png"])}
     save_file({"features": z}, "folders.safetensors", metadata=meta | keys | {"classes": "[]"})
-    assert "2 examples of 2 of 2 names" in run("photos", "--examples", "folders.safetensors").stderr
+    assert "2 examples of 2 of 2 names" in detect("photos", "--examples", "folders.safetensors").stderr
 
 
-def test_mine_writes_a_label_space_with_examples(known: Path, encoder: NamedColours, monkeypatch: Any) -> None:
-    monkeypatch.setattr(mine, "load_encoder", lambda name, **options: encoder)
+def test_mine_writes_a_label_space_with_examples(known: Path) -> None:
     Path("words.txt").write_text("\n".join(f"word {i}" for i in range(30)))
     given = ["mine", "--examples", "known", "--words", "words.txt", "-o", "space.safetensors"]
-    assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
+    run(*given)
     space = LabelSpace.load("space.safetensors")
     assert (space.names, len(space.examples)) == (("green", "red"), 8)
     with pytest.raises(DataError, match="got 'green', which is not among red"):
-        CliRunner().invoke(app, [*given, "--label", "red"], catch_exceptions=False)
+        run(*given, "--label", "red")
     lists = [Path(name) for name in ("one.txt", "two.txt")]
     for path in lists:
         path.write_text("green\nred\n")
     several = [word for path in lists for word in ("--labels", str(path))]
     with pytest.raises(LabelError, match="expected one label space for --examples"):
-        CliRunner().invoke(app, [*given, *several], catch_exceptions=False)
+        run(*given, *several)

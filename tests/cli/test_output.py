@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from unseen.cli import output
 from unseen.errors import SettingError
+from unseen.verdicts import FIELDS
 
 KNOWN = {"key": "a.jpg", "verdict": "known", "name": "cat", "nearest": "cat", "margin": 3.0, "threshold": 0.4}
 KNOWN |= {"p_known": 0.95, "warming": False}
@@ -48,46 +49,33 @@ def test_names_lose_their_middle_and_lines_are_whole_in_a_pipe() -> None:
 def test_columns_align_in_a_pipe_however_long_keys_and_names_are(
     capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
-    lines = output.choose(as_json=False, key=width, name=width)
-    lines.verdict(KNOWN)
-    lines.verdict(UNKNOWN | {"key": "b" * width, "nearest": "n" * width})
-    lines.verdict(UNKNOWN | {"key": "写" * (width // 2), "nearest": "犬"})
+    with output.Format().lines(key=width, name=width) as lines:
+        lines.verdict(KNOWN)
+        lines.verdict(UNKNOWN | {"key": "b" * width, "nearest": "n" * width})
+        lines.verdict(UNKNOWN | {"key": "写" * (width // 2), "nearest": "犬"})
     known, *unknown = capsys.readouterr().out.splitlines()
     assert known.index(" known") == unknown[0].index(" unknown") == width
     assert {cell_len(line) for line in unknown} == {cell_len(known)}
 
 
-def test_csv_has_the_fields_of_json_and_reasons_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    table = output.choose(as_json=False, as_csv=True)
-    table.verdict(UNKNOWN)
-    table.skipped("c.png", "truncated file")
+def test_csv_has_the_fields_of_json_as_text_and_reasons_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output.FIELDS == FIELDS
+    with output.Format(as_csv=True).lines() as table:
+        table.verdict(UNKNOWN | {"key": "=1+1.jpg"})
+        table.skipped("@c.png", "truncated file")
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
         "key,verdict,name,nearest,margin,threshold,p_known,warming",
-        "b.jpg,unknown,,cat,-2.0,0.4,0.12,False",
-        "c.png,skipped,,,,,,",
-    ]
-    assert "c.png  skipped: truncated file" in printed.err
-
-
-def test_a_key_that_a_spreadsheet_would_compute_is_printed_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    table = output.choose(as_json=False, as_csv=True)
-    table.verdict(UNKNOWN | {"key": "=1+1.jpg"})
-    table.skipped("@c.png", "truncated file")
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "'=1+1.jpg,unknown,,cat,-2.0,0.4,0.12,False",
+        "'=1+1.jpg,unknown,,cat,-2.0,0.4,0.12,False",  # text for a spreadsheet, not a formula
         "'@c.png,skipped,,,,,,",
     ]
-
-
-def test_two_outputs_at_once_are_refused() -> None:
-    with pytest.raises(SettingError, match="expected --json or --csv, got both"):
-        output.check_formats(as_json=True, as_csv=True)
+    assert "@c.png  skipped: truncated file" in printed.err
 
 
 def test_what_would_move_the_cursor_is_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert output.verdict_line(KNOWN | {"key": "a\nb\x1b[2J.jpg"}).startswith("a\\nb\\x1b[2J.jpg ")
-    output.choose(as_json=False).skipped("c\td.png", "empty file")
+    with output.Format().lines() as lines:
+        lines.skipped("c\td.png", "empty file")
     assert capsys.readouterr().out.startswith("c\\td.png ")
 
 

@@ -1,73 +1,119 @@
-"""unseen score: verdicts for features, states, misuse."""
+"""unseen score: verdicts for features, of one stream or of one per value of a column; states, misuse."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import socket
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
+from helpers import suite_files
+from helpers.commands import rows, run
 from helpers.streams import space, stream
-from unseen import LabelSpace, Session
-from unseen.cli import app, main
-from unseen.cli.calibrate import read_known
-from unseen.errors import EncoderError
+from unseen import LabelSpace, Session, keyed
+from unseen.cli import main
+from unseen.cli.known import KnownSource
+from unseen.discover import rename
+from unseen.discover.edits import apply
+from unseen.errors import DataError, EncoderError, MissingExtra, SettingError, StateError
 from unseen.verdicts import FIELDS
 
-runner = CliRunner()
+KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    """Write a label space and a stream; return their paths and that of a state to be."""
-    labels = space()
-    labels.save(tmp_path / "space.safetensors")
-    save_file({"features": stream(labels, 90).half()}, tmp_path / "features.safetensors")
-    return {name: str(tmp_path / f"{name}.safetensors") for name in ("space", "features", "state")}
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a label space, a stream, and one whose samples belong to three streams."""
+    monkeypatch.chdir(tmp_path)
+    labels = space(dtype=torch.float32)
+    labels.save("space.safetensors")
+    save_file({"features": stream(labels, 90).half()}, "z.safetensors")
+    many = {"features": stream(labels, len(KEYS)), "camera": torch.tensor([ord(key[0]) for key in KEYS])}
+    save_file(many, "many.safetensors", metadata={"site": json.dumps(KEYS)})
+    return tmp_path
 
 
-def invoke(*arguments: str) -> list[dict]:
-    result = runner.invoke(app, [*arguments, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+ONE = ("score", "z.safetensors", "--space", "space.safetensors")
+MANY = ("score", "many.safetensors", "--space", "space.safetensors")
+STATE = ("--state", "state.safetensors")
 
 
-def test_score_prints_a_verdict_per_sample_and_a_summary(files):
-    *rows, last = invoke("score", files["features"], "--space", files["space"], "--threshold", "0")
-    assert [row["key"] for row in rows] == [f"features/{i}" for i in range(90)]
-    assert {tuple(row) for row in rows} == {FIELDS}
-    assert {row["verdict"] for row in rows} == {"known", "unknown"}
-    assert all((row["name"] is None) == (row["verdict"] == "unknown") for row in rows)
-    assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in rows)
-    assert last["summary"]["seen"] == 90
-    assert last["state"] is None
+def session(path: str | Path = "state.safetensors") -> Session:
+    return Session.load(path, LabelSpace.load("space.safetensors"))
 
 
-def test_score_goes_on_from_its_state(files):
-    arguments = ("score", files["features"], "--space", files["space"], "--state", files["state"])
-    first = invoke(*arguments)[-1]["summary"]
-    second = invoke(*arguments)[-1]["summary"]
-    assert (first["seen"], second["seen"]) == (90, 180)
-    session = Session.load(files["state"], LabelSpace.load(files["space"]))
-    assert int(session.snapshot.tally.seen) == 180
+def seen(*words: str) -> int:
+    return rows(run(*words, "--json"))[-1]["summary"]["seen"]
 
 
-def test_no_learn_changes_nothing(files):
-    arguments = ("score", files["features"], "--space", files["space"], "--state", files["state"])
-    invoke(*arguments)
-    kept = Path(files["state"]).read_bytes()
-    first, second = invoke(*arguments, "--no-learn"), invoke(*arguments, "--no-learn")
-    assert first[:-1] == second[:-1]
-    assert Path(files["state"]).read_bytes() == kept
+def states() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path("states").iterdir()}
 
 
-def test_an_interrupted_run_keeps_what_it_learned(files, monkeypatch):
+def test_score_prints_a_verdict_per_sample_and_a_summary():
+    *found, last = rows(run(*ONE, "--threshold", "0", "--json"))
+    assert [row["key"] for row in found] == [f"z/{i}" for i in range(90)]
+    assert {tuple(row) for row in found} == {FIELDS}
+    assert {row["verdict"] for row in found} == {"known", "unknown"}
+    assert all((row["name"] is None) == (row["verdict"] == "unknown") for row in found)
+    assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in found)
+    assert (last["summary"]["seen"], last["state"]) == (90, None)
+    lines = run(*ONE).stdout.splitlines()
+    assert len([line for line in lines if "known" in line]) == 90
+
+
+def test_csv_and_report_hold_what_json_holds():
+    *expected, _ = rows(run(*ONE, "--json"))
+    table = list(csv.DictReader(io.StringIO(run(*ONE, "--csv", "--report", "r.html").stdout)))
+    assert [(row["key"], row["verdict"]) for row in table] == [(row["key"], row["verdict"]) for row in expected]
+    known = sum(row["verdict"] == "known" for row in expected)
+    assert f"<b>{known}</b><span>known</span>" in Path("r.html").read_text()
+
+
+def test_the_summary_has_a_line_each_for_counts_threshold_and_files():
+    counts, threshold, saved = run(*ONE, *STATE).stderr.splitlines()[-3:]
+    assert counts.startswith("known ")
+    assert counts.endswith(" images per second")
+    assert threshold.startswith("threshold ")
+    assert saved == "state saved to state.safetensors"
+    assert "a guess with mcm: calibrate it (--calibrate)" in run(*ONE, "--detector", "mcm").stderr
+    assert "a guess" not in threshold
+
+
+def test_score_goes_on_from_its_state_with_its_detector_and_threshold():
+    assert seen(*ONE, *STATE, "--detector", "mcm", "--recall", "0.9") == 90
+    assert seen(*ONE, *STATE) == seen(*ONE, *STATE, "--recall", "0.9") - 90 == 180
+    assert int(session().snapshot.tally.seen) == 270
+    with pytest.raises(SettingError, match="expected --recall and --threshold as"):
+        run(*ONE, *STATE, "--recall", "0.5")
+    with pytest.raises(SettingError, match="was learned with, mcm, got pooled"):
+        run(*ONE, *STATE, "--detector", "pooled")
+
+
+def test_the_label_space_lies_beside_the_state_for_the_commands_that_change_names():
+    run(*ONE, *STATE)
+    apply(Path("state.safetensors"), lambda one: rename(one, one.detector.labels.names[0], "renamed"))
+    assert run("undo", *STATE)
+
+
+def test_no_learn_changes_nothing():
+    assert "nothing learned yet" in run(*ONE, "--no-learn").stderr
+    run(*ONE, *STATE)
+    kept = Path("state.safetensors").read_bytes()
+    first, second = (rows(run(*ONE, *STATE, "--no-learn", "--json"))[:-1] for _ in range(2))
+    assert first == second
+    assert Path("state.safetensors").read_bytes() == kept
+
+
+def test_an_interrupted_run_keeps_what_it_learned(monkeypatch):
     monkeypatch.setattr("unseen.cli.score.BATCH", 30)
     observe, calls = Session.observe, []
 
@@ -78,16 +124,31 @@ def test_an_interrupted_run_keeps_what_it_learned(files, monkeypatch):
         return observe(self, z, keys)
 
     monkeypatch.setattr(Session, "observe", interrupted)
-    result = runner.invoke(app, ["score", files["features"], "--space", files["space"], "--state", files["state"]])
-    assert result.exit_code != 0
-    session = Session.load(files["state"], LabelSpace.load(files["space"]))
-    assert int(session.snapshot.tally.seen) == 60
+    run(*ONE, *STATE, code=1)
+    assert int(session().snapshot.tally.seen) == 60
 
 
-def test_the_plain_output_is_one_line_per_sample(files):
-    result = runner.invoke(app, ["score", files["features"], "--space", files["space"]])
-    assert result.exit_code == 0
-    assert len([line for line in result.stdout.splitlines() if "known" in line]) >= 90
+def test_a_stream_of_features_is_calibrated_and_rejudged():
+    save_file({"features": stream(space(), 40, seed=8).half()}, "known.safetensors")
+    *found, last = rows(run(*ONE, *STATE, "--calibrate", "known.safetensors", "--rejudge", "--json"))
+    assert {row["threshold"] for row in found} == {last["summary"]["threshold"]}
+    assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in found)
+    assert int(session().snapshot.threshold.at) == 90
+    (row,) = rows(run("calibrate", "known.safetensors", *STATE, "--recall", "0.9", "--json"))
+    assert (row["calibration"]["images"], row["calibration"]["recall"]) == (40, 0.9)
+
+
+def test_features_of_another_width_or_encoder_are_refused():
+    run(*ONE, *STATE)
+    save_file({"features": stream(space(dim=12), 40).half()}, "narrow.safetensors")
+    with pytest.raises(EncoderError, match="expected features of width 16"):
+        run("calibrate", "narrow.safetensors", *STATE)
+    mined = replace(LabelSpace.load("space.safetensors"), manifest={"encoder_fingerprint": "abc"})
+    save_file({"features": stream(space(), 40)}, "other.safetensors", metadata={"fingerprint": "xyz"})
+    with pytest.raises(EncoderError, match="expected features of the encoder of this label space"):
+        KnownSource.features("other.safetensors", 0.95).read(mined)
+    with pytest.raises(SettingError, match="expected features of known images"):
+        run(*ONE, "--calibrate", ".")
 
 
 @pytest.mark.parametrize(
@@ -96,82 +157,87 @@ def test_the_plain_output_is_one_line_per_sample(files):
         (("--detector", "nobody"), "expected a detector out of"),
         (("--space", "missing.safetensors"), "got no file at missing.safetensors"),
         (("--recall", "2"), "expected a recall between 0 and 1"),
+        (("--ray", "local"), "expected --by COLUMN with --ray"),
+        (("--by", "site", "--alarm", "0.1", "--rejudge"), "expected --by without --rejudge, --alarm"),
+        (("--by", "x"), "expected a column out of folder"),
     ],
 )
-def test_misuse_ends_in_one_sentence_and_exit_code_2(files, change, message, monkeypatch, capsys):
-    arguments = ["unseen", "score", files["features"], "--space", files["space"], *change]
-    monkeypatch.setattr(sys, "argv", arguments)
+def test_misuse_ends_in_one_sentence_and_exit_code_2(change, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["unseen", *ONE, *change])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_state_of_another_detector_is_refused(files):
-    arguments = ["score", files["features"], "--space", files["space"], "--state", files["state"]]
-    runner.invoke(app, arguments)
-    result = runner.invoke(app, [*arguments, "--detector", "mcm"])
-    assert "was learned with, pooled, got mcm" in str(result.exception)
+@pytest.mark.parametrize("column", ["site", "camera"])
+def test_streams_of_a_column_are_scored_by_themselves_and_printed_in_order(column):
+    found = rows(run(*MANY, "--by", column, "--threshold", 0, "--json"))
+    samples, streams = found[: len(KEYS)], found[len(KEYS) :]
+    assert [row["key"] for row in samples] == [f"many/{row}" for row in range(len(KEYS))]
+    keys = KEYS if column == "site" else [str(ord(key[0])) for key in KEYS]
+    assert [row["stream"] for row in samples] == keys
+    assert [row["summary"]["samples"] for row in streams] == [60, 40, 20]
+    known = sum(row["verdict"] == "known" for row in samples if row["stream"] == keys[0])
+    assert streams[0]["summary"]["known"] == known
+    assert "3 streams" in run(*MANY, "--by", column).stderr
 
 
-def test_score_goes_on_with_the_detector_and_the_threshold_of_its_state(files):
-    arguments = ("score", files["features"], "--space", files["space"], "--state", files["state"])
-    invoke(*arguments, "--detector", "mcm", "--recall", "0.9")
-    invoke(*arguments)
-    assert invoke(*arguments, "--recall", "0.9")[-1]["summary"]["seen"] == 270
-    result = runner.invoke(app, [*arguments, "--recall", "0.5"])
-    assert "expected --recall and --threshold as" in str(result.exception)
+def test_each_stream_has_a_state_in_the_folder_and_goes_on_from_it():
+    arguments = (*MANY, "--by", "site", "--state", "states", "--detector", "online")
+    for count in (60, 120):
+        assert rows(run(*arguments, "--json"))[-3]["summary"]["seen"] == count
+    assert int(session(keyed.state_path(Path("states"), "c/d")).snapshot.tally.seen) == 40
+    kept = states()
+    assert len(kept) == 3
+    run(*arguments, "--no-learn")
+    assert states() == kept
+    with pytest.raises(StateError, match="expected a state of detector pooled, got one of online"):
+        run(*MANY, "--by", "site", "--state", "states")
 
 
-def test_a_stream_of_features_is_calibrated_and_rejudged(files, tmp_path):
-    save_file({"features": stream(space(), 40, seed=8).half()}, tmp_path / "known.safetensors")
-    arguments = ("score", files["features"], "--space", files["space"], "--state", files["state"])
-    *rows, last = invoke(*arguments, "--calibrate", str(tmp_path / "known.safetensors"), "--rejudge")
-    assert {row["threshold"] for row in rows} == {last["summary"]["threshold"]}
-    assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in rows)
-    session = Session.load(files["state"], LabelSpace.load(files["space"]))
-    assert int(session.snapshot.threshold.at) == 90
-    known = ("calibrate", str(tmp_path / "known.safetensors"), "--state", files["state"], "--space", files["space"])
-    (row,) = invoke(*known, "--recall", "0.9")
-    assert (row["calibration"]["images"], row["calibration"]["recall"]) == (40, 0.9)
+def test_a_run_that_fails_leaves_the_states_as_they_were_and_can_be_run_again(monkeypatch):
+    arguments = (*MANY, "--by", "site", "--state", "states", "--detector", "online")
+    run(*arguments)
+    kept = states()
+    Path("taken").write_text("no folder")
+    with pytest.raises((OSError, DataError)):  # the verdicts cannot be written
+        run(*arguments, "-o", "taken")
+    assert states() == kept
+
+    def two_of_three(*work):
+        yield from islice(run_all(*work), 2)
+        raise DataError("the head died")
+
+    run_all = keyed.run_serially
+    with monkeypatch.context() as patch:
+        patch.setattr(keyed, "run_serially", two_of_three)
+        with pytest.raises(DataError, match="the head died"):
+            run(*arguments)
+    assert states() == kept
+    found = rows(run(*arguments, "--json"))
+    assert [row["summary"]["seen"] for row in found[-3:]] == [120, 80, 40]  # the second time, not the third
 
 
-def test_features_of_another_width_or_encoder_are_refused(files, tmp_path):
-    invoke("score", files["features"], "--space", files["space"], "--state", files["state"])
-    save_file({"features": stream(space(dim=12), 40).half()}, tmp_path / "known.safetensors")
-    arguments = ["calibrate", str(tmp_path / "known.safetensors"), "--state", files["state"], "--space", files["space"]]
-    assert "expected features of width 16" in str(runner.invoke(app, arguments).exception)
-    labels = LabelSpace.load(files["space"])
-    mined = replace(labels, manifest={"encoder_fingerprint": "abc"})
-    save_file({"features": stream(space(), 40)}, tmp_path / "other.safetensors", metadata={"fingerprint": "xyz"})
-    with pytest.raises(EncoderError, match="expected features of the encoder of this label space"):
-        read_known(str(tmp_path / "other.safetensors"), mined, 0.95)
-    options = ["score", files["features"], "--space", files["space"], "--calibrate", str(tmp_path)]
-    assert "expected features of known images" in str(runner.invoke(app, options).exception)
+def test_without_ray_only_the_ray_option_is_refused(files, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    run(*MANY, "--by", "site")
+    Path("photos").mkdir()
+    for command in (
+        (*MANY, "--by", "site"),
+        ("encode", "photos", "-o", "f"),
+        ("bench", suite_files.write(files), "--features", "."),
+    ):
+        with pytest.raises(MissingExtra, match=r"unseen\[ray\]"):
+            run(*command, "--ray", "auto")
 
 
-def test_the_summary_asks_for_calibration_where_the_adaptive_threshold_promises_nothing(files):
-    arguments = ["score", files["features"], "--space", files["space"]]
-    assert (
-        "a guess with mcm: calibrate it (--calibrate)" in runner.invoke(app, [*arguments, "--detector", "mcm"]).stderr
-    )
-    assert "a guess" not in runner.invoke(app, arguments).stderr
-
-
-def test_the_summary_has_a_line_each_for_counts_threshold_and_files(files):
-    arguments = ["score", files["features"], "--space", files["space"], "--state", files["state"]]
-    counts, threshold, saved = runner.invoke(app, arguments).stderr.splitlines()[-3:]
-    assert counts.startswith("known ")
-    assert counts.endswith(" images per second")
-    assert threshold.startswith("threshold ")
-    assert saved == f"state saved to {files['state']}"
-
-
-def test_csv_and_report_hold_what_json_holds(files, tmp_path):
-    arguments = ("score", files["features"], "--space", files["space"])
-    *expected, _ = invoke(*arguments)
-    result = runner.invoke(app, [*arguments, "--csv", "--report", str(tmp_path / "r.html")], catch_exceptions=False)
-    table = list(csv.DictReader(io.StringIO(result.stdout)))
-    assert [(row["key"], row["verdict"]) for row in table] == [(row["key"], row["verdict"]) for row in expected]
-    known = sum(row["verdict"] == "known" for row in expected)
-    assert f"<b>{known}</b><span>known</span>" in (tmp_path / "r.html").read_text()
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_a_missing_cluster_is_reported_at_once(address):
+    pytest.importorskip("ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        with pytest.raises(SettingError, match="expected a Ray cluster at"):
+            run(*MANY, "--by", "site", "--ray", address.format(unused.getsockname()[1]))

@@ -29,7 +29,7 @@ def load(state) -> Session:
 
 
 def test_an_edit_changes_state_and_label_space_together(state):
-    done = edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    done = edits.apply(state, lambda session: promote(session, 1, "ship", SHIP))
     again = load(state)
     assert again.detector.labels.names[-1] == "ship"
     assert again.detector.labels.fingerprint == done.session.detector.labels.fingerprint
@@ -39,13 +39,13 @@ def test_an_edit_changes_state_and_label_space_together(state):
 def test_a_refused_edit_changes_nothing(state):
     before = state.read_bytes()
     with pytest.raises(StateError):
-        edits.apply(state, None, lambda session: promote(session, 999, "ship", SHIP))
+        edits.apply(state, lambda session: promote(session, 999, "ship", SHIP))
     assert state.read_bytes() == before
 
 
 def test_undo_brings_back_the_state_exactly_if_nothing_came_since(state, pack):
     before = load(state).score(pack.z[500:])
-    edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    edits.apply(state, lambda session: promote(session, 1, "ship", SHIP))
     done = edits.undo(state)
     after = load(state)
     assert done.record["exact"]
@@ -56,7 +56,7 @@ def test_undo_brings_back_the_state_exactly_if_nothing_came_since(state, pack):
 
 
 def test_undo_keeps_what_was_learned_since(state, pack):
-    edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    edits.apply(state, lambda session: promote(session, 1, "ship", SHIP))
     run = load(state)
     run.observe(pack.z[500:], pack.keys[500:])
     run.save(state)
@@ -70,8 +70,8 @@ def test_undo_keeps_what_was_learned_since(state, pack):
 
 
 def test_edits_are_undone_one_after_the_other_and_a_rename_too(state, pack):
-    edits.apply(state, None, lambda session: rename(session, "cat", "kitty"))
-    edits.apply(state, None, lambda session: retire(session, "dog"))
+    edits.apply(state, lambda session: rename(session, "cat", "kitty"))
+    edits.apply(state, lambda session: retire(session, "dog"))
     run = load(state)
     run.observe(pack.z[500:510])
     run.save(state)
@@ -83,7 +83,7 @@ def test_edits_are_undone_one_after_the_other_and_a_rename_too(state, pack):
 
 def test_a_crash_between_the_two_files_leaves_a_state_that_finds_its_label_space(state, monkeypatch):
     saved = edits.space_path(state).read_bytes()
-    edits.apply(state, None, lambda session: promote(session, 1, "ship", SHIP))
+    edits.apply(state, lambda session: promote(session, 1, "ship", SHIP))
     edits.space_path(state).write_bytes(saved)  # as if the machine had stopped before the label space was replaced
     assert load(state).detector.labels.names[-1] == "ship"
 
@@ -97,7 +97,7 @@ def test_two_people_who_promote_at_once_come_one_after_the_other(state):
         number = next(numbers)
         entered.wait()
         try:
-            edits.apply(state, None, lambda session: promote(session, number, name, SHIP if name == "ship" else TRUCK))
+            edits.apply(state, lambda session: promote(session, number, name, SHIP if name == "ship" else TRUCK))
         except StateError as error:
             failures.append(error)
 
@@ -126,9 +126,7 @@ def test_a_state_in_use_is_refused_after_a_while_with_the_process_that_has_it(st
 def test_only_the_last_edits_keep_their_states(state, monkeypatch):
     monkeypatch.setattr(edits, "KEPT", 2)
     for number in range(3):
-        edits.apply(
-            state, None, lambda session, n=number: rename(session, session.detector.labels.names[0], f"cat {n}")
-        )
+        edits.apply(state, lambda session, n=number: rename(session, session.detector.labels.names[0], f"cat {n}"))
     assert sorted(path.name for path in edits.edits_folder(state).glob("[0-9][0-9][0-9][0-9].safetensors")) == [
         "0002.safetensors",
         "0003.safetensors",

@@ -36,7 +36,7 @@ def test_a_graph_without_preprocessing_is_refused(tmp_path):
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [value], [_renamed(value)])
     opset = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "other.onnx")
-    with pytest.raises(EncoderError, match="expected a file written by unseen export"):
+    with pytest.raises(EncoderError, match="expected a file of unseen models export"):
         load_encoder(tmp_path / "other.onnx")
 
 

@@ -1,5 +1,7 @@
 """Image towers in every runtime that is installed, and which of them is chosen."""
 
+import gc
+import signal
 from typing import Any
 
 import pytest
@@ -45,6 +47,15 @@ def test_a_tower_that_is_not_exported_runs_in_torch_unless_another_runtime_was_f
     again: Any = load_encoder(model, device="cpu")
     assert again.runtimes.chosen == max(rates, key=lambda name: rates[name])
     assert load_encoder(model, device="cpu", runtime="torch").runtimes.chosen == "torch"  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_is_heard_after_towers_in_openvino_have_come_and_gone(model):
+    pytest.importorskip("openvino")
+    for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        load_encoder(model, device="cpu", dtype=dtype, runtime="openvino").images(pictures(1))
+        gc.collect()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def never():

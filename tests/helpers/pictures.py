@@ -1,6 +1,7 @@
 """Small pictures and their bytes."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 from PIL import Image as Pillow
@@ -25,3 +26,9 @@ def png(shade: int) -> bytes:
 
 def centre(picture: Picture) -> Any:
     return picture.getpixel((picture.width // 2, picture.height // 2))
+
+
+def save_shade(path: Path, colour: tuple[int, ...], by: int = 0, size: tuple[int, int] = (20, 16)) -> None:
+    """Write a flat picture, a little lighter than `colour`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flat(tuple(max(0, min(255, part + by)) for part in colour), size).save(path)

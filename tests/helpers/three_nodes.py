@@ -121,7 +121,7 @@ def score(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
     serial = {result.key: bits(result) for result in keyed.run_serially(job, parts, z, {})}
     equal = {result.key: bits(result) for result in found} == serial
     rows = [f"{one.key} {number}" for one in found for number in range(len(one.verdicts))]
-    return counted("score --key", count, rows, equal=equal)
+    return counted("score --by", count, rows, equal=equal)
 
 
 def bits(result: keyed.StreamResult) -> tuple[bytes, str]:
@@ -183,12 +183,12 @@ def score_without_head(folder: Path) -> Row:
     keys = [f"camera {number % 60}" for number in range(count)]
     labels.save(folder / "space.safetensors")
     save_file({"features": stream(labels, count)}, folder / "z.safetensors", metadata={"camera": json.dumps(keys)})
-    words = ["score", "streams", str(folder / "z.safetensors"), "--space", str(folder / "space.safetensors")]
-    words += ["--key", "camera", "--detector", "online"]
+    words = ["score", str(folder / "z.safetensors"), "--space", str(folder / "space.safetensors")]
+    words += ["--by", "camera", "--detector", "online"]
     rows = without_head([*words, "--state", str(states)], lambda: any(states.glob(".new-*/*.safetensors")))
     local = subprocess.run([sys.executable, "-m", "unseen", *words, "--json"], capture_output=True, text=True)
     verdicts = [row["key"] for row in map(json.loads, rows) if "key" in row]
-    return counted("score --key, head killed", count, verdicts, equal=rows == local.stdout.splitlines())
+    return counted("score --by, head killed", count, verdicts, equal=rows == local.stdout.splitlines())
 
 
 def bench_without_head(folder: Path) -> Row:

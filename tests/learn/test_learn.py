@@ -221,7 +221,7 @@ def test_the_label_space_is_saved_and_every_detector_reads_it(
     loaded = LabelSpace.load(tmp_path / "prompts.safetensors")
     assert loaded.fingerprint == made.fingerprint
     check_detector(LSNScore(loaded.to(dtype=torch.float64)))
-    with pytest.raises(LabelError, match="expected the label space of `unseen learn --method lsn`, got another"):
+    with pytest.raises(LabelError, match="expected the label space of `unseen bench learn --method lsn`, got another"):
         LSNScore(space)
 
 
@@ -262,7 +262,7 @@ def test_the_command_learns_a_label_space_and_detect_reads_it(
         folder.mkdir(parents=True, exist_ok=True)
         picture.pixels.save(folder / picture.path)
     (tmp_path / "known" / "cat" / "broken.png").write_bytes(b"x")
-    given = ["learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name]
+    given = ["bench", "learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name]
     given += ["--epochs", "2", "--context", "4", "--json", "--device", "cpu"]
     result = CliRunner().invoke(app, given, catch_exceptions=False)
     assert result.exit_code == 1, result.output

@@ -170,7 +170,7 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     blocked.rmdir()
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     words = ["encode", *where, "--encoder", str(model), "-o", store, "--ray", "local", "--format", "parquet"]
-    result = CliRunner().invoke(app, [*words, "--device", "cpu", "--json", "--actors", "1"], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*words, "--device", "cpu", "--json"], catch_exceptions=False)
     assert result.exit_code == 1  # some input was skipped
     *rows, last = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(row["skipped"] for row in rows) == sorted(row.reason for row in skipped)
@@ -263,8 +263,8 @@ def test_score_with_ray_prints_the_same_lines_as_without(ray, streams, tmp_path)
     labels, z, keys = streams
     labels.save(tmp_path / "space.safetensors")
     save_file({"features": z}, tmp_path / "z.safetensors", metadata={"camera": json.dumps(keys)})
-    words = ["score", "streams", str(tmp_path / "z.safetensors"), "--space", str(tmp_path / "space.safetensors")]
-    words += ["--json", "--key", "camera"]
+    words = ["score", str(tmp_path / "z.safetensors"), "--space", str(tmp_path / "space.safetensors")]
+    words += ["--json", "--by", "camera"]
     one, two = (CliRunner().invoke(app, [*words, *more], catch_exceptions=False) for more in ([], ["--ray", "local"]))
     assert one.stdout == two.stdout
     assert len(one.stdout.splitlines()) == 900 + 12

@@ -16,7 +16,7 @@ from unseen.errors import DataError, SettingError
 from unseen.images import Image
 from unseen_bench import run as bench
 from unseen_bench import suites
-from unseen_bench.cli.bench import bench as command
+from unseen_bench.cli.commands import bench as command
 from unseen_bench.exhibits.verdict_tables import cross_table
 from unseen_bench.methods import parse as methods
 from unseen_bench.suites import loading

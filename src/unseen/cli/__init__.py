@@ -1,123 +1,64 @@
-"""The command line: one file per command, each a thin call into one module of the library.
+"""The command line: one file per topic, each command a thin call into one module of the library.
 
-A command is imported when it is called: the list of commands needs the first line of each only, and no torch.
+Nothing heavy is imported before a command runs: every `--help` comes without torch.
 """
 
-import ast
 import importlib
-import pkgutil
-import signal
+import importlib.util
 import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 import unseen
-from unseen.cli import options, panels, terminal
+from unseen.cli import calibrate, detect, discover, encode, mine, models, output, score, serve
 from unseen.errors import DataError, UnseenError
 
-COMMAND_PANELS = {
-    "Judge photos": ("demo", "detect", "calibrate", "models"),
-    "From unknown to known": ("explain", "group", "promote", "rename", "retire", "dismiss", "undo", "review"),
-    "Names and features": ("mine", "learn", "encode", "score", "gap", "export"),
-    "Serve": ("serve", "keys", "backup", "restore"),
-    "Benchmarks": ("bench",),
-}  # as they are listed; unseen.cli.NAME holds the function or the group NAME
-COMMANDS = tuple(name for names in COMMAND_PANELS.values() for name in names)
-EXTENDED = {"score": ("streams",), "bench": ("compare", "paper")}  # also `unseen bench compare`: bench_compare.py
-GROUPS = ("models", "keys")
-LABORATORY = ("demo", "bench", "gap", "learn")  # what knows the truth of a stream stands in unseen_bench
-MARKUP: Any = "markdown"
+LABORATORY = "unseen_bench.cli"  # what knows the truth of a stream; its commands join where it is installed
+PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
+    "Judge photos": (detect.detect, calibrate.calibrate),
+    "From unknown to known": (
+        discover.explain,
+        discover.group,
+        discover.promote,
+        discover.rename,
+        discover.retire,
+        discover.dismiss,
+        discover.undo,
+        discover.review,
+    ),
+    "Names and features": (mine.mine, encode.encode, score.score),
+    "Serve": (serve.serve, serve.keys, serve.backup, serve.restore),
+}  # as they are listed; a command is called like its function
 
 
-class LazyGroup(TyperGroup):
-    """The group of all commands: lists them by their first line, and imports the one that is called."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        for panel, names in COMMAND_PANELS.items():
-            self.commands.update((name, TyperCommand(name, rich_help_panel=panel)) for name in names)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command with its first line alone, which is what a list of commands shows."""
-        command = self.commands.get(cmd_name)
-        if command:
-            command.help = first_line(cmd_name)
-        return command
+class Commands(TyperGroup):
+    """The group of all commands; Ctrl-C ends one with one word, and the exit code that shells give."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C ends it with one word, and the exit code that shells give."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            terminal.err.print("stopped")
-            raise typer.Exit(terminal.STOPPED) from None
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the first word names, imported, and the other words."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command and load_command(str(name)), rest
-
-
-def first_line(name: str) -> str:
-    """The first line of a command's help, or of the file of a group, without importing it."""
-    file = ast.parse(pkgutil.get_data(_home(name), f"{name}.py") or b"")
-    functions = [node for node in file.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return (ast.get_docstring(functions[0] if functions else file) or "").partition("\n")[0]
-
-
-def load_command(name: str) -> Any:
-    """A command with its options and subcommands, imported."""
-    part = typer.Typer(rich_markup_mode=MARKUP)
-    if name in EXTENDED:
-        part.add_typer(_command_group(name, EXTENDED[name]), name=name, help=_find(name, name).__doc__)
-    elif name in GROUPS:
-        part.add_typer(_find(name, name), name=name)
-    else:
-        part.command(name)(_find(name, name))
-    _catch_interrupts()
-    command = typer.main.get_group(part).commands[name]
-    panels.arrange(name, command.commands[name] if isinstance(command, TyperGroup) and name in EXTENDED else command)
-    return command
-
-
-def _command_group(name: str, others: tuple[str, ...]) -> typer.Typer:
-    """A command that takes any words, and further commands under its name."""
-    group = options.default_group()
-    group.command(name)(_find(name, name))
-    for other in others:
-        module = other if name in LABORATORY else f"{name}_{other}"
-        group.command(other)(_find(module, other, package=_home(name)))
-    return group
-
-
-def _home(name: str) -> str:
-    return "unseen_bench.cli" if name in LABORATORY else "unseen.cli"
-
-
-def _find(module: str, name: str, package: str | None = None) -> Any:
-    return getattr(importlib.import_module(f"{package or _home(name)}.{module}"), name)
-
-
-def _catch_interrupts() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, now that the imports are done (see `unseen.__main__`)."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+            output.say("stopped")
+            raise typer.Exit(output.STOPPED) from None
 
 
 app = typer.Typer(
-    cls=LazyGroup,
+    cls=Commands,
     help="Know which images belong to none of your classes. No training, no labels.\n\n"
     "Start with: `unseen demo`, then `unseen detect photos/ --label cat --label dog`",
     epilog="Exit codes: 0 done, 1 some input was skipped, or the run was stopped and what was done is kept, 2 misuse, "
     "130 stopped before.",
     no_args_is_help=True,
-    rich_markup_mode=MARKUP,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    add_completion=False,
 )
 
 
@@ -129,23 +70,28 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
+if importlib.util.find_spec(LABORATORY.partition(".")[0]):
+    importlib.import_module(LABORATORY).join(app)
+for panel, functions in PANELS.items():
+    for function in functions:
+        app.command(rich_help_panel=panel)(function)
+app.add_typer(models.models, name="models", rich_help_panel="Judge photos")
+
+
 def main() -> None:
     """Run the command line; an error raised on purpose, or by a file, ends in one sentence and exit code 2."""
     warnings.filterwarnings("ignore", module="PIL")  # of odd images, whose verdict or reason says enough
     try:
         app()
     except UnseenError as error:
-        terminal.fail(error)
-        sys.exit(terminal.MISUSE)
+        output.fail(error)
     except OSError as error:
-        terminal.fail(file_error(error))
-        sys.exit(terminal.MISUSE)
+        output.fail(file_error(error))
     except MemoryError:
-        terminal.fail(DataError("expected enough memory, got too little; use a smaller --batch or --negatives"))
-        sys.exit(terminal.MISUSE)
+        output.fail(DataError("expected enough memory, got too little; use a smaller --batch, or fewer negatives"))
     except Exception as error:
-        terminal.fail(defect(error))
-        sys.exit(terminal.MISUSE)
+        output.fail(defect(error))
+    sys.exit(output.MISUSE)
 
 
 def defect(error: Exception) -> UnseenError:

@@ -1,22 +1,19 @@
 """unseen encode: images to a folder of features."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from unseen.cli import options, terminal
-from unseen.encoders import load_encoder
-from unseen.encoders.device import named_precision
+from unseen.cli import options, output
 from unseen.errors import SettingError
-from unseen.features import FeatureCache, encode_images
-from unseen.features.encoding import DECODERS, check_decoder
-from unseen.features.shards import FORMATS
-from unseen.images import Skipped, find_images
-from unseen.scale import cluster
-from unseen.scale import encode as scaled
+
+if TYPE_CHECKING:
+    from unseen.images import Skipped
 
 
 def encode(
@@ -24,25 +21,44 @@ def encode(
         list[str],
         typer.Argument(help="Folders, globs, files, image lists, .tar, .parquet, .arrow, .lance, videos; URIs."),
     ],
-    output: Annotated[
+    folder: Annotated[
         str, typer.Option("--output", "-o", help="Folder or URI for the features; goes on if it has some.")
     ],
     encoder: options.Encoder = "offline",
+    as_json: options.AsJson = False,
     device: options.Device = None,
-    precision: options.Precision = None,
-    runtime: options.Runtime = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Of products: float32 or bfloat16. Default: by the device.", **options.MORE),
+    ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the image tower on a CPU: openvino, onnxruntime or torch. Default: the fastest.", **options.MORE
+        ),
+    ] = None,
     batch: options.Batch = 64,
     root: options.Root = None,
     stride: options.Stride = 1,
     decode: Annotated[
-        str, typer.Option(help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.")
-    ] = DECODERS[0],
-    form: Annotated[str, typer.Option("--format", help=f"Of the feature files: {' or '.join(FORMATS)}.")] = FORMATS[0],
+        str,
+        typer.Option(
+            help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.", **options.MORE
+        ),
+    ] = "pillow",
+    form: Annotated[
+        str, typer.Option("--format", help="Of the feature files: safetensors or parquet.", **options.MORE)
+    ] = "safetensors",
     ray: options.Ray = None,
-    shard: Annotated[int, typer.Option(min=1, help="With --ray: images per feature file.")] = scaled.SHARD,
-    actors: Annotated[int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).")] = None,
-    gpus: Annotated[float, typer.Option(help="With --ray: share of a GPU for each model.", min=0.01, max=1.0)] = 1.0,
-    as_json: options.AsJson = False,
+    shard: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: images per feature file (default: 256).", **options.MORE)
+    ] = None,
+    actors: Annotated[
+        int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).", **options.MORE)
+    ] = None,
+    gpus: Annotated[
+        float, typer.Option(help="With --ray: share of a GPU for each model.", min=0.01, max=1.0, **options.MORE)
+    ] = 1.0,
 ) -> None:
     """Encode images to features on disk, so that scoring them takes seconds.
 
@@ -51,37 +67,53 @@ def encode(
     Stop it at any time: the same command goes on where it stopped, and encodes changed files again.
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
-    if ray and ray.startswith("ray://"):
-        raise SettingError(
-            f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
-            "start the command on a node of the cluster"
-        )
-    if ray and (runtime or decode != DECODERS[0]):
-        raise SettingError(
-            "expected no --decode and no --runtime with --ray, whose workers decode on CPUs and choose; leave them out"
-        )
     if ray:
+        _check_ray(ray, decode, runtime)
+        from unseen.scale import cluster
+        from unseen.scale import encode as scaled
+
         job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, output, job, size=shard, form=form, root=root)
+            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.SHARD, form=form, root=root)
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
-            EncodeRun(as_json, plan.already).finish(batches, plan.total, plan.model.name, output)  # exits
+            run = EncodeRun(as_json, plan.already)
+            raise run.finish(batches, plan.total, plan.model.name, folder)
+
+    from unseen import encoders
+    from unseen.encoders.device import named_precision
+    from unseen.features import FeatureCache, encode_images
+    from unseen.features.encoding import check_decoder
+    from unseen.images import find_images
+
     entries = find_images(sources, root=root, stride=stride)
-    model = load_encoder(encoder, device=device, dtype=named_precision(precision), runtime=runtime)
+    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision), runtime=runtime)
     check_decoder(model, decode)
-    cache = FeatureCache(output, model, form=form)
+    cache = FeatureCache(folder, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
     encoded = encode_images(entries, model, cache, size=batch, decoder=decode)
     batches = (EncodedBatch(len(one), one.skipped) for one in encoded)
-    EncodeRun(as_json, already).finish(batches, total, model.name, output)
+    raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
+
+
+def _check_ray(ray: str, decode: str, runtime: str | None) -> None:
+    """Refuse what a cluster cannot do."""
+    if ray.startswith("ray://"):
+        raise SettingError(
+            f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
+            "start the command on a node of the cluster"
+        )
+    if runtime or decode != "pillow":
+        raise SettingError(
+            "expected no --decode and no --runtime with --ray, whose workers decode on CPUs and choose; leave them out"
+        )
 
 
 class EncodedBatch(NamedTuple):
     """How many images were encoded in one step, and what was skipped."""
 
     encoded: int
-    skipped: Sequence[Skipped]
+    skipped: tuple[Skipped, ...]
 
 
 @dataclass
@@ -100,38 +132,32 @@ class EncodeRun:
         """Images per second, decoding included."""
         return self.encoded / max(time.perf_counter() - self.started, 1e-9)
 
-    def finish(self, batches: Iterator[EncodedBatch], total: int | None, encoder: str, output: str) -> NoReturn:
-        """Encode every batch, or as many as come before Ctrl-C, print the summary and exit."""
+    def finish(self, batches: Iterator[EncodedBatch], total: int | None, encoder: str, folder: str) -> typer.Exit:
+        """Encode every batch, or as many as come before Ctrl-C, print the summary and return what ends the command."""
         try:
             self._encode_all(batches, total)
         except KeyboardInterrupt:
-            terminal.err.print(f"stopped: what is done is in {output}, the same command goes on from here")
+            output.say(f"stopped: what is done is in {folder}, the same command goes on from here")
             self.stopped = True
-        self._print_summary(encoder, output)
-        raise typer.Exit(terminal.SKIPPED if self.skipped or self.stopped else terminal.DONE)
+        self._print_summary(encoder, folder)
+        return typer.Exit(output.SKIPPED if self.skipped or self.stopped else output.DONE)
 
     def _encode_all(self, batches: Iterator[EncodedBatch], total: int | None) -> None:
-        with terminal.progress("images") as bar:
+        with output.progress("images") as bar:
             task = bar.add_task("encode", total=total, rate="")
             for batch in batches:
                 self.encoded += batch.encoded
                 self.skipped += len(batch.skipped)
                 for row in batch.skipped:
-                    self._print_skipped(row)
+                    output.print_skipped(row.path, row.reason, as_json=self.as_json)
                 bar.update(task, advance=batch.encoded + len(batch.skipped), rate=f"{self.rate:.1f} per second")
 
-    def _print_skipped(self, row: Skipped) -> None:
-        if self.as_json:
-            terminal.emit({"key": row.path, "skipped": row.reason})
-        else:
-            terminal.err.print(f"{row.path}  skipped: {row.reason}", markup=False)
-
-    def _print_summary(self, encoder: str, output: str) -> None:
+    def _print_summary(self, encoder: str, folder: str) -> None:
         counts = {name: getattr(self, name) for name in ("encoded", "already", "skipped", "stopped")}
         if self.as_json:
-            terminal.emit({"summary": counts, "images_per_second": round(self.rate, 2), "features": output})
+            output.emit({"summary": counts, "images_per_second": round(self.rate, 2), "features": folder})
             return
-        terminal.err.print(
+        output.say(
             f"encoded {self.encoded:,} · already there {self.already:,} · skipped {self.skipped:,} · "
-            f"{self.rate:.1f} images per second · {encoder} · features in {output}"
+            f"{self.rate:.1f} images per second · {encoder} · features in {folder}"
         )

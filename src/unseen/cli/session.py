@@ -1,24 +1,35 @@
-"""The session that a command line asks for: a new one, or the one that a state file was saved by."""
+"""The session that a command line asks for: a new one, or the one that a state file was saved by.
+
+Loads torch: commands import it when they run.
+"""
 
 import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from unseen import LabelSpace, Session, detectors
+from unseen import LabelSpace, Session, detectors, encoders
+from unseen.cli import output, spaces
+from unseen.cli.known import RECALL, ExampleImages, KnownImages, KnownSource, names_of, warn_spared
+from unseen.discover.edits import space_path
+from unseen.encoders import Encoder
 from unseen.errors import SettingError
+from unseen.labels.mining import NEGATIVES
+from unseen.report.stream_page import about
 from unseen.session import SessionSpec
-from unseen.threshold import Adaptive, Calibrated, Fixed, ThresholdRule
+from unseen.threshold import Adaptive, ByExamples, Calibrated, Fixed, ThresholdRule
+
+UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
 
 
 @dataclass(frozen=True)
 class SessionOptions:
     """The options of a session; None where the command line leaves one out."""
 
-    detector: str | None
-    recall: float | None
-    threshold: float | None
+    detector: str | None = None
+    recall: float | None = None
+    threshold: float | None = None
     calibrate: str | None = None
 
     def __post_init__(self) -> None:
@@ -85,3 +96,76 @@ def _register_own(name: str) -> str:
             "run it in the folder of the module, or install the module"
         ) from error
     return detectors.register(kind)
+
+
+@dataclass(frozen=True)
+class NameOptions:
+    """The options that say what is known, and by which encoder; None where the command line leaves one out."""
+
+    labels: Path | None = None
+    label: list[str] | None = None
+    space: Path | None = None
+    examples: str | None = None
+    encoder: str | None = None
+    device: str | None = None
+
+
+class Start(NamedTuple):
+    """What a run over images begins with."""
+
+    session: Session
+    model: Encoder
+    known_images: KnownImages | None
+    skipped: int  # examples and calibration photos that could not be read
+
+
+def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None, *, learn: bool) -> Start:
+    """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
+    known = KnownSource.find(chosen.calibrate, chosen.recall) if chosen.calibrate else None
+    has_names = bool(given.labels or given.label or given.examples)
+    saved = spaces.saved_space(given.space, state, has_names=has_names)
+    taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
+    names = names_of(given.labels, given.label, taught, saved)
+    if not saved:
+        chosen.kind.check_counts(len(names), NEGATIVES)
+    model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
+    if saved:
+        spaces.check_space(saved, names, model)
+    space = saved or spaces.mine_space(names, model)
+    recall = RECALL if chosen.recall is None else chosen.recall
+    if taught:
+        space = taught.teach(space, model, recall=None if known or chosen.threshold is not None else recall)
+    session = chosen.session(space, state)
+    images = known.read(space, model) if known else None
+    if state and learn and not state.exists():
+        space.save(space_path(state))
+    output.say(about(session))
+    if images:
+        images.print_result(session, images.calibrate(session), as_json=False)
+    elif taught:
+        warn_spared(session, recall)
+    return Start(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
+
+
+def threshold_in_words(session: Session) -> str:
+    """The threshold of a session and what its rule does; "~" marks one of which too few images were seen."""
+    young = "~" if session.is_warming else ""
+    return f"threshold {young}{session.threshold:z.2f} ({rule_in_words(session)})"
+
+
+def rule_in_words(session: Session) -> str:
+    """What the threshold rule of a session does."""
+    rule = session.rule
+    if isinstance(rule, Calibrated):
+        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
+        when = f", {ago:,} images ago" if ago else ""
+        by = f"calibrated with {rule.images:,} known images{when}"
+        by = f"set by {rule.images:,} examples" if isinstance(rule, ByExamples) else by
+        return f"{by}, keeps at least {100 * rule.recall:g} % of known"
+    if not isinstance(rule, Adaptive):
+        return rule.name
+    aim, interval = f"adaptive, aims at {100 * rule.recall:g} % of known", session.recall_interval
+    if interval is None:
+        return f"{aim}; a guess with {session.detector.name}: calibrate it (--calibrate)"
+    settle = "; for a guarantee: --calibrate known/" if interval.low < rule.recall - UNSURE else ""
+    return f"{aim}, likely keeps {100 * interval.low:.0f} to {100 * interval.high:.0f} %{settle}"

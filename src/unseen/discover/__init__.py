@@ -1,7 +1,6 @@
 """From unknown to known: explain verdicts, group unknown images, promote groups to names (docs/discover.md)."""
 
+from unseen.discover.edit import Edited, dismiss, move_to_space, promote, rename, retire, undo
 from unseen.discover.explanation import Explanation, explain
 from unseen.discover.groups import Group, Grouping, group, group_features
 from unseen.discover.naming import Suggestion, Vocabulary, visible_words
-from unseen.discover.relabel import Edited, dismiss, move_to_space, promote, rename, retire
-from unseen.discover.undo import undo

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unseen import checkpoint
-from unseen.discover.relabel import Edited
-from unseen.discover.undo import last_edit
-from unseen.discover.undo import undo as undone
+from unseen.discover.edit import Edited, last_edit
+from unseen.discover.edit import undo as undone
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
 from unseen.session import Session
@@ -38,7 +37,7 @@ def edits_folder(state: Path) -> Path:
 def find_space(state: Path) -> LabelSpace:
     """The label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
     if not (path := space_path(state)).exists():
-        raise StateError(f"expected the label space of {state} at {path}, got no file; pass --space")
+        raise StateError(f"expected the label space of {state} at {path}, got no file; put it there")
     space = LabelSpace.load(path)
     if not edits_folder(state).exists():
         return space
@@ -48,11 +47,11 @@ def find_space(state: Path) -> LabelSpace:
     return LabelSpace.load(other)
 
 
-def apply(state: Path, space: LabelSpace | None, edit: Callable[[Session], Edited]) -> Edited:
+def apply(state: Path, edit: Callable[[Session], Edited]) -> Edited:
     """Change a state by `edit`, alone; what there was before is kept, so that it can be undone."""
     check_state(state)
     with locked(state):
-        before = Session.load(state, space or find_space(state))
+        before = Session.load(state, find_space(state))
         done = edit(before)
         _keep(state, before, int(done.record["edit"]))
         _write(state, done.session)
@@ -60,11 +59,11 @@ def apply(state: Path, space: LabelSpace | None, edit: Callable[[Session], Edite
     return done
 
 
-def undo(state: Path, space: LabelSpace | None = None) -> Edited:
+def undo(state: Path) -> Edited:
     """Take back the last edit that has not been undone: exactly, or, if the stream has gone on, by its names."""
     check_state(state)
     with locked(state):
-        now = Session.load(state, space or find_space(state))
+        now = Session.load(state, find_space(state))
         done = undone(now, _before(state, int(last_edit(now)["edit"])))
         _write(state, done.session)
     return done

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.discover.relabel import Edited, record_edit
+from unseen.discover.edit import Edited, record_edit
 from unseen.errors import DataError
 from unseen.session import Session
 
@@ -76,7 +76,7 @@ def confirmed_known(session: Session) -> Float[Tensor, "n d"]:
     return images.features[rows]
 
 
-def coco(rows: list[ReviewedImage]) -> dict[str, Any]:
+def coco(rows: Sequence[ReviewedImage]) -> dict[str, Any]:
     """Labels in COCO's format: one annotation per image, for the whole of it."""
     labels = sorted({row.label for row in rows})
     number = {label: place for place, label in enumerate(labels, 1)}
@@ -90,7 +90,7 @@ def coco(rows: list[ReviewedImage]) -> dict[str, Any]:
     }
 
 
-def fiftyone(rows: list[ReviewedImage]) -> dict[str, Any]:
+def fiftyone(rows: Sequence[ReviewedImage]) -> dict[str, Any]:
     """Labels as `labels.json` of a FiftyOneImageClassificationDataset, by path of the image."""
     classes = sorted({row.label for row in rows})
     return {"classes": classes, "labels": {row.key: classes.index(row.label) for row in rows}}

@@ -44,7 +44,7 @@ def load_encoder(
     """The encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
-    ONNX file written by `unseen export`. A CLIP model of transformers comes with its processor,
+    ONNX file of `unseen models export`. A CLIP model of transformers comes with its processor,
     `load_encoder(model, processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved
     to `device`. `dtype` is that of the large products, `runtime` what runs the image tower on a CPU: "openvino",
     "onnxruntime" or "torch" (the fastest of those that are installed).

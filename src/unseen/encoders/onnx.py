@@ -34,7 +34,7 @@ class OnnxEncoder:
         metadata = self.session.get_modelmeta().custom_metadata_map
         if PREPROCESS not in metadata:
             raise EncoderError(
-                f"expected a file written by unseen export, with its preprocessing inside, got none in {source}; "
+                f"expected a file of unseen models export, with its preprocessing inside, got none in {source}; "
                 "export the model again"
             )
         self.preprocess = Preprocess.from_json(metadata[PREPROCESS])
@@ -86,7 +86,7 @@ def _session(path: Path, device: torch.device) -> Any:
     onnxruntime = import_extra("onnxruntime", "encode")
     if not path.is_file():
         raise EncoderError(
-            f"expected an ONNX file, got nothing at {path}; write one with: unseen export MODEL -o {path}"
+            f"expected an ONNX file, got nothing at {path}; write one with: unseen models export MODEL -o {path}"
         )
     provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
     if provider not in onnxruntime.get_available_providers():

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from importlib.util import find_spec
 from io import StringIO
@@ -133,8 +133,7 @@ def onnx_tower(graph: Graph) -> Tower:
 
 def openvino_tower(graph: Graph, dtype: torch.dtype) -> Tower:
     """A tower in OpenVINO; with bfloat16 the first convolution stays in float32, because pixels feel rounding most."""
-    openvino = import_extra("openvino", "fast")
-    core = openvino.Core()
+    openvino, core = import_extra("openvino", "fast"), _openvino_core()
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
     model = core.read_model(graph)
     passes = import_extra("openvino.passes", "fast")
@@ -156,6 +155,16 @@ def openvino_tower(graph: Graph, dtype: torch.dtype) -> Tower:
         return torch.from_numpy(values)
 
     return run
+
+
+@cache
+def _openvino_core() -> Any:
+    """OpenVINO, once for the life of the process.
+
+    It gives the thread that first compiles a stack for signals, and takes it back when it goes; of two, the one that
+    goes first would leave a stack that is no more, and the next signal would end the process.
+    """
+    return import_extra("openvino", "fast").Core()
 
 
 def _cut(openvino: Any, model: Any) -> tuple[Any, Any]:

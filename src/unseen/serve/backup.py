@@ -99,7 +99,7 @@ def _too_long_ago(folder: Path, db: sqlite3.Connection, snapshots: Sequence[int]
     earliest = datetime.fromtimestamp(row[0] or 0, UTC).isoformat(timespec="seconds")
     return StateError(
         f"expected a moment from {earliest} on, got one before what stream {folder.name} still has; take an older "
-        "backup, and let the service retain more samples (--retain)"
+        "backup, and let the service retain more samples (--set retain=N)"
     )
 
 

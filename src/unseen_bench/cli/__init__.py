@@ -1,1 +1,3 @@
 """The commands of the laboratory."""
+
+from unseen_bench.cli.commands import join

@@ -1,16 +1,16 @@
-"""unseen bench: run a suite, print its tables, write its report."""
+"""unseen bench and compare: run a suite, print its tables, write its report; what differs between two results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import typer
 from rich.progress import TaskID
 from rich.table import Table as Grid
 
-from unseen.cli import options, terminal
+from unseen.cli import output
 from unseen.errors import SettingError
 from unseen.scale import cluster
 from unseen.storage.files import replacing
@@ -25,90 +25,67 @@ from unseen_bench.run import ray as scaled
 NARROW: Any = {"title_justify": "left", "box": None, "padding": (0, 1, 0, 0)}
 
 
-def bench(
-    suite: Annotated[
-        str | None, typer.Argument(help=f"One of: {', '.join(suites.names())}; or your own TOML table.")
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder of images in OpenOOD's layout; encoded once.", exists=True, file_okay=False),
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Reads --data; the suite's own if not given.")] = None,
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            help="Only list what of the suite, or of every suite, lies in this folder.", exists=True, file_okay=False
-        ),
-    ] = None,
-    submit: Annotated[
-        str | None, typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard.")
-    ] = None,
-    detectors: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart. "
-            "cross: every score over the negatives that each method mines."
-        ),
-    ] = ",".join(harness.DETECTORS),
-    seeds: Annotated[int, typer.Option(help="How many random orders.", min=1)] = 3,
-    orders: Annotated[
-        str | None, typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...")
-    ] = None,
-    sweep: Annotated[
-        list[str] | None, typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1)] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu, or cuda: one process, all seeds of a set in one go where the detector can.")
-    ] = "cpu",
-    ray: options.Ray = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
+class Source(NamedTuple):
+    """Where samples come from: a suite, and a folder of feature files or of images."""
 
-    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
+    suite: str | None
+    features: Path | None
+    data: Path | None
+    encoder: str | None
 
-    Detectors see features only, in order, and a run whose early scores follow later samples is refused. What is
-    fitted on ID images or routed by the truth stands in tables of its own. `unseen bench compare online neglabel
-    -o results/` says which differences are larger than seeds and samples explain.
-    """
-    if check:
-        raise typer.Exit(terminal.DONE if print_found(suite, check) else terminal.SKIPPED)
-    if submit:
-        print_standing(submit, features, out, workers)
-        raise typer.Exit(terminal.DONE)
+
+class Plan(NamedTuple):
+    """What is run on them, and where rows, tables and the report go."""
+
+    detectors: str
+    seeds: int
+    orders: str | None
+    sweep: list[str]
+    out: Path | None
+    report: Path | None
+
+
+def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: str | None, as_json: bool) -> typer.Exit:
+    """Run a suite, write and print its tables; 1 where some of its images are missing."""
+    suite, features, data, encoder = source
     if suite is None:
-        raise SettingError("expected a suite, got none; see --help for their names")
+        raise SettingError(f"expected a suite, got none; use one of {', '.join(suites.names())}")
     if (features is None) == (data is None):
         wanted = "--data, a folder of images" if suites.needs_images(suite) else "--features, a folder of feature files"
         raise SettingError(
             f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
         )
-    _check_report(report, out)
+    _check_report(plan.report, plan.out)
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
-    arrivals = (orders or loaded.table.get("orders", "shuffled")).split(",")
-    runs = harness.list_runs(loaded, names=detectors.split(","), orders=arrivals, seeds=seeds)
-    runs = harness.with_sweeps(runs, sweep or [])
-    results = harness.ResultFolder(out, loaded.name) if out else None
+    arrivals = (plan.orders or loaded.table.get("orders", "shuffled")).split(",")
+    names = plan.detectors.split(",") if plan.detectors else harness.DETECTORS
+    runs = harness.list_runs(loaded, names=names, orders=arrivals, seeds=plan.seeds)
+    runs = harness.with_sweeps(runs, plan.sweep)
+    results = harness.ResultFolder(plan.out, loaded.name) if plan.out else None
     with _executor(ray, device) as executor:
         rows = run_with_progress(
             loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json
         )
     if results:
         write_tables(loaded, rows, results)
-    if results and report:
-        page.write(report, loaded, rows, results)
-        terminal.err.print(f"report written to {report}")
+    if results and plan.report:
+        page.write(plan.report, loaded, rows, results)
+        output.say(f"report written to {plan.report}")
     if not as_json:
         print_tables(loaded, rows)
-    if not complete:
-        raise typer.Exit(terminal.SKIPPED)
+    return typer.Exit(output.DONE if complete else output.SKIPPED)
+
+
+def print_comparisons(first: str, second: str, out: Path, suite: str | None, *, as_json: bool) -> None:
+    """Print which differences between two detectors, or two sets of results, are real."""
+    if not as_json:
+        output.say("differences in percentage points, with 95 % intervals over seeds and samples")
+    for comparison in harness.compare(first, second, results=out, suite=suite):
+        if as_json:
+            output.emit(comparison.record())
+        else:
+            print(comparison)
 
 
 def _check_report(report: Path | None, out: Path | None) -> None:
@@ -141,13 +118,13 @@ def print_found(suite: str | None, folder: Path) -> bool:
     """Print what a folder holds of a suite, or of every suite; return whether nothing is missing."""
     complete = True
     for name in [suite] if suite else suites.names():
-        terminal.err.print(f"[bold]{Path(name).stem}[/]")
+        output.err.print(f"[bold]{Path(name).stem}[/]")
         if suites.needs_images(name):
             complete &= print_inventory(name, folder)
         else:
             for file in suites.feature_files_of(name):
                 here = (folder / file).is_file()
-                terminal.err.print(f"{file:<38} {'here' if here else '  ← missing'}", markup=False)
+                output.err.print(f"{file:<38} {'here' if here else '  ← missing'}", markup=False)
                 complete &= here
     return complete
 
@@ -157,7 +134,7 @@ def print_standing(name: str, features: Path | None, out: Path | None, workers: 
     if features is None:
         raise SettingError("expected --features with --submit, got none; the leaderboard runs on stored features")
     line = leaderboard.submit(name, features, out=out, workers=workers)
-    terminal.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])))
+    output.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])))
 
 
 def print_inventory(suite: str, root: Path) -> bool:
@@ -168,13 +145,13 @@ def print_inventory(suite: str, root: Path) -> bool:
         absent = f", {one.absent:,} listed but absent" if one.absent else ""
         mark = "" if one.is_complete else "  ← incomplete" if one.images else "  ← missing, left out"
         note = "  (known to contain known classes)" if one.unclean else ""
-        terminal.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
+        output.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
     return all(one.is_complete for one in found)
 
 
 def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
     """A suite over images, with a bar while they are encoded."""
-    with terminal.progress("images") as bar:
+    with output.progress("images") as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(which: str, done: int, total: int) -> None:
@@ -201,13 +178,13 @@ def run_with_progress(
     sizes = dict(zip(suite.pool.sources, suite.pool.source.bincount().tolist(), strict=True))
     lengths = {run: sizes[suites.KNOWN] + sum(sizes[name] for name in run.sets) for run in runs}
     rows = []
-    with terminal.progress("samples") as bar:
+    with output.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
         for run, row in harness.run_all(suite, runs, results, workers=workers, device=device, executor=executor):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:
-                terminal.emit(row)
+                output.emit(row)
     return rows
 
 
@@ -223,19 +200,19 @@ def write_tables(suite: suites.Suite, rows: list[harness.Row], results: harness.
 
 def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     """Print one table per kind and order: what sees more than features never shares a column with what does not."""
-    terminal.out.print(f"[bold]{suite.name}[/]: {suite.about}")
-    terminal.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
+    output.out.print(f"[bold]{suite.name}[/]: {suite.about}")
+    output.out.print(f"{suite.labels}; AUROC over FPR95 in percent, deviation over seeds\n")
     for judged in verdict_tables(rows)[:1]:
         grid = Grid(*judged.heads, title=judged.title, **NARROW)
         grid.columns[0].no_wrap = True  # the name of a method tells lines apart
         for texts in judged.lines:
             grid.add_row(*texts)
-        terminal.out.print(grid)
+        output.out.print(grid)
     if crossed := cross_table(rows):
         grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", **NARROW)
         for texts in crossed[1]:
             grid.add_row(*texts)
-        terminal.out.print(grid)
+        output.out.print(grid)
     for table in tables.tables(rows, suite):
         grid = Grid(title=table.title, **NARROW)
         grid.add_column("method", no_wrap=True)
@@ -245,4 +222,4 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
             cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
-        terminal.out.print(grid)
+        output.out.print(grid)

@@ -5,22 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from unseen import Session
 from unseen import demo as embedded
-from unseen.cli import options, output, terminal
-from unseen.cli.session import SessionOptions
-from unseen.cli.stream_run import threshold_in_words
+from unseen.cli import output
+from unseen.cli.session import SessionOptions, threshold_in_words
 from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 from unseen_bench.cli import demo_discover
 from unseen_bench.demo import trial as embedded_truth
 from unseen_bench.evaluate import Evaluation, judge, over_time
-from unseen_bench.orders import ORDERS
 from unseen_bench.trial import Trial
 
 SHOWN = 6  # verdicts printed from either end of the stream
@@ -31,27 +27,18 @@ BARS = "▁▂▃▄▅▆▇█"
 METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
-def demo(
-    detector: options.Detector = None,
-    order: Annotated[str, typer.Option(help=f"Who arrives when: {', '.join(ORDERS)}.")] = "shuffled",
-    seed: Annotated[int, typer.Option(help="Which random order.")] = 0,
-    discover: Annotated[
-        bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
-    ] = False,
-    photos: Annotated[
-        Path | None,
-        typer.Option(help="Only write a hundred of the images into this folder, to try `unseen detect`."),
-    ] = None,
-    report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
-    as_json: options.AsJson = False,
+def run(
+    order: str,
+    seed: int,
+    report: Path,
+    *,
+    detector: str | None,
+    photos: Path | None,
+    discover: bool,
+    as_json: bool,
 ) -> None:
-    """Run the main job on real images in the package: no download, no GPU, a few seconds.
-
-    Example: `unseen demo --order ood_first --report demo.html`
-
-    Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
-    """
-    chosen = SessionOptions(detector, recall=None, threshold=None)
+    """Stream the embedded images through a detector; print its verdicts and, afterwards, how right they are."""
+    chosen = SessionOptions(detector)
     pack, truth = embedded.load(), embedded_truth()
     order_of_arrival = truth.arrival(order, seed)
     pack, truth = pack[order_of_arrival], truth[order_of_arrival]
@@ -77,11 +64,11 @@ def demo(
         counts = {"samples": len(verdicts), "known": int(verdicts.known.sum())}
         threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}
-        terminal.emit({**run, **counts, **threshold, **metrics})
+        output.emit({**run, **counts, **threshold, **metrics})
         return
     _print_verdicts(pack, session, verdicts)
     _print_truth(verdicts, frozen, learning)
-    terminal.out.print(f"\nreport with the pictures: {report}")
+    output.out.print(f"\nreport with the pictures: {report}")
 
 
 def _write_photos(pack: embedded.Pack, truth: Trial, folder: Path, *, as_json: bool) -> None:
@@ -92,9 +79,9 @@ def _write_photos(pack: embedded.Pack, truth: Trial, folder: Path, *, as_json: b
         kind = pack.keys[place].partition("/")[0].replace(" ", "-")
         (folder / f"{number:03}-{kind}.jpg").write_bytes(pack.thumbnails[place])
     if as_json:
-        terminal.emit({"photos": len(places), "folder": str(folder)})
+        output.emit({"photos": len(places), "folder": str(folder)})
     else:
-        terminal.out.print(
+        output.out.print(
             f"{len(places)} photos in {folder}; next: unseen detect {quote(str(folder))} --label dog --label cat"
         )
 
@@ -116,36 +103,36 @@ def _print_images(pack: embedded.Pack, truth: Trial) -> None:
     counts = Counter(truth.sources[i] for i in truth.source.tolist())
     kinds = ", ".join(f"{count:,} {source}" for source, count in sorted(counts.items()))
     text = f"{len(pack.keys):,} real images ({kinds}), encoded beforehand; nothing is downloaded"
-    terminal.out.print(text)
+    output.out.print(text)
 
 
 def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -> None:
-    terminal.out.print(f"{stream_page.about(session)}\n")
-    columns = output.EIGHTY if terminal.out.width >= output.COLUMNS else output.widths(terminal.out.width, 0, 0)
+    output.out.print(f"{stream_page.about(session)}\n")
+    columns = output.EIGHTY if output.out.width >= output.COLUMNS else output.widths(output.out.width, 0, 0)
     lines = [output.verdict_line(record, columns) for record in verdicts.records(pack.keys)]
     print("\n".join([*lines[:SHOWN], "…", *lines[-SHOWN:]]))
     known, tally = int(verdicts.known.sum()), session.snapshot.tally
-    terminal.out.print(
+    output.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
         f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
         f"{threshold_in_words(session)}"
     )
     called = Counter(verdict.name for verdict in verdicts if verdict.known)
-    terminal.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
+    output.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
 
 
 def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -> None:
-    terminal.out.print("\nagainst the truth, which the detector never saw, in percent:")
+    output.out.print("\nagainst the truth, which the detector never saw, in percent:")
     table = Table("", "frozen", "learning", box=None, padding=(0, 2))
     for what, before, after in _metric_rows(frozen, learning):
         table.add_row(what, before, after)
-    terminal.out.print(table)
+    output.out.print(table)
     kept = _right_shares(verdicts, learning)
-    terminal.out.print(
+    output.out.print(
         f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
         f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
     )
-    terminal.out.print(f"\nover time, {SLICES} slices of the stream:")
+    output.out.print(f"\nover time, {SLICES} slices of the stream:")
     shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
     thresholds = [float(part[-1]) for part in verdicts.threshold.chunk(SLICES)]
     for what, values in {
@@ -154,7 +141,7 @@ def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -
         "AUROC, frozen": _aurocs(frozen),
         "AUROC, learning": _aurocs(learning),
     }.items():
-        terminal.out.print(f"{what:<16} {sparkline(values)}  {values[0]:.1f} → {values[-1]:.1f}")
+        output.out.print(f"{what:<16} {sparkline(values)}  {values[0]:.1f} → {values[-1]:.1f}")
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 from unseen import Session
 from unseen import demo as embedded
-from unseen.cli import terminal
-from unseen.cli.edit_output import print_record
-from unseen.cli.group import group_lines
+from unseen.cli import output
+from unseen.cli.discover import group_lines, print_edit
 from unseen.discover import Group, Grouping, explain, group, promote
 from unseen.report import group_page
 
@@ -31,7 +30,7 @@ def run(pack: embedded.Pack, session: Session, report: Path, *, as_json: bool) -
     rows = _new_name_rows(pack, found.session, after, names)
     if as_json:
         groups = [one.row() for one in found.groups]
-        terminal.emit({"groups": groups, "promoted": names, "after": rows, "report": str(report)})
+        output.emit({"groups": groups, "promoted": names, "after": rows, "report": str(report)})
         return
     print(f"\nthe other {len(z) - FIRST} images, called by the new names; what they are (the truth is used only here):")
     for row in rows:
@@ -65,7 +64,7 @@ def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, d
         done = promote(session, one.number, word, words.vectors[words.words.index(word)])
         session, names[word] = done.session, one.number
         if not as_json:
-            print_record(done.record, as_json=False)
+            print_edit(done.record, as_json=False)
     return session, names
 
 

@@ -1,17 +1,16 @@
-"""unseen gap: how far your class names lie from your images, and what learning online could gain."""
+"""unseen bench gap: how far your class names lie from your images, and what learning online could gain."""
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from jaxtyping import Int
 from rich.table import Table
 from torch import Tensor
 
 from unseen import LabelSpace
-from unseen.cli import options, terminal
+from unseen.cli import output
 from unseen.errors import DataError
 from unseen.features import Features, load_features
 from unseen.storage.files import replacing
@@ -21,37 +20,16 @@ from unseen_bench.exhibits import plots
 POINTS = 8  # of the regret curve in the table
 
 
-def gap(
-    features: options.Features,
-    space: options.Space,
-    truth: Annotated[
-        bool, typer.Option("--truth", help="Fit prototypes to the file's labels instead of the text's own guesses.")
-    ] = False,
-    kappa: Annotated[float, typer.Option(help="Temperature of the prototypes.")] = 0.05,
-    tau: Annotated[float, typer.Option(help="Temperature of the frozen text.")] = 0.01,
-    rho: Annotated[float, typer.Option(help="First step of the online bank.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Order of the stream on which regret is measured.")] = 0,
-    steps: Annotated[int, typer.Option(help="Most iterations of the search for the best fixed bank.", min=0)] = 100,
-    top: Annotated[int, typer.Option(help="How many classes to list, the farthest first.", min=0)] = 10,
-    plot: Annotated[Path | None, typer.Option(help="Draw distances and regret into this file (.png, .svg).")] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
-
-    Example: `unseen gap features.safetensors --space space.safetensors --plot gap.png`
-
-    A distance runs from 0 (the name is already the best prototype) over 2 (orthogonal) to 4. The lower bound is near 0
-    as soon as there are more images than dimensions; the bounds beside it say what the leading directions, or a class's
-    own images, could reach at best. Regret that flattens means that the online bank has caught up.
-    """
+def run(features: str, space: Path, *, truth: bool, plot: Path | None, seed: int, top: int, as_json: bool) -> None:
+    """Measure the gap, print it, and draw it into `plot`."""
     pyplot = plots.pyplot() if plot else None
     labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     known = _truth(images, labels, features)[order] if truth else None
-    with terminal.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
-        found = theory.measure(labels, images.z[order], truth=known, tau=tau, kappa=kappa, rho=rho, steps=steps)
+    with output.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
+        found = theory.measure(labels, images.z[order], truth=known)
     if as_json:
-        terminal.emit(gap_record(found))
+        output.emit(gap_record(found))
     else:
         print_gap(found, top)
     if plot:
@@ -90,19 +68,19 @@ def print_gap(found: theory.Gap, top: int) -> None:
     modality, best = found.modality, found.best
     middle = float(best.residual.nanmedian())
     median = "" if math.isnan(middle) else f" (median {middle:.2g})"
-    terminal.out.print(
+    output.out.print(
         f"mean cosine image-image {modality.image_image:.3f} · image-text {modality.image_text:.3f} · "
         f"text-text {modality.text_text:.3f} · centroids {modality.centroids:.3f} apart"
     )
-    terminal.out.print(
+    output.out.print(
         f"best bank for {'true' if found.by_truth else 'pseudo-'}labels: largest residual "
         f"{float(best.residual.nan_to_num().max()):.2g}{median} after "
         f"{best.iterations} iterations; {int((best.sign < 0).sum())} classes point against the closed form, "
         f"{int(best.undefined.sum())} have none\n"
     )
-    terminal.out.print(_distances(found, top))
-    terminal.out.print(_regret(found.regret))
-    terminal.out.print("The paper's bound assumes a convex set, and the sphere is none: a measurement, no guarantee.")
+    output.out.print(_distances(found, top))
+    output.out.print(_regret(found.regret))
+    output.out.print("The paper's bound assumes a convex set, and the sphere is none: a measurement, no guarantee.")
 
 
 def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
@@ -122,7 +100,7 @@ def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png", dpi=150)
     pyplot.close(figure)
-    terminal.err.print(f"plot written to {path}")
+    output.say(f"plot written to {path}")
 
 
 def _distances(found: theory.Gap, top: int) -> Table:

@@ -1,11 +1,11 @@
 """unseen bench paper: every table and figure of the paper that the data at hand allows."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import NamedTuple
 
 import typer
 
-from unseen.cli import options, terminal
+from unseen.cli import output
 from unseen.errors import UnseenError
 from unseen_bench import run as harness
 from unseen_bench import suites
@@ -15,54 +15,46 @@ from unseen_bench.exhibits import paper as report
 from unseen_bench.run import paper as exhibits
 
 
-def paper(
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of images in OpenOOD's layout.", exists=True, file_okay=False)
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder of feature files, for the stand-ins.", exists=True, file_okay=False)
-    ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="Reads --data in place of ViT-B/16; other backbones stay what they are.")
-    ] = None,
-    tables: Annotated[str | None, typer.Option(help="Only these, such as 1,9,13,F1.")] = None,
-    seeds: Annotated[int, typer.Option(help="How many random orders; the paper has 10.", min=1)] = 10,
-    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows and the report; resumes.")] = Path(
-        "results"
-    ),
-    as_json: options.AsJson = False,
-) -> None:
-    """Run every table and figure of the paper that the data at hand allows; write paper.html, paper.md and paper.tex.
+class Setting(NamedTuple):
+    """Where samples come from, how runs are made, and where rows and the report go."""
 
-    Example: `unseen bench paper --features features/ --tables 1,9,F1 --seeds 3 -o results/`
+    data: Path | None
+    features: Path | None
+    encoder: str | None
+    seeds: int
+    workers: int | None
+    device: str
+    out: Path
 
-    With neither folder it runs nothing and writes which files each table needs. A table of which anything is missing
-    says so in its head, and the exit code is 1. `unseen bench imagenet --check DIR` lists what is there.
-    """
-    check_device(device)
-    if data or features:
+
+def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
+    """Run every exhibit that the data at hand allows, and write the report; 1 where anything is missing."""
+    check_device(given.device)
+    if given.data or given.features:
         page.check_plotting()
     outcomes = []
     for exhibit in exhibits.select_exhibits(tables):
-        plan = exhibits.find(exhibit, data=data, features=features)
+        plan = exhibits.find(exhibit, data=given.data, features=given.features)
         outcome = exhibits.Outcome(plan, missing=list(plan.missing))
         for name in (*plan.images, *plan.stand_ins):
             try:
-                suite = _load(name, data if name in plan.images else features, encoder)
+                suite = _load(name, given.data if name in plan.images else given.features, given.encoder)
             except UnseenError as error:
                 outcome.missing.append(f"{name} was left out: {error}")
                 continue
-            results, runs = harness.ResultFolder(out, suite.name), exhibit.runs(suite, seeds)
-            rows = run_with_progress(suite, runs, results, None, workers=workers, device=device, as_json=False)
+            results, runs = harness.ResultFolder(given.out, suite.name), exhibit.runs(suite, given.seeds)
+            rows = run_with_progress(
+                suite, runs, results, None, workers=given.workers, device=given.device, as_json=False
+            )
             outcome.add(suite, rows)
-        terminal.err.print(f"{exhibit.name}: {outcome.state}", markup=False)
+        output.say(f"{exhibit.name}: {outcome.state}")
         outcomes.append(outcome)
-    written = [str(path) for path in paper_documents.write(out, [report.section(one) for one in outcomes])]
-    incomplete = [one for one in outcomes if not one.is_complete(data=data is not None, features=features is not None)]
+    written = [str(path) for path in paper_documents.write(given.out, [report.section(one) for one in outcomes])]
+    incomplete = [
+        one for one in outcomes if not one.is_complete(data=given.data is not None, features=given.features is not None)
+    ]
     _print_result(outcomes, incomplete, written, as_json=as_json)
-    raise typer.Exit(terminal.SKIPPED if incomplete else terminal.DONE)
+    return typer.Exit(output.SKIPPED if incomplete else output.DONE)
 
 
 def _load(name: str, folder: Path | None, encoder: str | None) -> suites.Suite:
@@ -79,9 +71,9 @@ def _print_result(
     if as_json:
         states = {one.exhibit.name: {"state": one.state, "missing": one.missing} for one in outcomes}
         names = [one.exhibit.name for one in incomplete]
-        terminal.emit({"exhibits": states, "incomplete": names, "files": written})
+        output.emit({"exhibits": states, "incomplete": names, "files": written})
         return
     for one in incomplete:
-        terminal.err.print(f"{one.exhibit.name} is incomplete: {'; '.join(one.missing)}", markup=False)
+        output.say(f"{one.exhibit.name} is incomplete: {'; '.join(one.missing)}")
     for path in written:
-        terminal.out.print(path, markup=False)
+        print(path)

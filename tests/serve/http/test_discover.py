@@ -80,7 +80,7 @@ def test_a_promoted_state_goes_on_in_a_stream_of_its_new_label_space(server, rem
     PACK.space.save(edits.space_path(path))
     key = Session.load(path, PACK.space).reservoir.images.names()[0]
     words = demo.vocabulary()
-    edits.apply(path, None, lambda one: promote(one, key, "ship", words.vectors[words.words.index("ship")]))
+    edits.apply(path, lambda one: promote(one, key, "ship", words.vectors[words.words.index("ship")]))
     other = server.client.create(edits.space_path(path))
     answer = server.client.http.post(
         f"/v1/streams/{other.id}/restore", content=path.read_bytes(), headers={"content-type": RAW}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unseen import LabelSpace
 from unseen.discover import Edited, dismiss, promote, rename, retire
-from unseen.discover.relabel import check_text_vector
+from unseen.discover.edit import check_text_vector
 from unseen.discover.review import ReviewedImage, coco, fiftyone
 from unseen.errors import EncoderError, LabelError, ServiceError
 from unseen.labels.edits import check_new_name, negative_vector

@@ -9,7 +9,7 @@ from typing import Any
 
 from unseen import checkpoint
 from unseen.discover import Edited, undo
-from unseen.discover.undo import RELABELS, last_edit
+from unseen.discover.edit import RELABELS, last_edit
 from unseen.errors import LabelError, ServiceError, StateError
 from unseen.serve.settings import Limits
 from unseen.serve.stream.journal import EDIT

@@ -18,7 +18,7 @@ DISTANCE_SCALE = 5.0  # temperature of the negative side
 class LSNScore(Frozen):
     """Score by max softmax(cosine) + the mean over negative prompts of max softmax((1 - cosine) / 5).
 
-    Its label space is one that `unseen learn --method lsn` wrote: three negatives per name, one set after another.
+    Its label space is one that `unseen bench learn --method lsn` wrote: three negatives per name, set after set.
     """
 
     name: ClassVar[str] = "lsn"
@@ -28,7 +28,9 @@ class LSNScore(Frozen):
         """Refuse a label space that LSN did not make."""
         super().__post_init__()
         if list(self.labels.negatives) != LSN().negatives(self.labels.names):
-            raise LabelError("expected the label space of `unseen learn --method lsn`, got another; learn one first")
+            raise LabelError(
+                "expected the label space of `unseen bench learn --method lsn`, got another; learn one first"
+            )
 
     def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block."""

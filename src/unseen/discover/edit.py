@@ -1,7 +1,7 @@
-"""Edits of a running session: a group becomes a name, a name goes or is called otherwise; what was learned goes on.
+"""Edits of a session: a group becomes a name or is hidden, a name goes or is called otherwise, and one undo for all.
 
-Every function returns another session and a record of what was done; the one it was given stays as it is, so that a
-caller keeps it to undo the edit.
+What was learned goes on. Every function returns another session and a record of what was done; the one it was given
+stays as it is, so that a caller keeps it to undo the edit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from unseen.labels.nearest import names_like
 from unseen.reservoir import KeptImages
 from unseen.session import Session
 
+RELABELS = ("promote", "rename", "retire")  # edits that change the label space
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 SAMPLE = 256  # kept images from which means are corrected
 TAKEN = 0.02  # share of other images that may come to be nearest to a new name by moving it
@@ -117,6 +118,34 @@ def dismiss(session: Session, number: int) -> Edited:
     )
 
 
+def last_edit(session: Session) -> Mapping[str, Any]:
+    """The record of the last edit that has not been undone."""
+    undone = {one.get("undone") for one in session.reservoir.journal}
+    open_edits = [one for one in session.reservoir.journal if one["verb"] != "undo" and one["edit"] not in undone]
+    if not open_edits:
+        raise StateError("expected an edit to undo, got none; promote, rename, retire, dismiss and correct are edits")
+    return open_edits[-1]
+
+
+def undo(session: Session, before: Session | None) -> Edited:
+    """Take back the last edit; `before` is the session as it was before it, where it changed the label space."""
+    last = last_edit(session)
+    is_exact, back = True, session
+    if last["verb"] in RELABELS:
+        if before is None:
+            raise StateError(f"expected an edit whose state is kept, got edit {last['edit']}; only the latest are")
+        is_exact = int(session.snapshot.tally.seen) == last["seen"] and session.rule == before.rule
+        names = {last["new"]: last["name"]} if last["verb"] == "rename" else NO_NAMES
+        back = before if is_exact else move_to_space(session, before.detector.labels, new_names=names).session
+    now, kept = session.reservoir, back.reservoir.with_recent()
+    shown = (last["group"],) if last["verb"] == "dismiss" else ()
+    dismissed = tuple(number for number in now.dismissed if number not in shown)
+    next_group = max(now.next_group, kept.next_group)
+    reservoir = replace(kept, journal=now.journal, dismissed=dismissed, next_group=next_group)
+    record = {"verb": "undo", "undone": last["edit"], "of": last["verb"], "exact": is_exact}
+    return record_edit(back.at(back.snapshot, reservoir=reservoir), record)
+
+
 def members(session: Session, which: int | str) -> Bool[Tensor, " n"]:
     """Which kept images belong to a group, or are called by a key; refuse none, and say what there is."""
     images = session.reservoir.images
@@ -160,10 +189,12 @@ def check_text_vector(text: Tensor, dim: int) -> None:
         )
 
 
-def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+def anchor_near_images(
+    session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"], *, taken: float = TAKEN
+) -> Float[Tensor, " d"]:
     """The text vector, moved towards its images until it is as near to them as known names are to theirs.
 
-    It stops before it would be the nearest word of more than `TAKEN` of the other images. A text that is near enough
+    It stops before it would be the nearest word of more than this share of the other images. A text that is near enough
     stays where it is.
     """
     kept, labels = session.reservoir.images, session.detector.labels
@@ -179,7 +210,7 @@ def anchor_near_images(session: Session, member: Bool[Tensor, " n"], text: Float
     anchor = text
     for step in torch.linspace(0, 1, STEPS).tolist():
         moved = normalize(text + step * towards, dim=0)
-        if step and float((others @ moved > best).float().mean()) > TAKEN:
+        if step and float((others @ moved > best).float().mean()) > taken:
             break
         anchor = moved
         if float((images @ moved).mean()) >= wanted:

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
-from unseen.discover import dismiss, group, promote, relabel, rename, retire
-from unseen.discover.relabel import anchor_near_images
+from unseen.discover import dismiss, group, promote, rename, retire
+from unseen.discover.edit import anchor_near_images
 from unseen.errors import LabelError, StateError
 
 WORDS = demo.vocabulary()
@@ -104,11 +104,10 @@ def test_a_text_that_is_near_enough_to_its_images_stays_and_another_moves_toward
     assert float((images @ moved).mean()) > float((images @ far).mean())
 
 
-def test_a_name_moves_no_farther_than_other_images_allow(grouping, ships, monkeypatch):
+def test_a_name_moves_no_farther_than_other_images_allow(grouping, ships):
     kept = grouping.session.reservoir.images
     member = kept.group == ships.number
-    monkeypatch.setattr(relabel, "TAKEN", -1.0)
-    torch.testing.assert_close(anchor_near_images(grouping.session, member, SHIP), SHIP)
+    torch.testing.assert_close(anchor_near_images(grouping.session, member, SHIP, taken=-1.0), SHIP)
 
 
 def test_names_that_exist_blank_names_and_groups_that_do_not_are_refused(grouping, ships, promoted):

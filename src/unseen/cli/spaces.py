@@ -1,41 +1,50 @@
-"""The label space that a command works with: names from options and files, negatives mined or read."""
+"""The label space that a command works with: names from options and files, negatives mined or read, words for groups.
+
+Loads torch: commands import it when they run.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from unseen import LabelSpace
-from unseen.cli import terminal
+import torch
+from torch.nn.functional import normalize
+
+from unseen import LabelSpace, Session, encoders, labels
+from unseen.cli import output
+from unseen.discover import Vocabulary, visible_words
 from unseen.discover.edits import check_state, find_space
 from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.errors import EncoderError, LabelError
-from unseen.labels import read_names, wordnet
-from unseen.labels.mining import corpus_size_for
+from unseen.labels import read_names, word_list
+from unseen.labels.mining import NEGATIVES, corpus_size_for
 from unseen.labels.names import check_new_names
-from unseen.labels.nearest import Pair, near_duplicates, similar_names
+from unseen.labels.nearest import near_duplicates, similar_names
+from unseen.labels.prompts import described_templates
+from unseen.labels.shortlist import coarse_corpus
+from unseen.labels.vectors import Candidates, CorpusPrompts, encode_corpus
 from unseen.progress import Progress
+
+SHOWN = 5  # examples that a warning lists
+NO_ENCODER, WORDNET = "negatives", "wordnet"  # where the names of groups come from
 
 
 def names_from_options(path: Path | None, given: list[str] | None) -> list[str]:
     """The names of a file and of the command line, in that order."""
-    warn_commas(given or ())
+    for name in given or ():  # a list that was given as one name matches no image
+        parts = [part.strip() for part in name.split(",") if part.strip()]
+        if len(parts) > 1:
+            several = " ".join(f"--label {quote(part)}" for part in parts)
+            output.warn(f"{name!r} is taken for one name; for {len(parts)} names write: {several}")
     names = [*(read_names(path) if path else ()), *(given or ())]
     if not names:
         raise LabelError("expected the names you know, got none; pass --labels classes.txt or --label NAME")
     return list(check_new_names(names))
-
-
-def warn_commas(given: Sequence[str]) -> None:
-    """Warn of names with a comma: a list that was given as one name matches no image."""
-    for name in given:
-        parts = [part.strip() for part in name.split(",") if part.strip()]
-        if len(parts) > 1:
-            several = " ".join(f"--label {quote(part)}" for part in parts)
-            terminal.warn(f"{name!r} is taken for one name; for {len(parts)} names write: {several}")
 
 
 def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> LabelSpace | None:
@@ -52,13 +61,26 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
     return None
 
 
-def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int, vocabulary: int | None) -> LabelSpace:
-    """A new label space, with negatives mined from `vocabulary` words of WordNet (None: as in Python)."""
-    corpus = wordnet().thinned(corpus_size_for(negatives) if vocabulary is None else vocabulary)
-    terminal.err.print(f"mining negatives from {corpus.name} (what is encoded is kept)")
+def open_session(state: Path) -> Session:
+    """The session that a state was saved by."""
+    check_state(state)
+    return Session.load(state, find_space(state))
+
+
+def encoder_of(space: LabelSpace, name: str | None = None, device: str | None = None) -> Encoder:
+    """The encoder of a label space, perhaps by another name; refuse another encoder."""
+    model = encoders.load_encoder(name or space.encoder, device=device)
+    check_space(space, [], model)
+    return model
+
+
+def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int = NEGATIVES) -> LabelSpace:
+    """A new label space, with negatives mined from WordNet as in Python."""
+    corpus = labels.wordnet().thinned(corpus_size_for(negatives))
+    output.say(f"mining negatives from {corpus.name} (what is encoded is kept)")
     with words_bar() as progress:
         space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
-    warn_near_duplicates(near_duplicates(space))
+    warn_near_duplicates(space)
     warn_similar_names(space)
     warn_strange(names, encoder)
     return space
@@ -96,7 +118,7 @@ def changed_names(before: Sequence[str], after: Sequence[str]) -> str:
 def words_bar() -> Iterator[Progress]:
     """Show how many words of the corpus have been encoded; yield what to call with the count."""
     started = time.perf_counter()
-    with terminal.progress("words") as bar:
+    with output.progress("words") as bar:
         task = bar.add_task("corpus", total=None, rate="")
 
         def progress(done: int, total: int) -> None:
@@ -106,18 +128,18 @@ def words_bar() -> Iterator[Progress]:
         yield progress
 
 
-def warn_near_duplicates(pairs: Sequence[Pair]) -> None:
+def warn_near_duplicates(space: LabelSpace) -> None:
     """Print which negatives nearly repeat a known name."""
-    if pairs:
-        few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:5])
-        terminal.warn(f"{len(pairs)} negatives nearly repeat a known name: {few}")
+    if pairs := near_duplicates(space):
+        few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:SHOWN])
+        output.warn(f"{len(pairs)} negatives nearly repeat a known name: {few}")
 
 
 def warn_similar_names(space: LabelSpace) -> None:
     """Print which known names say nearly the same: images of one may get the name of the other."""
     if pairs := similar_names(space):
-        few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in pairs[:5])
-        terminal.warn(
+        few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in pairs[:SHOWN])
+        output.warn(
             f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
             f"may get the name of the other: {few}; keep one of each"
         )
@@ -125,26 +147,39 @@ def warn_similar_names(space: LabelSpace) -> None:
 
 def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
     """Print which names the offline text tower cannot know: not English, or far from what it was fitted on."""
-    warn_foreign(names, encoder)
-    warn_unfamiliar(names, encoder)
-
-
-def warn_foreign(names: Sequence[str], encoder: Encoder) -> None:
-    """Print which names the offline text tower, which learned from English alone, cannot know."""
     foreign = [name for name in names if not name.isascii()] if encoder.name in OFFLINE else []
     if foreign:
-        terminal.warn(
-            f"the offline text tower knows English only, got {', '.join(foreign[:5])}; use English names, or "
+        output.warn(
+            f"the offline text tower knows English only, got {', '.join(foreign[:SHOWN])}; use English names, or "
             "a multilingual CLIP with --encoder"
         )
-
-
-def warn_unfamiliar(names: Sequence[str], encoder: Encoder) -> None:
-    """Print which names are far from everything that the offline text tower was fitted on."""
     unfamiliar = encoder.text_tower.unfamiliar(names) if isinstance(encoder, OfflineEncoder) else []
     if unfamiliar:
         count = "1 of the names is" if len(unfamiliar) == 1 else f"{len(unfamiliar)} of the names are"
-        terminal.warn(
+        output.warn(
             f"{count} far from every name that the offline text tower was fitted on: "
-            f"{', '.join(unfamiliar[:5])}; use plainer words, or a real CLIP (docs/offline-encoder.md)"
+            f"{', '.join(unfamiliar[:SHOWN])}; use plainer words, or a real CLIP (docs/offline-encoder.md)"
         )
+
+
+def load_vocabulary(words: str, space: LabelSpace, encoder: str | None = None) -> Vocabulary:
+    """The words that groups may be called by: WordNet's, a list of one's own, or the negatives of the label space.
+
+    Where the encoder has approximate vectors of WordNet's words, only those that suit a group are encoded; other words
+    are all encoded, once, and then kept.
+    """
+    if words == NO_ENCODER or (words == WORDNET and not (encoder or space.encoder)):
+        return Vocabulary.of_space(space)
+    corpus = visible_words() if words == WORDNET else word_list(Path(words))
+    prompt = described_templates(space.prompt)
+    prompts, model = CorpusPrompts(prompt, prompt), encoder_of(space, encoder)
+    if words == WORDNET and (coarse := coarse_corpus(corpus, model, prompts)) is not None:
+        return replace(_vocabulary(coarse), encode=lambda some: prompt.encode(some, model).cpu())
+    output.say(f"reading {corpus.name} (each word is encoded once and then kept)")
+    with words_bar() as progress:
+        return _vocabulary(encode_corpus(corpus, model, prompts, progress=progress))
+
+
+def _vocabulary(parts: Sequence[Candidates]) -> Vocabulary:
+    vectors = normalize(torch.cat([part.load() for part in parts]), dim=-1)
+    return Vocabulary(tuple(word for part in parts for word in part.words), vectors)

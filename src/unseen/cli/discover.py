@@ -1,0 +1,418 @@
+"""From unknown to known: why an image got its verdict, groups of unknown images, edits of names, corrections."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unseen.cli import options, output
+from unseen.errors import DataError, SettingError, check_choice
+from unseen.storage.csv_cells import as_text_cell, of_text_cell
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unseen import Session
+    from unseen.discover import Edited, Group, Grouping
+    from unseen.discover.review import ReviewedImage
+
+SHOWN = 20  # groups that are printed
+FORMATS = ("csv", "coco", "folder", "fiftyone")
+
+Number = Annotated[int, typer.Argument(help="Number of a group (`unseen group`).")]
+KnownName = Annotated[str, typer.Argument(help="A known name.")]
+
+
+def explain(
+    photos: Annotated[list[str], typer.Argument(help="Photos, or keys of some that the state has kept.")],
+    state: options.SavedState,
+    encoder: options.OwnEncoder = None,
+    count: Annotated[int, typer.Option(min=1, help="Names, negatives and earlier images to list.")] = 3,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print why a photo is known or unknown: nearest names, nearest negatives, similar earlier photos, margin.
+
+    Example: `unseen explain photos/b.jpg --state state.safetensors`
+
+    Nothing is learned. A photo that the state has kept is explained from its vector, without an encoder.
+    """
+    from unseen.cli import spaces
+    from unseen.discover import explain as explanation_of
+
+    session = spaces.open_session(state)
+    vectors = [one for photo in photos for one in _vectors(session, photo, encoder)]
+    for one in (explanation_of(session, z, key=key, count=count) for key, z in vectors):
+        if as_json:
+            output.emit(one.row())
+        else:
+            print("\n".join(one.lines()))
+
+
+def _vectors(session: Session, photo: str, encoder: str | None) -> list[tuple[str, Tensor]]:
+    """Key and vector of a kept image, or of the images at a path."""
+    from unseen.cli import spaces
+    from unseen.features import stream_images
+    from unseen.images import find_images
+
+    kept = session.reservoir.images
+    if photo in (called := kept.names()):
+        return [(photo, kept.features[called.index(photo)])]
+    try:
+        entries = find_images(photo)
+    except DataError as error:
+        raise DataError(
+            f"{error}, or pass the key of one of the {len(kept):,} images that the state has kept"
+        ) from error
+    model = spaces.encoder_of(session.detector.labels, encoder)
+    batches = stream_images(entries, model)
+    rows = [(image.path, z) for batch, vectors in batches for image, z in zip(batch, vectors, strict=True)]
+    if not rows:
+        raise DataError(f"expected a photo that can be read, got none in {photo}; pass a photo, such as photos/b.jpg")
+    return rows
+
+
+def group(
+    features: Annotated[str | None, typer.Argument(help="Features to group, all of them, instead of a state.")] = None,
+    state: Annotated[Path | None, typer.Option(help="State file: its unknown images are grouped.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML file to write, to look at and to correct.")] = None,
+    as_json: options.AsJson = False,
+    words: Annotated[
+        str, typer.Option(help="Where names come from: wordnet, negatives (of the label space; no encoder), or a file.")
+    ] = "wordnet",
+    smallest: Annotated[int, typer.Option(min=2, help="Distinct images of the smallest group.", **options.MORE)] = 3,
+    dismissed: Annotated[
+        bool, typer.Option("--dismissed", help="Show groups that were dismissed, too.", **options.MORE)
+    ] = False,
+    space: Annotated[Path | None, typer.Option(help="Label space of the features.", **options.MORE)] = None,
+    encoder: options.OwnEncoder = None,
+) -> None:
+    """Group the unknown images of a state; print exemplars and suggested names of each group.
+
+    Example: `unseen group --state state.safetensors`, then `unseen promote 3 "sea urchin" --state state.safetensors`
+
+    Groups keep their numbers as the stream goes on. `unseen group FEATURES --space SPACE` groups a features folder.
+    """
+    output.check_folders(report)
+    if state is None and features is None:
+        raise SettingError("expected a state or features to group, got none; pass --state state.safetensors")
+    if state is not None and features is not None:
+        raise SettingError("expected --state or a features folder, got both; pass one of them")
+    if state is not None:
+        found = _groups_of_state(state, words, encoder, smallest=smallest, dismissed=dismissed)
+    else:
+        found = _groups_of_features(str(features), space, words, encoder, smallest=smallest)
+    if report:
+        from unseen.report import group_page
+
+        title, where = f"unseen group: {state or features}", str(state) if state else None
+        group_page.write(report, found, title=title, thumbnails=_thumbnails(found), state=where)
+    if as_json:
+        for one in found.groups:
+            output.emit(one.row())
+        growing = [one.number for one in found.groups if one.growing]
+        counts = {"groups": len(found.groups), "grouped": found.grouped, "unknown": found.unknown, "growing": growing}
+        output.emit({"summary": counts, "report": report and str(report)})
+        return
+    for one in found.groups[:SHOWN]:
+        print("\n".join(group_lines(one)))
+    print(groups_in_words(found) + (f" · report in {report}" if report else ""))
+
+
+def _groups_of_state(state: Path, words: str, encoder: str | None, *, smallest: int, dismissed: bool) -> Grouping:
+    from unseen.cli import spaces
+    from unseen.discover import group as grouped
+    from unseen.storage.locks import locked
+
+    vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels, encoder)
+    with locked(state):  # the state may have gone on meanwhile
+        found = grouped(spaces.open_session(state), vocabulary, smallest=smallest, dismissed=dismissed)
+        found.session.save(state)
+    return found
+
+
+def _groups_of_features(
+    features: str, space: Path | None, words: str, encoder: str | None, *, smallest: int
+) -> Grouping:
+    from unseen import LabelSpace
+    from unseen.cli import spaces
+    from unseen.discover import group_features
+    from unseen.features import load_features
+
+    if space is None:
+        raise SettingError("expected --space with a features folder, got none; make one with: unseen mine")
+    labels, samples = LabelSpace.load(space), load_features(features)
+    vocabulary = spaces.load_vocabulary(words, labels, encoder)
+    return group_features(samples.z, samples.keys, labels, vocabulary, smallest=smallest)
+
+
+def _thumbnails(found: Grouping) -> dict[str, bytes]:
+    """Thumbnails of the exemplars that are files and can be read here."""
+    from unseen.images import find_images
+    from unseen.images.decode import jpeg_thumbnail
+    from unseen.images.sources import read_entries
+    from unseen.report.stream_page import SIDE
+
+    keys = [key for one in found.groups for key in one.exemplars if Path(key).is_file()]
+    batches = read_entries(find_images(keys), size=32) if keys else ()
+    return {image.path: jpeg_thumbnail(image.pixels, 2 * SIDE, quality=72) for batch in batches for image in batch}
+
+
+def group_lines(one: Group) -> list[str]:
+    """A group as lines of text."""
+    names = ", ".join(f"{word.word} {100 * word.share:.0f} %" for word in one.suggestions[:4])
+    copies = f" (copies: {one.size - one.distinct})" if one.distinct < one.size else ""
+    notes = "  [growing fast]" if one.growing else ""
+    notes += f"  [known images that were rejected? nearest: {one.nearest}]" if one.looks_known else ""
+    return [
+        f"{one.number:>4}  {one.size} images{copies}  {names or '(no words)'}{notes}",
+        f"      seen {one.first:,} to {one.last:,} · tightness {one.tightness:.2f} · {', '.join(one.exemplars[:3])}",
+    ]
+
+
+def groups_in_words(found: Grouping) -> str:
+    """The counts in one line."""
+    more = f" · {len(found.groups) - SHOWN} more groups: --json" if len(found.groups) > SHOWN else ""
+    growing = ", ".join(str(one.number) for one in found.groups if one.growing)
+    more += f" · alarm: many new images in group {growing}" if growing else ""
+    groups = "1 group holds" if len(found.groups) == 1 else f"{len(found.groups)} groups hold"
+    return f"{groups} {found.grouped:,} of {found.unknown:,} unknown images kept{more}"
+
+
+def promote(
+    group: Annotated[str, typer.Argument(help="Number of a group (`unseen group`), or the key of one kept image.")],
+    name: Annotated[str, typer.Argument(help="What it shows.")],
+    state: options.SavedState,
+    encoder: options.OwnEncoder = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make a group of unknown images a known name; its images are judged again, and what was learned stays.
+
+    Example: `unseen promote 3 "sea urchin" --state state.safetensors`
+
+    Negatives that mean the same are removed. `unseen undo --state STATE` takes it back.
+    """
+    from unseen.cli import spaces
+    from unseen.discover import edit
+    from unseen.labels.edits import check_new_name, negative_vector
+    from unseen.labels.prompts import described_templates
+
+    session = spaces.open_session(state)
+    labels, keys = session.detector.labels, session.reservoir.images.keys
+    which = int(group) if group.isdecimal() and group not in keys else group
+    edit.members(session, which)  # refused before an encoder is loaded
+    check_new_name(labels.names, name)
+    text = None if encoder or labels.encoder else negative_vector(labels, name)
+    if text is None:
+        model = spaces.encoder_of(labels, encoder)
+        spaces.warn_strange([name], model)
+        text = described_templates(labels.prompt).encode([name], model)[0]
+    _apply(state, lambda session: edit.promote(session, which, name, text), as_json=as_json)
+
+
+def rename(
+    name: KnownName,
+    new: Annotated[str, typer.Argument(help="What it is called from now on.")],
+    state: options.SavedState,
+    as_json: options.AsJson = False,
+) -> None:
+    """Rename a known name; its vector and what was learned of it stay.
+
+    Example: `unseen rename "sea urchin" urchin --state state.safetensors`
+    """
+    from unseen.discover import edit
+
+    _apply(state, lambda session: edit.rename(session, name, new), as_json=as_json)
+
+
+def retire(name: KnownName, state: options.SavedState, as_json: options.AsJson = False) -> None:
+    """Make a known name a negative: its images are unknown from now on; what was learned of it stays.
+
+    Example: `unseen retire "sea urchin" --state state.safetensors`
+    """
+    from unseen.discover import edit
+
+    _apply(state, lambda session: edit.retire(session, name), as_json=as_json)
+
+
+def dismiss(group: Number, state: options.SavedState, as_json: options.AsJson = False) -> None:
+    """Hide a group from now on; its images stay unknown.
+
+    Example: `unseen dismiss 3 --state state.safetensors`
+    """
+    from unseen.discover import edit
+
+    _apply(state, lambda session: edit.dismiss(session, group), as_json=as_json)
+
+
+def undo(state: options.SavedState, as_json: options.AsJson = False) -> None:
+    """Undo the last promote, rename, retire or dismiss of a state.
+
+    Example: `unseen undo --state state.safetensors`
+
+    If nothing was observed since, the state is exactly what it was; else the names go back and what was learned stays.
+    """
+    from unseen.discover import edits
+
+    print_edit(edits.undo(state).record, as_json=as_json, state=state)
+
+
+def _apply(state: Path, edit: Callable[[Session], Edited], *, as_json: bool) -> None:
+    """Change a state by `edit` and print the record of it."""
+    from unseen.discover import edits
+
+    print_edit(edits.apply(state, edit).record, as_json=as_json, state=state)
+
+
+SENTENCES = {
+    "promote": "{name} is a known name now",
+    "rename": "{name} is called {new} now",
+    "retire": "{name} is a negative now: images of it are unknown from here on",
+    "dismiss": "group {group} ({images} images) is not shown again",
+    "undo": "edit {undone} ({of}) is undone",
+}
+
+
+def print_edit(record: Mapping[str, Any], *, as_json: bool, state: Path | None = None) -> None:
+    """Print the record of an edit."""
+    if as_json:
+        output.emit({**record, "state": str(state)})
+        return
+    parts = [SENTENCES[record["verb"]].format_map(record)]
+    if record["verb"] == "promote":
+        parts += _promoted_in_words(record["images"], record["now_named"])
+    if words := record.get("negatives_removed"):
+        parts.append(f"negatives removed: {_few(words)}")
+    if names := record.get("similar_names"):
+        parts.append(f"says nearly the same as {', '.join(names)}: images of one may get the name of the other")
+    if not record.get("carried", True):
+        parts.append("the detector cannot carry its state: it learned anew from the kept images")
+    if state and record["verb"] != "undo":
+        parts.append(f"take it back: unseen undo --state {state}")
+    print(" · ".join(parts))
+
+
+def _promoted_in_words(images: int, named: int) -> list[str]:
+    """How many images of a promoted group have its name now, and what to do where these are few."""
+    if images == 1:
+        parts, what = ["its image is known by it" if named else "its image is still unknown"], "it"
+    else:
+        parts, what = [f"{named} of its {images} images are known by it"], "most of them"
+    return parts if 2 * named >= images else [*parts, f"the text is far from {what}: undo, and try another word"]
+
+
+def _few(words: Sequence[str]) -> str:
+    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
+
+
+def review(
+    state: options.SavedState,
+    corrections: Annotated[
+        Path | None, typer.Option(help="CSV with key and name, as the page of `unseen group` gives; no name: unknown.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--output", "-o", help="File or folder to write.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help=f"What to write: {', '.join(FORMATS)}; folder makes one per label.")
+    ] = "csv",
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Set the threshold with the images that you said show a known name.")
+    ] = False,
+    recall: options.Recall = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Record corrections of verdicts; export the kept images with labels (correction, or else verdict).
+
+    Example: `unseen review --state state.safetensors --corrections corrections.csv -o labelled/ --format folder`
+
+    Corrections are kept apart from verdicts; nothing is learned from them. A folder per label
+    serves as `--examples` or `--calibrate`.
+    """
+    check_choice("a format", form, FORMATS)
+    from unseen.cli import spaces
+    from unseen.discover import edits, review
+
+    if corrections:
+        said = _read_corrections(corrections)
+        edits.apply(state, lambda session: review.correct(session, said))
+    session = spaces.open_session(state)
+    rows = review.reviewed(session)
+    found = {"images": len(rows), "corrected": len(review.latest_corrections(session)), "state": str(state)}
+    if calibrate:
+        found |= _calibrate_by_corrections(state, recall)
+    if file:
+        found |= {"output": str(file), "written": _export(rows, file, form)}
+    if as_json:
+        output.emit(found)
+        return
+    print(" · ".join(f"{name} {value}" for name, value in found.items()))
+
+
+def _read_corrections(path: Path) -> dict[str, str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise DataError(f"expected a CSV at {path}, got {error.strerror}; check the path") from error
+    if rows and not {"key", "name"} <= set(rows[0]):
+        raise DataError(f"expected columns key and name in {path}, got {', '.join(rows[0])}; add a header: key,name")
+    return {of_text_cell(row["key"]): of_text_cell(row["name"] or "") for row in rows}
+
+
+def _calibrate_by_corrections(state: Path, recall: float | None) -> dict[str, float]:
+    from unseen.cli import spaces
+    from unseen.cli.known import RECALL
+    from unseen.discover.review import confirmed_known
+    from unseen.storage.locks import locked
+
+    with locked(state):
+        session = spaces.open_session(state)
+        found = session.calibrate(confirmed_known(session), recall=RECALL if recall is None else recall)
+        session.save(state)
+    return {"calibrated_with": found.images, "threshold": session.threshold}
+
+
+def _export(rows: Sequence[ReviewedImage], path: Path, form: str) -> int:
+    """Write images with labels; the number of those that were written."""
+    from unseen.discover import review
+    from unseen.storage.files import replacing
+
+    if form == "folder":
+        return _copy_by_label(rows, path)
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        if form == "csv":
+            table = csv.writer(file)
+            table.writerow((*review.ReviewedImage._fields, "label"))
+            table.writerows(map(as_text_cell, (*row, row.label)) for row in rows)
+        else:
+            maker = review.coco if form == "coco" else review.fiftyone
+            json.dump(maker(rows), file, ensure_ascii=False)
+    return len(rows)
+
+
+def folder_name(label: str) -> str:
+    """A label as the name of one folder inside another, whatever a person wrote.
+
+    >>> folder_name("cat"), folder_name("24/7 shop"), folder_name("..")
+    ('cat', '24_7 shop', '__')
+    """
+    written = "".join("_" if letter in "/\\\0" else letter for letter in label)
+    return written.replace(".", "_") if set(written) == {"."} else written
+
+
+def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path) -> int:
+    """Copy the files of images into a folder per label; keys that are no files are left out."""
+    written = 0
+    for place, row in enumerate(rows):
+        if (source := Path(row.key)).is_file():
+            target = folder / folder_name(row.label) / f"{place:06d}-{source.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            written += 1
+    if rows and not written:
+        raise DataError("expected keys that are files, got none; run it in the folder from which the photos were read")
+    return written

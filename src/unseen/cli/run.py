@@ -1,0 +1,377 @@
+"""One stream on its way through a session: read, encode, observe, verdicts, lines. `detect` and `score` walk it.
+
+Loads torch: commands import it when they run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unseen import Session
+from unseen.alarm import AlarmState, MixAlarm, UnknownRateAlarm
+from unseen.cli import output
+from unseen.cli.known import KnownImages
+from unseen.cli.session import threshold_in_words
+from unseen.encoders import Encoder
+from unseen.features import FeatureCache, Features, stream_images
+from unseen.images import Entry, Image
+from unseen.images.decode import jpeg_thumbnail
+from unseen.report import stream_page
+from unseen.storage.files import load_tensors, save_tensors
+from unseen.storage.locks import check_unchanged, locked
+from unseen.verdicts import Verdicts
+
+SAVING_SHARE = 0.02  # of the time of a run: so long runs do not pay for a state that is written whole
+REFERENCE = 512  # images from which an alarm learns the mix of names
+LEARNED_KIND = "learned-files"
+MOST_LEARNED = 1 << 17  # images of which a state remembers that it learned them, the latest; 16 bytes each
+
+
+class Step(NamedTuple):
+    """The next inputs of a stream: the key of each, with the reason of those skipped, and features of the others."""
+
+    inputs: Sequence[tuple[str, str | None]]
+    z: Float[Tensor, "T d"] | None  # None where every input was skipped
+    images: Sequence[Image] = ()  # where they were photos
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the inputs that can be judged."""
+        return [key for key, reason in self.inputs if reason is None]
+
+
+def photo_steps(
+    entries: Iterable[Entry], model: Encoder, cache: FeatureCache | None = None, *, size: int
+) -> Iterator[Step]:
+    """Yield images as they are read and encoded."""
+    for batch, z in stream_images(entries, model, cache, size=size):
+        inputs = [(row.path, None if isinstance(row, Image) else row.reason) for row in batch.rows]
+        yield Step(inputs, z if batch else None, batch.images)
+
+
+def feature_steps(samples: Features, *, size: int) -> Iterator[Step]:
+    """Yield features that were encoded before."""
+    for start in range(0, len(samples), size):
+        keys = samples.keys[start : start + size]
+        yield Step([(key, None) for key in keys], samples.z[start : start + size])
+
+
+@dataclass
+class Run:
+    """One stream on its way through a session, and the counts of its verdicts."""
+
+    session: Session
+    lines: output.Lines
+    state: Path | None = None  # where the session is saved; None where nothing is kept
+    mark: str = ""  # of the state file, read before the session was loaded
+    learn: bool = True
+    known_images: KnownImages | None = None  # to calibrate with as the stream grows
+    alarms: Alarms | None = None
+    log: stream_page.StreamLog | None = None  # where there will be a report
+    learned: LearnedFiles | None = None  # photos that the state has learned, which are not learned twice
+    is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
+    saving_share: float = SAVING_SHARE
+    skipped: int = 0
+    not_images: int = 0  # files in the folders that are no images
+    judged: int = 0
+    known: int = 0
+    learned_before: int = 0  # images that were judged only, because the state has learned them
+    repeated: int = 0  # images that are examples as well
+    is_stopped: bool = False
+    started: float = field(default_factory=time.perf_counter)
+    next_save: float = 0.0  # moment before which the state is not saved again
+
+    def __post_init__(self) -> None:
+        """Remember what had been learned before."""
+        self.keeps = self.state if self.learn else None
+        self.taught_before = self.taught
+
+    @property
+    def taught(self) -> int:
+        """How many images the session has ever learned from."""
+        tally = self.session.snapshot.tally
+        return int(tally.taught_known + tally.taught_unknown)
+
+    @property
+    def seen(self) -> int:
+        """How many images the session has ever seen."""
+        return int(self.session.snapshot.tally.seen)
+
+    @property
+    def rate(self) -> float:
+        """Images per second, decoding and encoding included."""
+        return self.judged / max(time.perf_counter() - self.started, 1e-9)
+
+    def go(self, steps: Iterable[Step], *, unit: str, total: int | None) -> None:
+        """Judge every step, or as many as come before Ctrl-C, and print its verdicts, or all of them at the end."""
+        waiting = []
+        with output.progress(unit) as bar, self._until_stopped():
+            task = bar.add_task("judge", total=total, rate="")
+            for step in steps:
+                verdicts, jpegs = self.judge(step), self._thumbnails(step.images)
+                if self.is_rejudged:
+                    waiting.append((step._replace(images=()), verdicts, jpegs))
+                else:
+                    self.show(step, verdicts, jpegs)
+                self._calibrate_again()
+                self.save_when_due()
+                bar.update(task, advance=len(step.inputs), rate=f"{self.rate:,.1f} per second")
+            self._calibrate_again(last=True)
+        for step, verdicts, jpegs in waiting:
+            self.show(step, verdicts and self._rejudged(verdicts), jpegs)
+
+    def judge(self, step: Step) -> Verdicts | None:
+        """The verdicts on a step, learning from what is new unless `learn` is False."""
+        self.skipped += len(step.inputs) - len(step.keys)
+        if step.z is None:
+            return None
+        is_new = self._claim(step)
+        if not self.learn or not is_new.any():
+            verdicts = self.session.score(step.z)
+        elif is_new.all():
+            verdicts = self.session.observe(step.z, step.keys)
+        else:
+            verdicts = self._judge_mixed(step.z, step.keys, is_new)
+        self.repeated += self._count_examples(step.z)
+        self.judged += len(verdicts)
+        self.known += int(verdicts.known.sum())
+        for words in self.alarms.add(verdicts) if self.alarms else ():
+            output.err.print(f"[bold red]alarm[/] at image {self.judged:,}: {words}")
+        return verdicts
+
+    def show(self, step: Step, verdicts: Verdicts | None, jpegs: Sequence[bytes]) -> None:
+        """Print the verdicts on a step, and what was skipped, in order of arrival."""
+        records = iter(()) if verdicts is None else verdicts.records(step.keys)
+        if self.log and verdicts is not None:  # else memory would grow with the stream
+            self.log.add(step.keys, verdicts, jpegs or [None] * len(verdicts))
+        for key, reason in step.inputs:
+            if reason is None:
+                self.lines.verdict(next(records))
+                continue
+            if self.log:
+                self.log.skipped.append((key, reason))
+            self.lines.skipped(key, reason)
+
+    def _thumbnails(self, images: Sequence[Image]) -> list[bytes]:
+        return [jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) for image in images] if self.log else []
+
+    @contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        """Save the state at the end; Ctrl-C or SIGTERM ends the run and keeps what was printed.
+
+        Nobody else changes the state meanwhile.
+        """
+        with locked(self.keeps) if self.keeps else nullcontext():
+            if self.keeps:
+                check_unchanged(self.keeps, self.mark)
+            try:
+                yield
+            except KeyboardInterrupt:
+                self.is_stopped = True
+            finally:
+                self.save()
+
+    def _claim(self, step: Step) -> Bool[Tensor, " T"]:
+        """Which samples the state has not learned yet; they are noted as learned."""
+        if self.learned is None or not self.learn:
+            return torch.ones(len(step.keys), dtype=torch.bool)
+        is_new = self.learned.claim(step.images, self.seen)
+        self.learned_before += int((~is_new).sum())
+        return is_new
+
+    def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:
+        new, old = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
+        parts = [self.session.observe(z[new], [keys[i] for i in new.tolist()]), self.session.score(z[old])]
+        return Verdicts.joined(parts).select(torch.cat([new, old]).argsort())
+
+    def _count_examples(self, z: Float[Tensor, "T d"]) -> int:
+        """How many images are examples as well."""
+        labels = self.session.detector.labels
+        found = [one.contains(z) for one in (labels.examples, labels.spared) if one is not None]
+        return int(torch.stack(found).any(0).sum()) if found else 0
+
+    def _calibrate_again(self, *, last: bool = False) -> None:
+        if self.known_images and self.learn:
+            self.known_images.follow(self.session, last=last)
+
+    def _rejudged(self, verdicts: Verdicts) -> Verdicts:
+        """Verdicts of before under the threshold of now; they are counted in place of the first."""
+        final = self.session.rejudge(verdicts)
+        self.known += int(final.known.sum()) - int(verdicts.known.sum())
+        return final
+
+    def save_when_due(self) -> None:
+        """Save the state, unless saving would then have taken more than its share of the time since the last."""
+        if (began := time.perf_counter()) < self.next_save:
+            return
+        self.save()
+        ended = time.perf_counter()
+        self.next_save = ended + (ended - began) / self.saving_share
+
+    def save(self) -> None:
+        """Save the record of what was learned, then the state, if it has a file and may change."""
+        if self.keeps and self.learned:
+            self.learned.save()
+        if self.keeps:
+            self.session.save(self.keeps)
+
+    def finish(self, report: Path | None, *, title: str, as_json: bool) -> typer.Exit:
+        """Write the report, print the summary, and return what ends the command: 1 where something was skipped."""
+        if report and self.log:
+            stream_page.write(report, self.log, self.session, title=title)
+        if self.repeated:
+            output.warn(f"{self.repeated:,} of the images are among the examples; their verdicts say little")
+        self._print_summary(report, as_json=as_json)
+        return typer.Exit(output.SKIPPED if self.skipped or self.is_stopped else output.DONE)
+
+    def _print_summary(self, report: Path | None, *, as_json: bool) -> None:
+        """Print in a few lines (counts, threshold, files), or as one JSON object, how the run went."""
+        rate, files = self.rate, (("state", self.keeps), ("report", report))
+        counts: dict[str, Any] = {
+            "known": self.known,
+            "unknown": self.judged - self.known,
+            "skipped": self.skipped,
+            "not_images": self.not_images,
+            "learned_from": self.taught - self.taught_before,
+            "learned_before": self.learned_before,
+            "seen": self.seen,
+        }
+        if as_json:
+            counts |= {"threshold": self.session.threshold, "recall_interval": self.session.recall_interval}
+            counts |= {"stopped": self.is_stopped}
+            counts |= {"alarm": self.alarms.shown()} if self.alarms else {}
+            saved = {name: path and str(path) for name, path in files}
+            output.emit({"summary": counts, "images_per_second": round(rate, 2), **saved})
+            return
+        shown = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name]
+        stopped = ["stopped: what is printed is kept"] if self.is_stopped else []
+        where = {"state": "state saved to", "report": "report in"}
+        for parts in (
+            [*shown, f"{rate:,.1f} images per second", *stopped],
+            [threshold_in_words(self.session)] if counts["seen"] else [],
+            [f"{where[name]} {path}" for name, path in files if path],
+        ):
+            if parts:
+                output.say(" · ".join(parts))
+
+
+def log_beside(report: Path | None) -> stream_page.StreamLog | None:
+    """Where verdicts and thumbnails wait for a report; None where there will be none."""
+    return stream_page.StreamLog.beside(report) if report else None
+
+
+@dataclass
+class Alarms:
+    """Two sequential tests along a run: more unknown images than allowed, and a mix of names unlike the first one.
+
+    Verdicts by a threshold that warms up do not count.
+    """
+
+    rule: UnknownRateAlarm
+    reference: int = REFERENCE  # images whose mix of names is the usual one
+    state: AlarmState = field(init=False)
+    mix: MixAlarm | None = None
+    mix_state: AlarmState | None = None
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    def __post_init__(self) -> None:
+        """Start the test of the unknown rate."""
+        self.state = self.rule.start()
+
+    @classmethod
+    def of(cls, allowed: float | None) -> Alarms | None:
+        """The alarms for a share of unknown images that is allowed, None where none is given."""
+        return None if allowed is None else cls(UnknownRateAlarm(allowed))
+
+    def add(self, verdicts: Verdicts) -> Iterator[str]:
+        """Take in the next verdicts; yield each alarm that they raise, once, in words."""
+        ready = (~verdicts.warming).cpu().numpy()
+        known = verdicts.known.cpu().numpy()[ready]
+        before, self.state = self.state, self.rule.update(self.state, ~known)
+        if before.raised_at is None and self.state.raised_at is not None:
+            yield f"more than {100 * self.rule.allowed:g} % of the images are unknown"
+        outcome = np.where(known, verdicts.label.cpu().numpy()[ready], len(verdicts.names))
+        if self._mix_changes(outcome, len(verdicts.names) + 1):
+            yield f"the mix of names is not that of the first {self.reference} images"
+
+    def _mix_changes(self, outcome: np.ndarray[Any, Any], kinds: int) -> bool:
+        """Whether these outcomes raise the alarm on the mix; the first ones set its allowed rates."""
+        if self.mix is None or self.mix_state is None:
+            self.counts = np.bincount(outcome, minlength=kinds) + (0 if self.counts is None else self.counts)
+            if self.counts.sum() >= self.reference:
+                self.mix = MixAlarm.from_outcomes(self.counts, between=self.rule.between)
+                self.mix_state = self.mix.start()
+            return False
+        before, self.mix_state = self.mix_state, self.mix.update(self.mix_state, outcome)
+        return before.raised_at is None and self.mix_state.raised_at is not None
+
+    def shown(self) -> dict[str, Any]:
+        """The state of both tests as one JSON object."""
+        return {
+            "allowed": self.rule.allowed,
+            "between": self.rule.between,
+            "evidence": self.rule.share(self.state),
+            "unknown_rate_raised": self.state.raised_at is not None,
+            "mix_raised": self.mix_state is not None and self.mix_state.raised_at is not None,
+        }
+
+
+@dataclass
+class LearnedFiles:
+    """The images that a state has learned, oldest first, so that a repeated command learns nothing twice.
+
+    An image is recognised by its path and its pixels together, and recorded with its place in the stream. The record
+    is written before the state: places beyond what a state has seen, after a crash or an undone edit, are dropped.
+    """
+
+    path: Path
+    places: dict[int, int] = field(default_factory=dict)
+    most: int = MOST_LEARNED
+
+    @classmethod
+    def of_state(cls, state: Path, seen: int) -> LearnedFiles:
+        """The record beside a state that has seen so many images; an empty one where there is none."""
+        path = state.with_suffix(".learned.safetensors")
+        if not path.exists():
+            return cls(path)
+        tensors, _ = load_tensors(path, kind=LEARNED_KIND)
+        pairs = zip(tensors["digest"].tolist(), tensors["place"].tolist(), strict=True)
+        return cls(path, {one: place for one, place in pairs if place < seen})
+
+    def claim(self, images: Sequence[Image], seen: int) -> Bool[Tensor, " n"]:
+        """Which images are new, and record these as the next that are learned."""
+        is_new = []
+        for one in map(digest, images):
+            is_new.append(one not in self.places)
+            if is_new[-1]:
+                self.places[one] = seen + sum(is_new) - 1
+        return torch.tensor(is_new, dtype=torch.bool)
+
+    def save(self) -> None:
+        """Write the latest `most`, whole or not at all."""
+        latest = list(self.places.items())[-self.most :]
+        self.places = dict(latest)
+        one, place = torch.tensor(latest, dtype=torch.int64).reshape(-1, 2).T
+        tensors = {"digest": one.contiguous(), "place": place.contiguous()}
+        save_tensors(self.path, tensors, kind=LEARNED_KIND, header="{}")
+
+
+def digest(image: Image) -> int:
+    """64 bits that change with the path of an image, its size or any of its pixels."""
+    path = image.path if "://" in image.path else os.path.abspath(image.path)
+    made = hashlib.sha256(f"{path}\0{image.pixels.size}\0".encode(errors="surrogateescape"))
+    made.update(image.pixels.tobytes())
+    return int.from_bytes(made.digest()[:8], "little", signed=True)

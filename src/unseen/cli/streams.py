@@ -1,0 +1,107 @@
+"""unseen score --by: one session per value of a column, on one machine or on many.
+
+Loads torch: the command imports it when it runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from unseen import LabelSpace, keyed, partitions
+from unseen.cli import output
+from unseen.cli.session import SessionOptions
+from unseen.features import Features, load_features
+from unseen.scale import cluster
+from unseen.scale import score as scaled
+from unseen.storage.remote import check_bucket, location
+
+
+class StreamOptions(NamedTuple):
+    """What to score, how it is split into streams, and where states and verdicts are kept."""
+
+    features: str
+    space: Path
+    by: str
+    state: Path | None  # a folder
+    output: str | None  # a folder or a URI
+    time: str | None
+    ray: str | None
+    learn: bool
+
+
+def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> None:
+    """Score each stream by itself; print the verdicts in the order of the input, or write them as Parquet files.
+
+    States change when all verdicts are out: what failed can be run again.
+    """
+    spec = chosen.spec(LabelSpace.load(given.space))
+    keeps = given.learn and given.state is not None
+    job = keyed.StreamJob(spec, learn=given.learn, keep_state=keeps)
+    samples = load_features(given.features)
+    keys, days = samples.column(given.by), _days(samples, given.time)
+    split = keyed.split(keys)
+    if given.output:
+        check_bucket(location(given.output))
+    with keyed.staged_states(given.state) if given.state and keeps else nullcontext() as keep:
+        states = keyed.read_states(given.state, split) if given.state else {}
+        results = _run(job, split, samples, states, keep, given.ray)
+        found = keyed.joined(split, results)
+        if given.output:
+            partitions.write_partitions(location(given.output), found, samples.keys, keys, days)
+        else:
+            columns = {"key": output.longest(samples.keys), "name": output.longest(spec.labels.names)}
+            with output.Format.of(as_json=as_json).lines(**columns) as lines:
+                for stream, record in zip(keys, found.records(samples.keys), strict=True):
+                    lines.verdict({"key": record["key"], "stream": stream, **record})
+    by_key = {result.key: result.summary for result in results}
+    _print_summary([(stream.key, by_key[stream.key]) for stream in split], given.state, as_json=as_json)
+
+
+def _days(samples: Features, time: str | None) -> Sequence[str]:
+    if time is None:
+        return [partitions.today()] * len(samples)
+    return [partitions.day_of(moment) for moment in samples.column(time)]
+
+
+def _run(
+    job: keyed.StreamJob,
+    streams: Sequence[keyed.KeyedStream],
+    samples: Features,
+    states: Mapping[str, bytes],
+    keep: Callable[[keyed.StreamResult], None] | None,
+    ray: str | None,
+) -> list[keyed.StreamResult]:
+    """The result of every stream, without its state, which is kept as soon as it is there."""
+    results = []
+    with output.progress("samples") as bar, _runner(ray) as run:
+        task = bar.add_task(f"{len(streams):,} streams", total=len(samples), rate="")
+        for result in run(job, streams, samples.z, states):
+            if keep:
+                keep(result)
+            results.append(result._replace(state=b""))
+            bar.update(task, advance=result.summary.samples, rate=result.key)
+    return results
+
+
+@contextmanager
+def _runner(ray: str | None) -> Iterator[keyed.StreamRunner]:
+    if ray is None:
+        yield keyed.run_serially
+        return
+    with cluster.connect(ray) as joined:
+        yield scaled.on_ray(joined)
+
+
+def _print_summary(found: Sequence[tuple[str, keyed.KeyedSummary]], state: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        for key, summary in found:
+            output.emit({"stream": key, "summary": summary._asdict()})
+        return
+    total = {name: sum(getattr(one, name) for _, one in found) for name in ("samples", "known", "seen")}
+    learned = sum(one.taught_known + one.taught_unknown for _, one in found)
+    count = f"{len(found):,} stream{'s' * (len(found) != 1)}"
+    output.say(
+        f"{count} · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
+        f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
+    )

@@ -1,0 +1,244 @@
+"""The commands of the laboratory, which join those of the product; each is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from unseen.cli import options
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; resumes.")]
+Seeds = Annotated[int, typer.Option(help="How many random orders.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1, **options.MORE)]
+DeviceOfRuns = Annotated[
+    str,
+    typer.Option(
+        help="cpu, or cuda: one process, all seeds of a set in one go where the detector can.", **options.MORE
+    ),
+]
+FeatureFiles = Annotated[
+    Path | None, typer.Option(help="Folder of feature files the suite names.", exists=True, file_okay=False)
+]
+Pictures = Annotated[
+    Path | None, typer.Option(help="Folder of images in OpenOOD's layout; encoded once.", exists=True, file_okay=False)
+]
+
+
+class DefaultGroup(TyperGroup):
+    """A group whose first command takes all words where the first of them names no other: `unseen bench SUITE`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The subcommand that the first word names and the other words, or the first command and all words."""
+        first, *others = self.commands
+        return (args[0], self.commands[args[0]], args[1:]) if args[0] in others else ("", self.commands[first], args)
+
+
+def join(app: typer.Typer) -> None:
+    """Add the commands of the laboratory to those of the product."""
+    group = typer.Typer(
+        cls=DefaultGroup,
+        context_settings={"ignore_unknown_options": True},  # every word, `--help` too, is left to the commands
+        add_help_option=False,
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        help=(bench.__doc__ or "").partition("\n")[0],
+    )
+    for command in (bench, compare, paper, gap, learn):
+        group.command()(command)
+    app.command(rich_help_panel="Judge photos")(demo)
+    app.add_typer(group, name="bench", rich_help_panel="Benchmarks")
+
+
+def bench(
+    suite: Annotated[
+        str | None, typer.Argument(help="A suite, such as imagenet200 (--check lists them), or your own TOML table.")
+    ] = None,
+    features: FeatureFiles = None,
+    data: Pictures = None,
+    detectors: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart. "
+            "cross: every score over the negatives that each method mines."
+        ),
+    ] = "",
+    seeds: Seeds = 3,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
+    as_json: options.AsJson = False,
+    orders: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...", **options.MORE),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.", **options.MORE),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            help="Only list what of the suite, or of every suite, lies in this folder.",
+            exists=True,
+            file_okay=False,
+            **options.MORE,
+        ),
+    ] = None,
+    submit: Annotated[
+        str | None,
+        typer.Option(help="module:Class or file.py:Class: print its line of the leaderboard.", **options.MORE),
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Reads --data; the suite's own if not given.", **options.MORE)
+    ] = None,
+    workers: Workers = None,
+    device: DeviceOfRuns = "cpu",
+    ray: options.Ray = None,
+) -> None:
+    """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
+
+    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
+
+    Detectors see features only, in order, and a run whose early scores follow later samples is refused. What is
+    fitted on ID images or routed by the truth stands in tables of its own. `unseen bench compare online neglabel
+    -o results/` says which differences are larger than seeds and samples explain.
+    """
+    from unseen_bench.cli import bench as job
+
+    if check:
+        raise typer.Exit(0 if job.print_found(suite, check) else 1)
+    if submit:
+        job.print_standing(submit, features, out, workers)
+        return
+    source = job.Source(suite, features, data, encoder)
+    plan = job.Plan(detectors, seeds, orders, sweep or [], out, report)
+    raise job.run(source, plan, workers=workers, device=device, ray=ray, as_json=as_json)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A detector of the results, or a folder of results.")],
+    second: Annotated[str, typer.Argument(help="Another detector, or another folder.")],
+    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
+    out: Out = Path("results"),
+    as_json: options.AsJson = False,
+) -> None:
+    """Print SECOND less FIRST with its interval, set by set, and whether it is a difference.
+
+    Example: `unseen bench compare neglabel online -o results/`
+    """
+    from unseen_bench.cli import bench as job
+
+    job.print_comparisons(first, second, out, suite, as_json=as_json)
+
+
+def paper(
+    data: Pictures = None,
+    features: FeatureFiles = None,
+    tables: Annotated[str | None, typer.Option(help="Only these, such as 1,9,13,F1.")] = None,
+    seeds: Seeds = 10,
+    out: Out = Path("results"),
+    as_json: options.AsJson = False,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Reads --data in place of ViT-B/16; other backbones stay what they are.", **options.MORE),
+    ] = None,
+    workers: Workers = None,
+    device: DeviceOfRuns = "cpu",
+) -> None:
+    """Run every table and figure of the paper that the data at hand allows; write paper.html, paper.md and paper.tex.
+
+    Example: `unseen bench paper --features features/ --tables 1,9,F1 --seeds 3 -o results/`
+
+    With neither folder it runs nothing and writes which files each table needs. A table of which anything is missing
+    says so in its head, and the exit code is 1. `unseen bench imagenet --check DIR` lists what is there.
+    """
+    from unseen_bench.cli import paper as job
+
+    setting = job.Setting(data, features, encoder, seeds, workers, device, out)
+    raise job.run(setting, tables, as_json=as_json)
+
+
+def gap(
+    features: options.Features,
+    space: options.Space,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Fit prototypes to the file's labels instead of the text's own guesses.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw distances and regret into this file (.png, .svg).")] = None,
+    as_json: options.AsJson = False,
+    seed: Annotated[int, typer.Option(help="Order of the stream on which regret is measured.", **options.MORE)] = 0,
+    top: Annotated[int, typer.Option(help="How many classes to list, the farthest first.", min=0, **options.MORE)] = 10,
+) -> None:
+    """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
+
+    Example: `unseen bench gap features.safetensors --space space.safetensors --plot gap.png`
+
+    A distance runs from 0 (the name is already the best prototype) over 2 (orthogonal) to 4. The lower bound is near 0
+    as soon as there are more images than dimensions; the bounds beside it say what the leading directions, or a class's
+    own images, could reach at best. Regret that flattens means that the online bank has caught up.
+    """
+    from unseen_bench.cli import gap as job
+
+    job.run(features, space, truth=truth, plot=plot, seed=seed, top=top, as_json=as_json)
+
+
+def learn(
+    examples: Annotated[str, typer.Option(help="Photos of your classes, a folder per class.")],
+    method: Annotated[str, typer.Option(help="One of: coop, locoop, lsn, negprompt, lapt, id-like.")] = "locoop",
+    encoder: options.Encoder = "ViT-B/16",
+    space: options.SpaceInstead = None,
+    file: Annotated[Path, typer.Option("-o", "--output", help="Label space file to write.")] = Path(
+        "prompts.safetensors"
+    ),
+    as_json: options.AsJson = False,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the examples (default: as published).", **options.MORE)
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a context (default: 16).", **options.MORE)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of contexts and batches.", **options.MORE)] = 0,
+    held_out: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Share of examples that say when to stop.", **options.MORE)
+    ] = 0.25,
+    device: options.Device = None,
+) -> None:
+    """Learn prompts for your classes from a few photos of each; write a label space that every detector can read.
+
+    Example: `unseen bench learn --method locoop --examples known/ --encoder ViT-B/16 -o prompts.safetensors`
+
+    Needs the text tower of a CLIP model (a hub id or a folder; not `offline`). A run that was stopped goes on when the
+    same command is given again. Then: `unseen detect photos/ --space prompts.safetensors`.
+    """
+    from unseen_bench.cli import learn as job
+    from unseen_bench.methods.prompts import LearnOptions
+
+    chosen = LearnOptions(method, epochs, context=context, seed=seed, held_out=held_out)
+    raise job.run(examples, chosen, encoder, space, file, device=device, as_json=as_json)
+
+
+def demo(
+    order: Annotated[str, typer.Option(help="Who arrives when: shuffled, id_first, ood_first, ...")] = "shuffled",
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
+    ] = False,
+    photos: Annotated[
+        Path | None,
+        typer.Option(help="Only write a hundred of the images into this folder, to try `unseen detect`."),
+    ] = None,
+    report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
+    as_json: options.AsJson = False,
+    seed: Annotated[int, typer.Option(help="Which random order.", **options.MORE)] = 0,
+    detector: options.Detector = None,
+) -> None:
+    """Run the main job on real images in the package: no download, no GPU, a few seconds.
+
+    Example: `unseen demo --order ood_first --report demo.html`
+
+    Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
+    """
+    from unseen_bench.cli import demo as job
+
+    job.run(order, seed, report, detector=detector, photos=photos, discover=discover, as_json=as_json)

@@ -1,0 +1,35 @@
+"""Commands as a test calls them."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import typer
+from typer.testing import CliRunner, Result
+
+from unseen.cli import app
+
+
+def run(*words: object, code: int = 0) -> Result:
+    """The result of a command that ends with this code; its errors are raised."""
+    result = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    """The JSON objects that a command has printed."""
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+
+
+detect = partial(run, "detect")
+
+
+def leaves(group: Any = None, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command that takes no further command, with its words."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, *before, name)
+        else:
+            yield (*before, name), command
