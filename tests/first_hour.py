@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import urllib.request
 import venv
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 REPO = Path(__file__).parents[1]
 PAGE = (REPO / "docs" / "quickstart.md").read_text(encoding="utf-8")
 PHOTOS = 104  # that `unseen demo --photos` writes
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = set(PROJECT["optional-dependencies"]) - {"dev", "fiftyone"}  # make test, make fiftyone install those
 LEFT_OUT = {
     "pip install '.[encode,serve]'": "the wheel is installed instead",
     "unseen serve --demo": "takes a free port",
@@ -132,6 +135,8 @@ def main() -> None:
         here.run(f"{install} {package}")
         here.run("unseen demo --report demo.html")  # without extras
         assert "encode" in here.run("unseen demo --photos photos/ && unseen detect photos/ --label cat 2>&1", code=2)
+        for extra in sorted(EXTRAS):
+            here.run(f"{install} --dry-run 'unseen[{extra}] @ {package.as_uri()}'")
         here.run(f"{install} 'unseen[encode,serve] @ {package.as_uri()}'")
         for command in commands():
             printed = here.run(command)

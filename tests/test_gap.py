@@ -16,6 +16,7 @@ from helpers.tiny_models import ColourEncoder, pictures
 from unseen.errors import DataError, FeatureError, MissingExtra, SettingError
 from unseen.features import FeatureCache, load_features
 from unseen.scan import naive
+from unseen_bench import suites
 from unseen_bench import theory as gap
 from unseen_bench.cli.commands import gap as command
 
@@ -248,6 +249,34 @@ def test_the_command_refuses_what_it_cannot_do(files, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     result = run(files / "z.safetensors", "--space", files / "space.safetensors", "--plot", files / "gap.png")
     assert isinstance(result.exception, MissingExtra)
+
+
+def test_the_search_says_whether_it_converged():
+    z, targets = problem()
+    for steps, wanted in ((0, False), (gap.MOST_ITERATIONS, True)):
+        found = gap.optimal_prototypes(z, targets, kappa=KAPPA, steps=steps)
+        assert found.converged == wanted == (found.largest_residual <= gap.TOLERANCE)
+
+
+def test_negatives_are_measured_like_names_and_have_no_truth(files):
+    words = (files / "z.safetensors", "--space", files / "space.safetensors", "--negatives")
+    row = json.loads(run(*words, "--json").stdout)
+    assert row["of"] == "negatives"
+    assert [one["name"] for one in row["classes"]] == list(space().negatives)
+    assert "best bank of negatives for pseudo-labels: converged, largest residual" in run(*words).stdout.replace(
+        "\n", " "
+    )
+    assert isinstance(run(*words, "--truth").exception, SettingError)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_search_converges_on_a_stream_of_known_and_unknown_images(features):
+    suite = suites.load("imagenet200", features)
+    for negatives in (False, True):
+        found = gap.measure(suite.labels, suite.against("textures10").z, negatives=negatives)
+        assert found.best.converged
+        assert found.best.largest_residual <= 1e-2
 
 
 @pytest.mark.data

@@ -162,7 +162,7 @@ def test_a_failed_save_keeps_the_last_checkpoint(session, labels, tmp_path, monk
     with pytest.raises(OSError, match="No space left"):
         session.save(path)
     assert path.read_bytes() == kept
-    assert [file.name for file in tmp_path.iterdir()] == ["s"]
+    assert {file.name for file in tmp_path.iterdir()} == {"s", "s.space.safetensors"}
 
 
 def test_an_unknown_detector_is_refused(labels):
@@ -254,3 +254,16 @@ def test_a_retired_name_takes_its_spared_examples_along(labels):
     assert moved.rule.settings["images"] == len(fewer.spared) < len(taught.spared)
     assert Session.load(moved.to_bytes(), fewer).threshold == moved.threshold
     assert move_to_space(session, replace(taught, spared=None)).session.rule.name == "adaptive"
+
+
+def test_a_state_finds_the_label_space_that_was_saved_beside_it(session, labels, tmp_path):
+    session.observe(stream(labels, 20))
+    session.save(tmp_path / "day.safetensors")
+    again = Session.load(tmp_path / "day.safetensors")
+    assert again.detector.labels.fingerprint == labels.fingerprint
+    assert int(again.snapshot.tally.seen) == 20
+    with pytest.raises(StateError, match="expected a label space for a state in bytes"):
+        Session.load(session.to_bytes())
+    (tmp_path / "day.space.safetensors").unlink()
+    with pytest.raises(StateError, match=r"expected the label space of .*day.safetensors at .*got no file"):
+        Session.load(tmp_path / "day.safetensors")

@@ -89,9 +89,10 @@ def test_joined_parts_are_the_whole(labels: LabelSpace):
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
 def test_a_table_library_gets_the_same_columns(verdicts, kind):
     pytest.importorskip({"arrow": "pyarrow"}.get(kind, kind))
-    table = getattr(verdicts, kind)(KEYS)
-    names = table.column_names if kind == "arrow" else list(table.columns)
+    table, bare = getattr(verdicts, f"to_{kind}")(KEYS), getattr(verdicts, f"to_{kind}")()
+    names, others = ((one.column_names if kind == "arrow" else list(one.columns)) for one in (table, bare))
     assert tuple(names) == FIELDS
+    assert tuple(others) == FIELDS[1:]
     assert table["key"].to_list() == KEYS if kind == "pandas" else table["key"].to_pylist() == KEYS
 
 
@@ -99,4 +100,10 @@ def test_a_table_library_gets_the_same_columns(verdicts, kind):
 def test_a_table_library_that_is_missing_is_named(verdicts, kind, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package}.*unseen\[tables\]"):
-        getattr(verdicts, kind)(KEYS)
+        getattr(verdicts, f"to_{kind}")(KEYS)
+
+
+def test_columns_need_no_keys(verdicts):
+    assert verdicts.verdict == ["known", "unknown", "unknown"]
+    assert verdicts.name == [one.name for one in verdicts]
+    assert verdicts.columns().keys() == set(FIELDS) - {"key"}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -88,6 +87,7 @@ class Session:
             )
         self.encoder = encoder
         self._detector = detector
+        self._space_at: tuple[Path, str] | None = None  # where the label space was last written, and which
         rule = by_examples(rule or Adaptive(), detector.labels)
         rule = rule.for_detector(derives_baseline=detector.derives_baseline)
         zero = torch.zeros((), dtype=torch.int64)
@@ -173,7 +173,7 @@ class Session:
         rule, before = self._live
         is_due = output.score.shape[0] == self.until_calibration
         host = output.cpu()  # verdicts are for the host
-        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity, device=output.score.device)
+        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity)
         verdicts = Verdicts(self.detector.labels.names, host, decisions)
         self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
         if is_due:
@@ -269,21 +269,32 @@ class Session:
         session._reservoir = reservoir or self._reservoir
         return session
 
-    def save(self, path: str | Path, **extra: Any) -> None:
+    def save(self, path: str | Path, *, with_space: bool = True, **extra: Any) -> None:
         """Write the state as one safetensors file, whole or not at all; `extra` is kept in its header.
+
+        The label space is written beside it, `state.space.safetensors`, unless it lies there or `with_space` is False.
 
         >>> import tempfile
         >>> from unseen import demo
         >>> session, file = Session(demo.load().space), Path(tempfile.mkdtemp()) / "state.safetensors"
         >>> _ = session.observe(demo.load().z[:5])
         >>> session.save(file)
-        >>> int(Session.load(file, demo.load().space).snapshot.tally.seen)
+        >>> int(Session.load(file).snapshot.tally.seen)
         5
         """
+        if with_space:
+            self._save_space(checkpoint.space_path(Path(path)))
         checkpoint.save(path, self._states(), {**self.identity, **extra})
 
+    def _save_space(self, path: Path) -> None:
+        labels = self.detector.labels
+        if self._space_at != (path, labels.fingerprint):
+            if not path.exists() or LabelSpace.load(path).fingerprint != labels.fingerprint:
+                labels.save(path)
+            self._space_at = path, labels.fingerprint
+
     def to_bytes(self) -> bytes:
-        """What `save` writes."""
+        """What `save` writes, without the label space."""
         return checkpoint.to_bytes(self._states(), self.identity)
 
     def _states(self) -> dict[str, Any]:
@@ -293,14 +304,15 @@ class Session:
     def load(
         cls,
         source: str | Path | bytes,
-        labels: LabelSpace,
+        labels: LabelSpace | None = None,
         *,
         detector: Detector[Any] | None = None,
         encoder: Encoder | None = None,
     ) -> Session:
         """Go on from a saved state; refuse one that belongs to another label space or detector.
 
-        A registered detector is rebuilt from the file; pass `detector` for one of your own.
+        Without `labels`, the label space is the one beside the file. A registered detector is rebuilt from the file;
+        pass `detector` for one of your own.
 
         >>> from unseen import demo
         >>> state = Session(demo.load().space).to_bytes()        # or the path of what `save` wrote
@@ -308,6 +320,12 @@ class Session:
         True
         """
         found = checkpoint.load(source)
+        if labels is None:
+            if isinstance(source, bytes):
+                raise StateError(
+                    "expected a label space for a state in bytes, got none; pass Session.load(data, labels)"
+                )
+            labels = checkpoint.find_space(Path(source))
         spec = SessionSpec.of_identity(found.identity, labels)
         session = spec.build() if detector is None else cls(detector, spec.rule)
         session.encoder = encoder
@@ -402,10 +420,10 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
 
 
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
-    unknown, none, known = np.bincount(verdicts.output.route.numpy() + 1, minlength=3).tolist()  # by route
-    gained = unknown + none + known, int(np.count_nonzero(verdicts.known.numpy())), known, unknown
-    return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
-
-
-def _plus(total: Tensor, count: int) -> Tensor:
-    return torch.from_numpy(np.array(int(total) + count)) if count else total
+    route = verdicts.output.route
+    return Tally(
+        tally.seen + len(route),
+        tally.known + verdicts.known.sum(),
+        tally.taught_known + (route > 0).sum(),
+        tally.taught_unknown + (route < 0).sum(),
+    )

@@ -173,9 +173,23 @@ class Verdicts(Sequence[Verdict]):
             table[field] = column.cpu().numpy()
         return table
 
-    def columns(self, keys: Sequence[str]) -> dict[str, list[Any]]:
-        """The columns of FIELDS, one entry per sample; NaN and infinity become None."""
-        return columns(self.structured(), self.names, keys)
+    @property
+    def name(self) -> list[str | None]:
+        """The known name of each sample, None for an unknown one."""
+        return [verdict.name for verdict in self._rows]
+
+    @property
+    def verdict(self) -> list[str]:
+        """The verdict on each sample in a word."""
+        return self.columns()["verdict"]
+
+    def columns(self, keys: Sequence[str] | None = None) -> dict[str, list[Any]]:
+        """The columns of FIELDS, one entry per sample, without `key` where no keys are given.
+
+        NaN and infinity become None.
+        """
+        found = columns(self.structured(), self.names, [None] * len(self) if keys is None else keys)
+        return {name: column for name, column in found.items() if keys is not None or name != "key"}
 
     def records(self, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield one dict of FIELDS per sample; NaN and infinity become None.
@@ -210,23 +224,24 @@ class Verdicts(Sequence[Verdict]):
         writer.writeheader()
         writer.writerows({name: as_text_cell(value) for name, value in one.items()} for one in self.records(keys))
 
-    def arrow(self, keys: Sequence[str]) -> Any:
-        """A `pyarrow.Table`.
+    def to_arrow(self, keys: Sequence[str] | None = None) -> Any:
+        """A `pyarrow.Table`, with a column `key` where keys are given.
 
         >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().z[:2]).arrow(["a.jpg", "b.jpg"]).num_rows
+        >>> Session(demo.load().space).score(demo.load().z[:2]).to_arrow(["a.jpg", "b.jpg"]).num_rows
         2
         """
         pyarrow = import_extra("pyarrow", "tables")
-        kinds = dict.fromkeys(FIELDS, pyarrow.string())
+        found = self.columns(keys)
+        kinds = dict.fromkeys(found, pyarrow.string())
         kinds |= dict.fromkeys(("margin", "threshold", "p_known"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
-        return pyarrow.table(self.columns(keys), schema=pyarrow.schema(kinds))
+        return pyarrow.table(found, schema=pyarrow.schema(kinds))
 
-    def pandas(self, keys: Sequence[str]) -> Any:
-        """A `pandas.DataFrame`.
+    def to_pandas(self, keys: Sequence[str] | None = None) -> Any:
+        """A `pandas.DataFrame`, with a column `key` where keys are given.
 
         >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().z[:2]).pandas(["a.jpg", "b.jpg"])["nearest"].tolist()
+        >>> Session(demo.load().space).score(demo.load().z[:2]).to_pandas()["nearest"].tolist()
         ['bird', 'bird']
         """
         return import_extra("pandas", "tables").DataFrame(self.columns(keys))

@@ -19,11 +19,13 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from unseen.detectors.base import in_range, positive, unit
-from unseen.errors import FeatureError
-from unseen.gate import decaying_steps
+from unseen.errors import FeatureError, SettingError
 from unseen.labels import LabelSpace
 from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
+from unseen.scan.gate import decaying_steps
 
+TOLERANCE = 1e-2  # of the residual of Theorem 1 at which a search has converged
+MOST_ITERATIONS = 2000  # 5,000 images with 1,000 pseudo-labelled names took 370 to 640
 STALLED = 10  # roundings of the loss: a round of the optimiser that gains less has found what there is
 ROUND = 10  # optimiser iterations between two looks at the stopping test
 
@@ -45,6 +47,12 @@ class Prototypes(NamedTuple):
     sign: Int[Tensor, " C"]  # +1: the closed form as printed, -1: its opposite, 0: v vanishes and any w would do
     loss: Float[Tensor, ""]
     iterations: int
+    converged: bool = False  # every class meets the closed form within the tolerance, or none is pulled anywhere
+
+    @property
+    def largest_residual(self) -> float:
+        """The residual of the class that meets the closed form worst."""
+        return float(self.residual.nan_to_num().max())
 
     @property
     def undefined(self) -> Bool[Tensor, " C"]:
@@ -100,6 +108,7 @@ class Gap:
     own_bound: Float[Tensor, " K"]  # of prototypes made of the class's own images
     regret: Regret
     by_truth: bool
+    of_negatives: bool
 
 
 def measure(
@@ -107,15 +116,22 @@ def measure(
     z: Float[Tensor, "T d"],
     *,
     truth: Int[Tensor, " T"] | None = None,
+    negatives: bool = False,
     tau: float = 0.01,
     kappa: float = 0.05,
     rho: float = 0.1,
-    tol: float = 1e-2,
-    steps: int = 100,
+    tol: float = TOLERANCE,
+    steps: int = MOST_ITERATIONS,
 ) -> Gap:
-    """Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels."""
+    """Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels.
+
+    With `negatives` the bank is that of the negatives (Eq. 13), for which there is no truth.
+    """
     positive(tau=tau, kappa=kappa, rho=rho, tol=tol)
-    anchors = labels.id_anchors
+    if negatives and truth is not None:
+        raise SettingError("expected --truth or --negatives, got both; a negative is the true name of no image")
+    names, anchors = (labels.negatives, labels.ood_anchors) if negatives else (labels.names, labels.id_anchors)
+    anchors = anchors.double()  # in float32 rounding hides the last gains of the search, which stops too early
     z = _checked(anchors, z)
     soft = pseudo_targets(anchors, z, tau=tau)
     pseudo = optimal_prototypes(z, soft, kappa=kappa, tol=tol, steps=steps)
@@ -125,7 +141,7 @@ def measure(
         best = optimal_prototypes(z, hard_targets(anchors, z, truth), kappa=kappa, tol=tol, steps=steps)
         classes = truth
     return Gap(
-        names=labels.names,
+        names=names,
         modality=modality(anchors, z),
         best=best,
         distance=(anchors - best.bank).square().sum(dim=1),
@@ -134,6 +150,7 @@ def measure(
         own_bound=class_bound(anchors, z, classes),
         regret=regret(anchors, z, soft, best=pseudo.bank, kappa=kappa, rho=rho),
         by_truth=truth is not None,
+        of_negatives=negatives,
     )
 
 
@@ -165,7 +182,12 @@ def hard_targets(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], label: 
 
 
 def optimal_prototypes(
-    z: Float[Tensor, "T d"], targets: Float[Tensor, "T C"], *, kappa: float, tol: float = 1e-2, steps: int = 100
+    z: Float[Tensor, "T d"],
+    targets: Float[Tensor, "T C"],
+    *,
+    kappa: float,
+    tol: float = TOLERANCE,
+    steps: int = MOST_ITERATIONS,
 ) -> Prototypes:
     """The unit rows that minimise Eq. 4 (one-hot targets) or Eq. 7 (soft ones) over all samples (Theorem 1).
 
@@ -201,7 +223,7 @@ def optimal_prototypes(
         iterations += ROUND
         before, found = found.loss, _prototypes(z, targets, normalize(free.detach(), dim=1), kappa, iterations)
         gained = before - found.loss
-    return found
+    return found._replace(converged=not bool((found.residual > tol).any()))
 
 
 def span_bound(anchors: Float[Tensor, "C d"], z: Float[Tensor, "T d"], *, energy: float = 1.0) -> Bound:

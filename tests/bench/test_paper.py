@@ -65,6 +65,8 @@ def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
     assert text.count("State: needs data.") == 17
     assert "imagenet needs known (images_largescale/imagenet_1k/val or imagenet/val)" in text
     assert "imagenet200 (stand-in) needs text-imagenet1k.safetensors" in text
+    assert "published elsewhere: openood-imagenet; these see a batch of 256 images" in text
+    assert "| reneg | 87.12 | 56.57 | 97.19 | 14.66 |" in text
     assert "printed: imagenet-336" in text
     assert r"images\_\allowbreak{}largescale/\allowbreak{}imagenet" in (tmp_path / "paper.tex").read_text()
 
@@ -179,7 +181,7 @@ MINE = """
 from dataclasses import dataclass
 from typing import ClassVar
 from unseen.detectors import DetectorOutput
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Frozen
 
 @dataclass(frozen=True, eq=False)
 class Mine(Frozen):

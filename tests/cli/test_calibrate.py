@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from helpers.commands import detect, rows, run
 from helpers.pictures import save_shade
 from helpers.tiny_models import NamedColours
-from unseen import LabelSpace, Session
+from unseen import Session
 from unseen.cli import app
 from unseen.errors import DataError, EncoderError, SettingError, StateError
 
@@ -22,7 +22,7 @@ STATE = ("--state", "s.safetensors")
 
 
 def session() -> Session:
-    return Session.load("s.safetensors", LabelSpace.load("s.space.safetensors"))
+    return Session.load("s.safetensors")
 
 
 def test_a_state_is_calibrated_with_photos(known: Path) -> None:

@@ -36,7 +36,7 @@ BROKEN = b"not a picture"
 
 
 def session(state: str = "s") -> Session:
-    return Session.load(f"{state}.safetensors", LabelSpace.load(f"{state}.space.safetensors"))
+    return Session.load(f"{state}.safetensors")
 
 
 def seen(state: str = "s") -> int:

@@ -8,8 +8,7 @@ import pytest
 from safetensors.torch import save_file
 
 from helpers import commands
-from unseen import Session, demo
-from unseen.discover import edits
+from unseen import Session, checkpoint, demo
 from unseen.errors import LabelError, SettingError, StateError
 from unseen.features import load_features
 
@@ -25,7 +24,7 @@ def saved(tmp_path_factory):
     session = Session(labels)
     session.observe(pack.z, pack.keys)
     session.save(path)
-    labels.save(edits.space_path(path))
+    labels.save(checkpoint.space_path(path))
     return path
 
 
@@ -33,7 +32,7 @@ def saved(tmp_path_factory):
 def state(saved, tmp_path):
     path = tmp_path / "state.safetensors"
     path.write_bytes(saved.read_bytes())
-    edits.space_path(path).write_bytes(edits.space_path(saved).read_bytes())
+    checkpoint.space_path(path).write_bytes(checkpoint.space_path(saved).read_bytes())
     return path
 
 
@@ -66,10 +65,10 @@ def test_group_promote_and_undo(state):
     ships = max(groups, key=lambda one: sum(key.startswith("ship/") for key in one["keys"]))
     (record,) = run("promote", ships["number"], "ship", "--state", state)
     assert record["now_named"] > 0.7 * ships["size"]
-    assert edits.find_space(state).names[-1] == "ship"
+    assert checkpoint.find_space(state).names[-1] == "ship"
     (record,) = run("undo", "--state", state)
     assert record["exact"]
-    assert "ship" not in edits.find_space(state).names
+    assert "ship" not in checkpoint.find_space(state).names
 
 
 def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_path, monkeypatch):
@@ -82,10 +81,10 @@ def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_pa
         return load_features(path)
 
     monkeypatch.setattr("unseen.features.load_features", slowly)
-    words = ["score", tmp_path / "more.safetensors", "--space", edits.space_path(state), "--state", state]
+    words = ["score", tmp_path / "more.safetensors", "--space", checkpoint.space_path(state), "--state", state]
     with pytest.raises(StateError, match="another command has changed since; nothing was learned or changed, run it"):
         commands.run(*words)
-    assert edits.find_space(state).names[-1] == "ship"
+    assert checkpoint.find_space(state).names[-1] == "ship"
 
 
 def test_rename_retire_and_dismiss(state):
@@ -93,7 +92,7 @@ def test_rename_retire_and_dismiss(state):
     run("rename", "cat", "kitty", "--state", state)
     run("retire", "dog", "--state", state)
     run("dismiss", groups[0]["number"], "--state", state)
-    labels = edits.find_space(state)
+    labels = checkpoint.find_space(state)
     assert "kitty" in labels.names
     assert labels.negatives[-1] == "dog"
     *after, _ = run("group", "--state", state, "--words", "negatives")
@@ -101,7 +100,7 @@ def test_rename_retire_and_dismiss(state):
 
 
 def test_explain_a_kept_image_by_its_key(state):
-    kept = Session.load(state, edits.find_space(state)).reservoir.images
+    kept = Session.load(state).reservoir.images
     (row,) = run("explain", kept.keys[0], "--state", state)
     assert row["key"] == kept.keys[0]
     assert row["why"].startswith(row["verdict"])
@@ -146,7 +145,7 @@ def test_the_demo_goes_from_unknown_to_known(tmp_path):
 
 
 def test_corrections_are_kept_apart_and_exported(state, tmp_path):
-    kept = Session.load(state, edits.find_space(state)).reservoir.images
+    kept = Session.load(state).reservoir.images
     path = tmp_path / "corrections.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("key", "name"), (kept.keys[0], "'=horse"), (kept.keys[1], "")])

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image as Pillow
-from typer.testing import CliRunner
 
+from helpers.commands import run
+from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import detectors
-from unseen.cli import app
 
 pytestmark = pytest.mark.slow  # run by make docs-commands
 
@@ -73,8 +72,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made: Any = NamedColours()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    for module in ("detect", "calibrate", "explain", "mine", "encode", "vocabulary"):
-        monkeypatch.setattr(import_module(f"unseen.cli.{module}"), "load_encoder", lambda name, **options: made)
+    monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: made)
     monkeypatch.setattr(detectors, "_own", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(one for one in sys.path if not one.endswith("benchmarks"))])
     monkeypatch.delitem(sys.modules, "examples", raising=False)  # benchmarks/examples.py, if a test has imported it
@@ -82,10 +80,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     hues = list(COLOURS.values())[:3]
     folders = {"photos": hues, "more": hues, "known/cat": hues[:1], "known/dog": hues[1:2], "path/to/folder": hues}
     for name, own in folders.items():  # a photo under two names would be an example of none
-        (tmp_path / name).mkdir(parents=True)
         for i in range(12):
-            shade = tuple(min(255, c + 3 * i) for c in own[i % len(own)])
-            Pillow.new("RGB", (20, 16), shade).save(tmp_path / name / f"{'ab'[i] if i < 2 else i}.jpg")
+            save_shade(tmp_path / name / f"{'ab'[i] if i < 2 else i}.jpg", own[i % len(own)], 3 * i)
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     return tmp_path
 
@@ -110,8 +106,7 @@ def test_the_commands_of_a_page_run_word_for_word(page: Path, folder: Path) -> N
         if command.startswith("unseen detect") and "--label" in command:
             for old in folder.glob("state.*"):  # pages begin anew where they name labels
                 old.unlink()
-        result = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
-        assert result.exit_code == 0, f"{command}\n{result.output}"
+        run(*shlex.split(command)[1:])
 
 
 def test_every_other_command_is_run_by_a_file_that_exists_or_says_why_not() -> None:

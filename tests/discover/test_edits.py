@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from unseen import Session, demo
+from unseen import Session, checkpoint, demo
 from unseen.discover import edits, promote, rename, retire
 from unseen.errors import StateError
 from unseen.storage.locks import locked
@@ -20,12 +20,12 @@ SHIP, TRUCK = (WORDS.vectors[WORDS.words.index(word)] for word in ("ship", "truc
 def state(grouping, tmp_path):
     path = tmp_path / "state.safetensors"
     grouping.session.save(path)
-    grouping.session.detector.labels.save(edits.space_path(path))
+    grouping.session.detector.labels.save(checkpoint.space_path(path))
     return path
 
 
 def load(state) -> Session:
-    return Session.load(state, edits.find_space(state))
+    return Session.load(state)
 
 
 def test_an_edit_changes_state_and_label_space_together(state):
@@ -82,9 +82,9 @@ def test_edits_are_undone_one_after_the_other_and_a_rename_too(state, pack):
 
 
 def test_a_crash_between_the_two_files_leaves_a_state_that_finds_its_label_space(state, monkeypatch):
-    saved = edits.space_path(state).read_bytes()
+    saved = checkpoint.space_path(state).read_bytes()
     edits.apply(state, lambda session: promote(session, 1, "ship", SHIP))
-    edits.space_path(state).write_bytes(saved)  # as if the machine had stopped before the label space was replaced
+    checkpoint.space_path(state).write_bytes(saved)  # as if the machine had stopped before the label space was replaced
     assert load(state).detector.labels.names[-1] == "ship"
 
 
@@ -127,11 +127,11 @@ def test_only_the_last_edits_keep_their_states(state, monkeypatch):
     monkeypatch.setattr(edits, "KEPT", 2)
     for number in range(3):
         edits.apply(state, lambda session, n=number: rename(session, session.detector.labels.names[0], f"cat {n}"))
-    assert sorted(path.name for path in edits.edits_folder(state).glob("[0-9][0-9][0-9][0-9].safetensors")) == [
+    assert sorted(path.name for path in checkpoint.edits_folder(state).glob("[0-9][0-9][0-9][0-9].safetensors")) == [
         "0002.safetensors",
         "0003.safetensors",
     ]
-    spaces = {path.name for path in edits.edits_folder(state).glob("*.space.safetensors")}
+    spaces = {path.name for path in checkpoint.edits_folder(state).glob("*.space.safetensors")}
     assert len(spaces) == 3  # of the two states that are kept, and of the one of now
     assert edits.undo(state).session.detector.labels.names[0] == "cat 1"
     assert edits.undo(state).session.detector.labels.names[0] == "cat 0"

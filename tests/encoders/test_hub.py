@@ -105,7 +105,7 @@ def test_the_fingerprint_follows_weights_activation_and_preprocessing(clip, tmp_
 
 def test_without_a_network_the_offline_encoder_is_offered_at_once(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(EncoderError, match="run `unseen models fetch offline` once and use `--encoder offline`"):
+    with pytest.raises(EncoderError, match="run `unseen models fetch offline` once and use the encoder offline"):
         load_encoder("nobody/such-model")
 
 

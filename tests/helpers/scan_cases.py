@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers.streams import unit
-from unseen.scan.base import Scan
+from unseen.scan import Scan
 from unseen.scan.cuda import blas
 
 PAPER: dict[str, Any] = {"kappa": 0.05, "tau": 0.01}

@@ -36,6 +36,7 @@ from unseen.serve.stream.config import StreamConfig
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["helpers.service"])
+START = 90  # seconds that a service may take: the first of a cold machine reads torch from disk
 
 
 class StuckService(Service):
@@ -81,14 +82,14 @@ class Server:
         self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=True)
         self.process.start()
         theirs.close()
-        if not ours.poll(30):
+        if not ours.poll(START):
             raise TimeoutError("the service did not say where it listens")
         self.url = ours.recv().split()[2]
-        self.client = Client(self.url, timeout=10)
+        self.client = Client(self.url, timeout=30)
         ours.close()
 
     def ready(self) -> Server:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + START
         while time.monotonic() < deadline:
             try:
                 if self.client.http.get("/readyz").status_code == 200:

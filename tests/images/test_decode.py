@@ -175,3 +175,12 @@ def test_a_picture_in_text_may_not_be_large():
     assert centre(decode(b"P3 2 2 255\n" + b"255 0 0 " * 4)) == (255, 0, 0)
     with pytest.raises(ImageError, match="too large: more than 1,048,576 bytes of numbers as text"):
         decode(b"P3 500 500 1\n" + b"1 1 1 " * 250_000)
+
+
+def test_a_jpeg_of_256_megapixels_is_read_at_a_smaller_scale_and_a_progressive_one_refused():
+    picture = Pillow.new("L", (16_000, 16_000), 90)
+    assert decode(encoded(picture, "JPEG")).size == (8_000, 8_000)
+    with pytest.raises(ImageError, match="too large: 16000 x 16000 pixels, at most 89,478,485 allowed"):
+        decode(encoded(picture, "JPEG", progressive=True))
+    with pytest.raises(ImageError, match="too large: more than 89,478,485 pixels"):
+        decode(encoded(picture, "JPEG"), most=1000)

@@ -127,6 +127,16 @@ def test_a_session_with_an_encoder_takes_images_and_keeps_their_names(tmp_path: 
     assert len(again.score(flat())) == 1
 
 
+@pytest.mark.parametrize("grey", [np.full((5, 3), 200, np.uint8), torch.full((5, 3), 200, dtype=torch.uint8)])
+def test_a_grey_picture_of_two_dimensions_is_an_image_and_no_features(grey: Any) -> None:
+    session = Session(space(dim=3), encoder=ColourEncoder())
+    expected = session.score(flat((200, 200, 200), (3, 5))).margin
+    for form in (grey, [grey]):
+        assert torch.equal(session.score(form).margin, expected)
+    (batch,) = read_images(grey)
+    assert batch.images[0].pixels.size == (3, 5)
+
+
 def test_a_session_without_an_encoder_says_how_to_pass_images() -> None:
     with pytest.raises(FeatureError, match=r"got a list of Image; .*Session\(space, encoder=encoder\)"):
         Session(space()).observe([flat()])

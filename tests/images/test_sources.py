@@ -23,7 +23,8 @@ def only(source, **options):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "b").mkdir()
-    for name in ("b/two.png", "a.JPG", "b/one.webp", ".hidden.png"):
+    (tmp_path / ".thumbnails").mkdir()
+    for name in ("b/two.png", "a.JPG", "b/one.webp", ".hidden.png", ".thumbnails/a.png"):
         flat().save(tmp_path / name, {"JPG": "JPEG"}.get(name[-3:], name.rpartition(".")[2]))
     (tmp_path / "notes.md").write_text("not a picture")
     return tmp_path

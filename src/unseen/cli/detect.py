@@ -68,7 +68,7 @@ def detect(
     found = find_images(photos, root=root, stride=stride)
     entries = sort_entries(found, order)
     names = session.NameOptions(labels, label, space, examples, encoder, device)
-    ready = session.prepare(names, chosen, state, learn=learn)
+    ready = session.prepare(names, chosen, state)
     cache = FeatureCache(features, ready.model) if features else None
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)

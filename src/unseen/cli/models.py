@@ -12,6 +12,7 @@ from rich.table import Table
 
 from unseen.cli import options, output
 from unseen.errors import EncoderError
+from unseen.install import extra_command
 
 if TYPE_CHECKING:
     from unseen.encoders.catalogue import Model
@@ -42,8 +43,7 @@ def list_models(as_json: options.AsJson = False) -> None:
         return
     table = Table("name", "on this machine", "width", "download", "what it is", box=None)
     for model in MODELS.values():
-        ready = "yes" if model.is_ready else "no"
-        table.add_row(model.name, ready, str(model.dim), f"{model.megabytes:,} MB", model.note)
+        table.add_row(model.name, _ready_in_words(model), str(model.dim), f"{model.megabytes:,} MB", model.note)
     output.out.print(table)
 
 
@@ -106,11 +106,18 @@ def _print_model(model: Model, *, as_json: bool) -> None:
         output.emit(_row(model))
         return
     rates = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(model.rates.items(), key=lambda one: -one[1]))
-    row = _row(model) | {"is_ready": "yes" if model.is_ready else "no", "rates": rates or "not measured"}
+    row = _row(model) | {"is_ready": _ready_in_words(model), "rates": rates or "not measured"}
     for field, value in row.items():
         print(f"{WORDS.get(field, field):<15} {value}")
     if not model.is_ready:
         output.say(f"not on this machine yet: unseen models fetch {model.name}")
+
+
+def _ready_in_words(model: Model) -> str:
+    """Whether a model can be used now: it is here, and so are the packages that it needs."""
+    if lacks := model.lacks:
+        return f"no: {extra_command('encode')} first ({', '.join(lacks)})"
+    return "yes" if model.is_ready else "no"
 
 
 def _row(model: Model) -> dict[str, object]:

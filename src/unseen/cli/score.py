@@ -66,7 +66,6 @@ def score(
 
     from unseen import LabelSpace
     from unseen.cli import known, run, session
-    from unseen.discover.edits import space_path
     from unseen.features import load_features
     from unseen.storage.locks import content_mark
 
@@ -78,8 +77,6 @@ def score(
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
-    if state and learn and not state.exists():
-        labels.save(space_path(state))
     with form.lines(**columns) as lines:
         stream = run.Run(judge, lines, state, mark, learn, images, run.Alarms.of(alarm), run.log_beside(report))
         stream.is_rejudged = rejudge

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from unseen import LabelSpace, Session, detectors, encoders
 from unseen.cli import output, spaces
 from unseen.cli.known import RECALL, ExampleImages, KnownImages, KnownSource, names_of, warn_spared
-from unseen.discover.edits import space_path
 from unseen.encoders import Encoder
 from unseen.errors import SettingError
 from unseen.labels.mining import NEGATIVES
@@ -119,7 +118,7 @@ class Start(NamedTuple):
     skipped: int  # examples and calibration photos that could not be read
 
 
-def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None, *, learn: bool) -> Start:
+def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
     known = KnownSource.find(chosen.calibrate, chosen.recall) if chosen.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
@@ -137,8 +136,6 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None, *, l
         space = taught.teach(space, model, recall=None if known or chosen.threshold is not None else recall)
     session = chosen.session(space, state)
     images = known.read(space, model) if known else None
-    if state and learn and not state.exists():
-        space.save(space_path(state))
     output.say(about(session))
     if images:
         images.print_result(session, images.calibrate(session), as_json=False)

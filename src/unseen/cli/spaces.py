@@ -14,9 +14,10 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import LabelSpace, Session, encoders, labels
+from unseen.checkpoint import find_space
 from unseen.cli import output
 from unseen.discover import Vocabulary, visible_words
-from unseen.discover.edits import check_state, find_space
+from unseen.discover.edits import check_state
 from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
 from unseen.encoders.offline.encoder import OfflineEncoder
@@ -64,7 +65,7 @@ def saved_space(space: Path | None, state: Path | None, *, has_names: bool) -> L
 def open_session(state: Path) -> Session:
     """The session that a state was saved by."""
     check_state(state)
-    return Session.load(state, find_space(state))
+    return Session.load(state)
 
 
 def encoder_of(space: LabelSpace, name: str | None = None, device: str | None = None) -> Encoder:

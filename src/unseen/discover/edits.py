@@ -1,8 +1,7 @@
 """Edits of a state file: one command at a time, written whole or not at all, and undone.
 
-Beside `state.safetensors` lies its label space, and in the folder `state.edits` what an edit needs to be undone: the
-state as it was before (`0003.safetensors`), and label spaces by fingerprint. The state is renamed into place last, and
-it says which label space it needs: a crash in between loses nothing.
+In the folder `state.edits` lies what an edit needs to be undone: the state as it was before (`0003.safetensors`), and
+label spaces by fingerprint. A state says which label space it needs: a crash between two files loses nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unseen import checkpoint
+from unseen.checkpoint import edits_folder, kept_space_path
 from unseen.discover.edit import Edited, last_edit
 from unseen.discover.edit import undo as undone
 from unseen.errors import StateError
@@ -24,34 +24,11 @@ from unseen.storage.locks import locked
 KEPT = 8  # edits that can be undone
 
 
-def space_path(state: Path) -> Path:
-    """Where the label space of a state lies."""
-    return state.with_suffix(".space.safetensors")
-
-
-def edits_folder(state: Path) -> Path:
-    """The folder with what edits of a state need to be undone."""
-    return state.with_suffix(".edits")
-
-
-def find_space(state: Path) -> LabelSpace:
-    """The label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
-    if not (path := space_path(state)).exists():
-        raise StateError(f"expected the label space of {state} at {path}, got no file; put it there")
-    space = LabelSpace.load(path)
-    if not edits_folder(state).exists():
-        return space
-    wanted = checkpoint.load(state).identity["labels"]
-    if space.fingerprint == wanted or not (other := _space_file(state, wanted)).exists():
-        return space
-    return LabelSpace.load(other)
-
-
 def apply(state: Path, edit: Callable[[Session], Edited]) -> Edited:
     """Change a state by `edit`, alone; what there was before is kept, so that it can be undone."""
     check_state(state)
     with locked(state):
-        before = Session.load(state, find_space(state))
+        before = Session.load(state)
         done = edit(before)
         _keep(state, before, int(done.record["edit"]))
         _write(state, done.session)
@@ -63,7 +40,7 @@ def undo(state: Path) -> Edited:
     """Take back the last edit that has not been undone: exactly, or, if the stream has gone on, by its names."""
     check_state(state)
     with locked(state):
-        now = Session.load(state, find_space(state))
+        now = Session.load(state)
         done = undone(now, _before(state, int(last_edit(now)["edit"])))
         _write(state, done.session)
     return done
@@ -74,7 +51,7 @@ def _before(state: Path, number: int) -> Session | None:
     saved = edits_folder(state) / f"{number:04d}.safetensors"
     if not saved.exists():
         return None
-    return Session.load(saved, LabelSpace.load(_space_file(state, checkpoint.load(saved).identity["labels"])))
+    return Session.load(saved, LabelSpace.load(kept_space_path(state, checkpoint.load(saved).identity["labels"])))
 
 
 def check_state(state: Path) -> None:
@@ -100,23 +77,18 @@ def _forget_old(state: Path, number: int) -> None:
         if one <= number - KEPT:
             path.unlink()
     kept = [state, *(path for one, path in saved.items() if one > number - KEPT)]
-    needed = {_space_file(state, json.loads(claimed_metadata(path)["header"])["labels"]) for path in kept}
+    needed = {kept_space_path(state, json.loads(claimed_metadata(path)["header"])["labels"]) for path in kept}
     for path in edits_folder(state).glob("*.space.safetensors"):
         if path not in needed:
             path.unlink()
 
 
 def _write(state: Path, session: Session) -> None:
-    _keep_space(state, session.detector.labels)
+    _keep_space(state, session.detector.labels)  # before the state needs it
     session.save(state)
-    session.detector.labels.save(space_path(state))
 
 
 def _keep_space(state: Path, labels: LabelSpace) -> None:
     edits_folder(state).mkdir(exist_ok=True)
-    if not (path := _space_file(state, labels.fingerprint)).exists():
+    if not (path := kept_space_path(state, labels.fingerprint)).exists():
         labels.save(path)
-
-
-def _space_file(state: Path, fingerprint: str) -> Path:
-    return edits_folder(state) / f"{fingerprint[:16]}.space.safetensors"

@@ -1,7 +1,9 @@
 """Which models unseen knows by name, how each is loaded, and whether it is on this machine."""
 
+import difflib
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from unseen.encoders.base import SplitEncoder
 from unseen.encoders.device import fast_dtype
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.runtimes import measured_rates
-from unseen.errors import EncoderError, SettingError
+from unseen.errors import EncoderError, MissingExtra, SettingError
 from unseen.progress import Progress, no_progress
 
 SHORT_NAMES: Mapping[str, str] = {
@@ -30,6 +32,7 @@ BACKENDS: Mapping[str, tuple[str, str]] = {
     "open_clip": ("unseen.encoders.open_clip", "OpenClipEncoder"),
     "onnx": ("unseen.encoders.onnx", "OnnxEncoder"),
 }
+PACKAGES = ("PIL", "transformers"), ("PIL", "transformers", "onnx")  # of any model here, and of the offline one
 OWN_MODELS: Mapping[str, str] = {"get_image_features": "hub", "encode_image": "open_clip"}  # method -> backend
 OFFLINE = ("offline", "offline-b16")  # short, and as a label space names it: every encoder loads by its own name
 
@@ -97,7 +100,16 @@ def resolve_name(name: str | Path) -> tuple[str, str]:
         return "onnx", text
     if not text.strip():
         raise SettingError(f"expected the name of an encoder, got nothing; try offline or {next(iter(SHORT_NAMES))}")
+    if text not in SHORT_NAMES and "/" not in text and not Path(text).exists():
+        _refuse_misspelt(text)
     return "hub", SHORT_NAMES.get(text, text)
+
+
+def _refuse_misspelt(name: str) -> None:
+    """Refuse a name that is nearly one of a model here: letters and digits alone are compared."""
+    plain = {re.sub(r"\W", "", known).lower(): known for known in MODELS}
+    if near := difflib.get_close_matches(re.sub(r"\W", "", name).lower(), plain, cutoff=0.7):
+        raise SettingError(f"expected the name of an encoder, got {name!r}; did you mean {plain[near[0]]}?")
 
 
 @dataclass(frozen=True)
@@ -115,8 +127,15 @@ class Model:
         """Whether it can be loaded without a network."""
         return offline.is_fetched() if self.name == "offline" else _in_hub_cache(self.source)
 
+    @property
+    def lacks(self) -> list[str]:
+        """The packages without which it cannot run here, although it may be downloaded."""
+        return [package for package in PACKAGES[self.name == "offline"] if importlib.util.find_spec(package) is None]
+
     def fetch(self, progress: Progress = no_progress) -> None:
-        """Download it, unless it is here."""
+        """Download it, unless it is here; refuse where it could not run."""
+        if lacks := self.lacks:
+            raise MissingExtra(lacks[0], "encode")
         if self.name == "offline":
             offline.fetch(progress)
         else:
@@ -149,6 +168,8 @@ MODELS: Mapping[str, Model] = {
 
 def find_model(name: str) -> Model:
     """The model called `name`."""
+    if name not in MODELS:
+        _refuse_misspelt(name)
     if name not in MODELS:
         raise SettingError(f"expected one of {', '.join(MODELS)}, got {name!r}; any hub id works with --encoder too")
     return MODELS[name]

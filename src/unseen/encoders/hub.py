@@ -151,7 +151,7 @@ def _load_parts(transformers: Any, source: str, *, local: bool) -> tuple[Any, An
 def _model_missing(source: str, reason: str) -> EncoderError:
     return EncoderError(
         f"expected the model {source!r} in the cache, at the hub or in a folder, got none ({reason.rstrip('.')}); "
-        "without a hub, run `unseen models fetch offline` once and use `--encoder offline`"
+        "without a hub, run `unseen models fetch offline` once and use the encoder offline"
     )
 
 

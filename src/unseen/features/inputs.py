@@ -22,7 +22,7 @@ class KeyedFeatures(NamedTuple):
 def as_features(value: Any, encoder: Encoder | None = None, *, most_dims: int = 2) -> KeyedFeatures:
     """Features as a tensor; images become features where there is an encoder.
 
-    Arrays of at most `most_dims` dimensions are features, those of more are images.
+    Arrays of at most `most_dims` dimensions are features; those of more, and grey ones of whole numbers, are images.
 
     >>> as_features(np.eye(3)).z.shape
     torch.Size([3, 3])
@@ -42,9 +42,9 @@ def as_features(value: Any, encoder: Encoder | None = None, *, most_dims: int = 
 def _vectors(value: Any, most_dims: int) -> Tensor | None:
     """A value that holds vectors as a tensor, None for anything else."""
     if isinstance(value, Tensor):
-        return value if value.ndim <= most_dims else None
+        return value if value.ndim <= most_dims and value.is_floating_point() else None
     if isinstance(value, np.ndarray):
-        is_numeric = value.ndim <= most_dims and np.issubdtype(value.dtype, np.number)
+        is_numeric = value.ndim <= most_dims and np.issubdtype(value.dtype, np.floating)
         return torch.from_numpy(np.ascontiguousarray(value)) if is_numeric else None
     if isinstance(value, list | tuple) and value and all(map(_is_vector, value)):
         return torch.stack([torch.as_tensor(row) for row in value])

@@ -24,7 +24,8 @@ IMAGE_SUFFIXES = frozenset(COMMON | HEIF_SUFFIXES | {".ppm", ".pgm", ".pbm", ".j
 # beside images in many collections, and never images: not opened to look
 TEXT_SUFFIXES = frozenset({".txt", ".json", ".csv", ".xml", ".yaml", ".yml", ".md", ".html", ".log", ".py", ".lst"})
 HEAD = 16  # bytes that tell
-STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
+JPEG_START = b"\xff\xd8\xff"
+STARTS = (JPEG_START, b"\x89PNG\r\n", b"GIF8", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 # what is read: Pillow knows dozens more, some of which start other programs or hide a picture in a picture
@@ -32,6 +33,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF
 # whose decoders unpack no more than the header claims; an AVIF of 64 x 64 pixels may unpack to 16,384 x 16,384
 BOUNDED_FORMATS = tuple(name for name in FORMATS if name != "AVIF")
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
+MAX_REDUCED = 1 << 30  # of a JPEG that is read at a smaller scale, row by row
 MAX_ASPECT = 100  # of the longer side to the shorter
 MAX_SCANS = 100  # of a JPEG: a few bytes that cost a pass over all its pixels; usual are 1 to 12
 PLAIN_BYTES = 1 << 20  # of a PPM in text, which Pillow parses in Python: no other thread runs meanwhile
@@ -106,8 +108,9 @@ def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FOR
     """The picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
     A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
-    before it is unpacked. With `least`, a JPEG is read at the smallest of its scales (1/2, 1/4, 1/8) whose shorter
-    side has so many pixels: for an encoder, which resizes it anyway, a quarter of the work for a photo of a phone.
+    before it is unpacked; by default, a larger JPEG is read at the largest of its scales that is small enough. With
+    `least`, a JPEG is read at the smallest of its scales (1/2, 1/4, 1/8) whose shorter side has so many pixels: for an
+    encoder, which resizes it anyway, a quarter of the work for a photo of a phone.
     """
     with open_header(data, most, formats) as picture:
         if least:
@@ -143,7 +146,7 @@ def open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterat
     if is_heif(data[:HEAD]):
         formats = (*formats, _heif_format())
     try:
-        with pillow.open(io.BytesIO(data), formats=formats) as picture:
+        with _opened(data, formats, reduces=most is None) as picture:
             _check_size(picture.width, picture.height, MAX_PIXELS if most is None else most)
             _check_parts(picture, data)
             yield picture
@@ -157,6 +160,22 @@ def open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterat
         raise ImageError("too large: not enough memory to unpack it") from error
     except Exception as error:  # Pillow's parsers raise whatever bad bytes lead them to
         raise ImageError(f"damaged: {error or type(error).__name__}") from error
+
+
+def _opened(data: bytes, formats: Sequence[str], *, reduces: bool) -> Picture:
+    """A picture of which only the header is read; a JPEG that is too large is set to be read at a smaller scale."""
+    pillow = import_extra("PIL.Image", "encode")
+    if not (reduces and "JPEG" in formats and data.startswith(JPEG_START)):
+        return pillow.open(io.BytesIO(data), formats=formats)
+    from PIL import JpegImagePlugin
+
+    picture: Picture = JpegImagePlugin.JpegImageFile(io.BytesIO(data))  # past Pillow's limit, which knows no scales
+    width, height = picture.size
+    is_unrolled = "progressive" not in picture.info  # else all of it is held at once, whatever the scale
+    if MAX_PIXELS < width * height <= MAX_REDUCED and is_unrolled:
+        scale = next(scale for scale in (2, 4, 8) if width * height <= MAX_PIXELS * scale * scale)
+        picture.draft(None, (width // scale, height // scale))
+    return picture
 
 
 @cache

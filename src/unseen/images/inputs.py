@@ -24,8 +24,8 @@ ImageBatch = Any  # what `as_images` takes
 COLUMNS = ("image", "img", "pixels", "pixel_values")  # where a row of a data set has its picture
 ACCEPTED = (
     "a path, bytes of an image file, an open file, a Pillow image, "
-    "a numpy array [h, w, 3] (uint8, or float from 0 to 1), "
-    "a torch tensor [3, h, w] of such values, a row with the column 'image', or a list of these"
+    "a numpy array [h, w, 3] or [h, w] (uint8, or float from 0 to 1), "
+    "a torch tensor [3, h, w] or [h, w] of such values, a row with the column 'image', or a list of these"
 )
 
 
@@ -73,7 +73,7 @@ def is_loader_batch(batch: Any) -> bool:
 def is_picture(value: Any) -> bool:
     """Whether a value can only be one picture, not a batch."""
     if isinstance(value, Tensor | np.ndarray):
-        return value.ndim == 3
+        return value.ndim in (2, 3)
     if isinstance(value, str | Path | bytes | bytearray | memoryview | Mapping | Image):
         return True
     return _is_open_file(value) or _is_pillow(value)
@@ -140,6 +140,7 @@ def _column(row: Mapping[str, Any]) -> str:
 
 
 def _channels_last(tensor: Tensor) -> np.ndarray[Any, Any]:
+    tensor = tensor[None] if tensor.ndim == 2 else tensor
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3):
         hint = "; pass tensor.permute(2, 0, 1)" if tensor.ndim == 3 and tensor.shape[-1] in (1, 3) else ""
         raise ImageError(f"expected a tensor of shape [3, h, w], got {list(tensor.shape)}{hint or '; ' + ACCEPTED}")

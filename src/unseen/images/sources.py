@@ -167,7 +167,8 @@ def _local_files(folder: Path) -> list[Path]:
     entered: set[tuple[int, int]] = set()
     walk = os.walk(folder, followlinks=True, onerror=lambda error: found.append(Path(error.filename)))
     for base, folders, names in walk:
-        folders.sort()  # of two ways to one folder, always the same one
+        # of two ways to one folder, always the same one; hidden ones hold thumbnails and what was deleted
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         place = os.stat(base)
         if (place.st_dev, place.st_ino) in entered:
             folders.clear()

@@ -24,7 +24,7 @@ def judge_rows(
 
     def judge(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         verdicts = (session.observe if learn else session.score)(rows[column])
-        found = verdicts.columns([""] * len(verdicts))
+        found = verdicts.columns()
         return {name: found[name] for name in COLUMNS}
 
     return judge

@@ -1,49 +1,123 @@
 """The page about one stream: one HTML file with its verdicts, its threshold over time, and thumbnails."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
-from unseen.report import charts
-from unseen.report.pictures import Gallery, ImagePages, Thumbnail, document
+from unseen.report import charts, render
 from unseen.session import Session
 from unseen.storage.files import replacing
-from unseen.verdicts import Verdicts
+from unseen.verdicts import Verdict, Verdicts
 from unseen.version import __version__
 
 SIDE = 112  # pixels of a thumbnail on the page
+SHOWN = 36  # thumbnails at either end of either gallery
+PAGE = 240  # images on one page of all images
 NAMES = 60  # rows of the label space
 SKIPPED = 200
+
+
+class Thumbnail(NamedTuple):
+    """One image with its verdict and a small JPEG."""
+
+    key: str
+    verdict: Verdict
+    jpeg: bytes | None
+
+
+@dataclass
+class Gallery:
+    """The images of one verdict with the highest and the lowest margins: a bounded number, however long the stream."""
+
+    name: str
+    note: str
+    thumbnails: list[Thumbnail] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, thumbnail: Thumbnail) -> None:
+        """Add an image; drop those in the middle when there are too many."""
+        self.count += 1
+        self.thumbnails.append(thumbnail)
+        if len(self.thumbnails) > 8 * SHOWN:
+            first, last = self._ends(SHOWN)
+            self.thumbnails = [*first, *last]
+
+    def shown(self) -> tuple[str, str, int, list[list[Thumbnail]]]:
+        """Name, note, count and images, highest margin first: all, or those at either end."""
+        ends = [self._ends(self.count)[0]] if self.count <= PAGE else self._ends(SHOWN)
+        return self.name, self.note, self.count, ends
+
+    def _ends(self, count: int) -> list[list[Thumbnail]]:
+        ranked = sorted(self.thumbnails, key=lambda one: -one.verdict.margin)
+        return [ranked[:count], ranked[-count:]]
+
+
+@dataclass
+class ImagePages:
+    """Every image of a stream in order of arrival, as files beside a report; a page is written when it is full."""
+
+    folder: Path
+    waiting: list[Thumbnail] = field(default_factory=list)
+    written: int = 0
+
+    @classmethod
+    def beside(cls, report: Path) -> ImagePages:
+        """The pages of a report, `report.pages/` for `report.html`; those of an earlier one are removed."""
+        folder = report.with_suffix(".pages")
+        for page in folder.glob("[0-9]*.html"):
+            page.unlink()
+        return cls(folder)
+
+    def add(self, thumbnail: Thumbnail) -> None:
+        """Add the next image."""
+        if len(self.waiting) == PAGE:
+            self._write(is_last=False)
+        self.waiting.append(thumbnail)
+
+    def close(self) -> None:
+        """Write what waits; nothing where a single page would hold all images."""
+        if self.waiting and self.written:
+            self._write(is_last=True)
+
+    def _write(self, *, is_last: bool) -> None:
+        first, number = self.written * PAGE + 1, self.written + 1
+        title = f"Images {first:,} to {first + len(self.waiting) - 1:,}"
+        neighbours = [page for page in (number - 1, number + 1) if page and not (is_last and page > number)]
+        with replacing(self.folder / f"{number}.html") as temporary:
+            text = render("images.html", title=title, neighbours=neighbours, images=self.waiting)
+            temporary.write_text(text, encoding="utf-8")
+        self.waiting, self.written = [], number
 
 
 @dataclass
 class StreamLog:
     """The verdicts of a run so far, thumbnails of a few images, and pages of all of them on disk."""
 
-    known: Gallery = field(default_factory=Gallery)
-    unknown: Gallery = field(default_factory=Gallery)
+    known: Gallery = field(default_factory=lambda: Gallery("Known", "Images with one of your names"))
+    unknown: Gallery = field(default_factory=lambda: Gallery("Unknown", "Images with none of your names"))
     skipped: list[tuple[str, str]] = field(default_factory=list)
     parts: list[Verdicts] = field(default_factory=list)
     pages: ImagePages | None = None  # where all images are shown
 
     @classmethod
-    def beside(cls, report: Path) -> "StreamLog":
+    def beside(cls, report: Path) -> StreamLog:
         """An empty log whose pages lie beside a report that will be written."""
         return cls(pages=ImagePages.beside(report))
 
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
         """Keep the verdicts on consecutive images."""
         self.parts.append(verdicts)
-        for key, verdict, jpeg in zip(keys, verdicts, jpegs, strict=True):
-            for place in (self.known if verdict.known else self.unknown, self.pages):
-                if place is not None:
-                    place.add(Thumbnail(key, verdict, jpeg))
+        for one in map(Thumbnail, keys, verdicts, jpegs):
+            (self.known if one.verdict.known else self.unknown).add(one)
+            if self.pages:
+                self.pages.add(one)
 
     @property
     def verdicts(self) -> Verdicts:
@@ -58,7 +132,12 @@ class TableSection(NamedTuple):
     note: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    chart: str = ""
+    chart: charts.Chart | None = None
+
+    def is_number(self, column: int) -> bool:
+        """Whether a column holds nothing but numbers, which stand to the right."""
+        cells = (row[column].strip("%±+- ").replace(",", "").replace(".", "", 1) for row in self.rows)
+        return all(cell.isdigit() for cell in cells)
 
 
 def write(
@@ -73,33 +152,55 @@ def write(
 
 def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[TableSection] = ()) -> str:
     """One HTML page that needs nothing beside it."""
-    parts = [
-        f"<h1>{escape(title)}</h1><p>{escape(about(session))}</p>",
-        _stream(log, session) if log.parts else "<p>No image could be read.</p>",
-        *map(_section, sections),
-        _galleries(log) if log.parts else "",
-        _section(label_section(session.detector.labels, log)),
-        _skipped_section(log.skipped),
-    ]
-    return document(title, "".join(parts))
+    last = [label_section(session.detector.labels, log)]
+    if log.skipped:
+        more = f" The first {SKIPPED} of {len(log.skipped):,}." if len(log.skipped) > SKIPPED else ""
+        note = f"These files could not be read, so they have no verdict and nothing was learned from them.{more}"
+        last.append(TableSection("Skipped", note, ("file", "reason"), log.skipped[:SKIPPED]))
+    drawn: dict[str, Any] = {}
+    if log.parts:
+        verdicts = log.verdicts
+        drawn["tiles"] = tiles(log, session)
+        drawn["margins"] = charts.histogram(verdicts.margin, verdicts.known, session.threshold)
+        drawn["track"] = charts.track(verdicts.margin, verdicts.known, verdicts.threshold)
+        drawn["galleries"] = [log.known.shown(), log.unknown.shown()]
+    return render(
+        "stream.html",
+        title=title,
+        about=about(session),
+        sections=sections,
+        last_sections=last,
+        page_size=PAGE,
+        pages=log.pages.written if log.pages else 0,
+        folder=log.pages.folder.name if log.pages else "",
+        **drawn,
+    )
+
+
+def tiles(log: StreamLog, session: Session) -> list[tuple[str, str]]:
+    """The numbers at the top of the page, each by its name."""
+    tally = session.snapshot.tally
+    found = {
+        "known": f"{log.known.count:,}",
+        "unknown": f"{log.unknown.count:,}",
+        "skipped": f"{len(log.skipped):,}",
+        "learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
+        f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
+    }
+    if interval := session.recall_interval:
+        found["% of known kept, likely"] = f"{100 * interval.low:.0f} to {100 * interval.high:.0f}"
+    return list(found.items())
 
 
 def about(session: Session) -> str:
     """In one line which encoder, label space and detector judge the images."""
     space = session.detector.labels
-    mined = ", ".join(
-        part
-        for part in (
-            space.manifest.get("corpus", ""),
-            f"miner {space.manifest['miner']}" if "miner" in space.manifest else "",
-            f"fingerprint {space.fingerprint[:8]}",
-        )
-        if part
-    )
+    mined = [space.manifest.get("corpus", ""), f"miner {space.manifest['miner']}" if "miner" in space.manifest else ""]
+    made = ", ".join(filter(None, [*mined, f"fingerprint {space.fingerprint[:8]}"]))
+    names = f"{len(space.names):,} name{'s' * (len(space.names) != 1)} + {len(space.negatives):,} negatives"
     return (
-        f"encoder {space.encoder or 'unnamed'} · {len(space.names):,} name{'s' * (len(space.names) != 1)} + "
-        f"{len(space.negatives):,} negatives "
-        f"({mined}) · detector {session.detector.name} · unseen {__version__}"
+        f"encoder {space.encoder or 'unnamed'} · {names} ({made}) · detector {session.detector.name} · "
+        f"unseen {__version__}"
     )
 
 
@@ -111,79 +212,10 @@ def label_section(space: LabelSpace, log: StreamLog) -> TableSection:
         called = torch.bincount(verdicts.label[verdicts.known], minlength=len(space.names)).tolist()
     near = nearest_negatives(space, 4)
     order = sorted(range(len(space.names)), key=lambda i: -called[i])[:NAMES]
-    rows = []
-    for i in order:
-        pairs = near[space.names[i]]
-        rows.append((space.names[i], f"{called[i]:,}", ", ".join(f"{p.negative} {p.cosine:.2f}" for p in pairs)))
+    rows = [
+        (space.names[i], f"{called[i]:,}", ", ".join(f"{p.negative} {p.cosine:.2f}" for p in near[space.names[i]]))
+        for i in order
+    ]
     more = f" The {NAMES} most frequent of {len(space.names):,}." if len(space.names) > NAMES else ""
     note = f"Known names, how many images got each, and the negatives nearest to it in text space.{more}"
     return TableSection("Label space", note, ("name", "images", "nearest negatives"), rows)
-
-
-def _stream(log: StreamLog, session: Session) -> str:
-    verdicts, tally = log.verdicts, session.snapshot.tally
-    known = int(verdicts.known.sum())
-    tiles = {
-        "known": f"{known:,}",
-        "unknown": f"{len(verdicts) - known:,}",
-        "skipped": f"{len(log.skipped):,}",
-        "learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
-        f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
-    }
-    if interval := session.recall_interval:
-        tiles["% of known kept, likely"] = f"{100 * interval.low:.0f} to {100 * interval.high:.0f}"
-    parts = [
-        f'<div class="tiles">{"".join(_tile(what, value) for what, value in tiles.items())}</div>',
-        "<h2>Margins</h2><p>Score less baseline, in nats, with the threshold at the end of the stream. An image is "
-        "known if its margin is at least the threshold at its arrival, so early verdicts may differ from this chart. "
-        "Margins beyond an edge are counted in the outermost bar.</p>",
-        legend("known", "unknown", "threshold"),
-        charts.histogram(verdicts.margin, verdicts.known, session.threshold),
-        "<h2>Over time</h2><p>Every image in order of arrival, and the threshold that each of them met.</p>",
-        charts.track(verdicts.margin, verdicts.known, verdicts.threshold),
-    ]
-    return "".join(parts)
-
-
-def _galleries(log: StreamLog) -> str:
-    known = int(log.verdicts.known.sum())
-    sections = [
-        log.known.section("Known", "Images with one of your names", known),
-        log.unknown.section("Unknown", "Images with none of your names", len(log.verdicts) - known),
-        log.pages.section() if log.pages else "",
-    ]
-    return "".join(sections)
-
-
-def _section(section: TableSection) -> str:
-    number = [all(_is_number(row[i]) for row in section.rows) for i in range(len(section.head))]
-    marks = [' class="number"' if is_number else "" for is_number in number]
-    head = "".join(f"<th{mark}>{escape(cell)}</th>" for mark, cell in zip(marks, section.head, strict=True))
-    rows = "".join(
-        "<tr>" + "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks, row, strict=True)) + "</tr>"
-        for row in section.rows
-    )
-    body = f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
-    return f"<h2>{escape(section.title)}</h2><p>{escape(section.note)}</p>{section.chart}{body}"
-
-
-def _skipped_section(skipped: Sequence[tuple[str, str]]) -> str:
-    if not skipped:
-        return ""
-    more = f" The first {SKIPPED} of {len(skipped):,}." if len(skipped) > SKIPPED else ""
-    note = f"These files could not be read, so they have no verdict and nothing was learned from them.{more}"
-    return _section(TableSection("Skipped", note, ("file", "reason"), skipped[:SKIPPED]))
-
-
-def _tile(what: str, value: str) -> str:
-    return f'<div class="tile {what}"><b>{value}</b><span>{escape(what)}</span></div>'
-
-
-def legend(*kinds: str) -> str:
-    """What the colours of a chart mean."""
-    words = {"online": "learning"}
-    return "".join(f'<span class="key"><i class="{kind}"></i>{words.get(kind, kind)}</span>' for kind in kinds)
-
-
-def _is_number(cell: str) -> bool:
-    return cell.strip("%±+- ").replace(",", "").replace(".", "", 1).isdigit()

@@ -184,7 +184,8 @@ def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.Tabl
         "The truth was used only here, after every verdict. Frozen: the same detector before its first image. "
         "In percent: AUROC and right names, more is better; FPR95, less. The curves are AUROC by slice of the stream."
     )
-    chart = stream_page.legend("frozen", "online") + charts.curves(series) if drawable else ""
+    legend = (("frozen", "frozen"), ("online", "learning"))
+    chart = charts.curves(series, legend) if drawable else None
     return stream_page.TableSection(
         "Against the truth", note, ("", "frozen", "learning"), _metric_rows(frozen, learning), chart
     )

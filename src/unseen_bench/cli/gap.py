@@ -20,14 +20,25 @@ from unseen_bench.exhibits import plots
 POINTS = 8  # of the regret curve in the table
 
 
-def run(features: str, space: Path, *, truth: bool, plot: Path | None, seed: int, top: int, as_json: bool) -> None:
+def run(
+    features: str,
+    space: Path,
+    *,
+    truth: bool,
+    negatives: bool,
+    plot: Path | None,
+    seed: int,
+    top: int,
+    as_json: bool,
+) -> None:
     """Measure the gap, print it, and draw it into `plot`."""
     pyplot = plots.pyplot() if plot else None
     labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     known = _truth(images, labels, features)[order] if truth else None
-    with output.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
-        found = theory.measure(labels, images.z[order], truth=known)
+    count = len(labels.negatives if negatives else labels.names)
+    with output.err.status(f"fitting {count:,} prototypes to {len(images):,} samples"):
+        found = theory.measure(labels, images.z[order], truth=known, negatives=negatives)
     if as_json:
         output.emit(gap_record(found))
     else:
@@ -48,7 +59,9 @@ def gap_record(found: theory.Gap) -> dict[str, object]:
         "leading_bound": float(found.leading_bound.bound.sum()),
         "leading_rank": found.leading_bound.rank,
         "own_bound": float(found.own_bound.sum()),
-        "residual": float(best.residual.nan_to_num().max()),
+        "of": "negatives" if found.of_negatives else "names",
+        "converged": best.converged,
+        "residual": best.largest_residual,
         "iterations": best.iterations,
         "reversed": int((best.sign < 0).sum()),
         "undefined": int(best.undefined.sum()),
@@ -73,9 +86,11 @@ def print_gap(found: theory.Gap, top: int) -> None:
         f"text-text {modality.text_text:.3f} · centroids {modality.centroids:.3f} apart"
     )
     output.out.print(
-        f"best bank for {'true' if found.by_truth else 'pseudo-'}labels: largest residual "
-        f"{float(best.residual.nan_to_num().max()):.2g}{median} after "
-        f"{best.iterations} iterations; {int((best.sign < 0).sum())} classes point against the closed form, "
+        f"best bank of {'negatives' if found.of_negatives else 'names'} for "
+        f"{'true' if found.by_truth else 'pseudo-'}labels: {'converged' if best.converged else 'NOT converged'}, "
+        f"largest residual {best.largest_residual:.2g}{median}, wanted {theory.TOLERANCE:g}, "
+        f"after {best.iterations} iterations; "
+        f"{int((best.sign < 0).sum())} classes point against the closed form, "
         f"{int(best.undefined.sum())} have none\n"
     )
     output.out.print(_distances(found, top))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from unseen_bench import suites
 from unseen_bench.exhibits import plots, tables
 from unseen_bench.exhibits.tables import MetricCell, Table
 from unseen_bench.run import Row, mean_and_deviation
@@ -13,6 +14,7 @@ from unseen_bench.run.paper import STAND_IN_NOTE, Exhibit, Outcome, odd_averages
 from unseen_bench.suites import Suite
 
 METRICS = ("AUROC", "FPR95")
+PUBLISHED = "published elsewhere: {}; these see a batch of 256 images before they score it (transductive)"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def section(outcome: Outcome) -> ExhibitSection:
         parts.append(PRINTED[exhibit.name])
     elif not exhibit.sweeps:
         parts += _printed_only(exhibit, outcome.ran)
+    if exhibit.has_published:
+        parts += [_printed_grid(PUBLISHED.format(name), suites.read(name)["published"]) for name in exhibit.suites]
     stands_in = any(suite.name not in exhibit.suites for suite, _ in outcome.ran)
     return ExhibitSection(
         outcome, parts, [exhibit.differs, *([STAND_IN_NOTE] if stands_in else []), *odd_averages(exhibit)]
@@ -83,7 +87,7 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
     for name, lines in printed_results(exhibit).items():
         rest = {method: row for method, row in lines.items() if method.split()[0] not in beside.get(name, ())}
         if rest:
-            yield _printed_grid(name, rest)
+            yield _printed_grid(f"printed: {name}", rest)
 
 
 def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
@@ -197,12 +201,12 @@ def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
     return [100 * value for pair in (*pairs, average) for value in pair]
 
 
-def _printed_grid(name: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
+def _printed_grid(title: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
     sets = list(dict.fromkeys(one for row in figures.values() for one in row))
     lines = [
         [method, *(text for one in sets for text in _printed_cell(row.get(one)))] for method, row in figures.items()
     ]
-    return Grid.of_sets(f"printed: {name}", "method", sets, lines)
+    return Grid.of_sets(title, "method", sets, lines)
 
 
 def _printed_cell(figures: Sequence[float] | None) -> list[str]:

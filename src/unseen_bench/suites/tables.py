@@ -22,7 +22,7 @@ def read(name: str) -> dict[str, Any]:
         return table
     base = read(table.pop("extends"))
     added: dict[str, Any] = {key: {**base[key], **table[key]} for key in ("labels", "unknown") if key in table}
-    without = {key: value for key, value in base.items() if key != "paper"}  # figures belong to one table of a paper
+    without = {key: value for key, value in base.items() if key not in ("paper", "published")}  # of one table
     return {**without, **table, **added}
 
 

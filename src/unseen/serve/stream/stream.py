@@ -130,7 +130,7 @@ class Stream:
             covered = self.replay_seconds
             session, at = self._flushed()
             saved = self.snapshots.new(kind, at.entry)
-            session.save(saved.path, position=list(at))
+            session.save(saved.path, with_space=False, position=list(at))
             if kind == AUTO:
                 self._snapshotted = at.seq
                 with self._lock:
@@ -161,7 +161,7 @@ class Stream:
         """Go on from another session, once its label space, its state and a journal entry are on disk."""
         self.spaces.add(session.detector.labels)
         saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
-        session.save(saved.path, position=list(self.at))
+        session.save(saved.path, with_space=False, position=list(self.at))
         self._append(JournalEntry(kind, 0, saved.digest))
         self._go_on(kind, session, self.at)
 
@@ -185,7 +185,7 @@ class Stream:
     def export(self, path: Path) -> Position:
         """Write the state readers see to `path`, and return its place in the journal."""
         session, at = self._published()
-        session.save(path, position=list(at))
+        session.save(path, with_space=False, position=list(at))
         return at
 
     @property
