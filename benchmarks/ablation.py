@@ -20,8 +20,8 @@ from unseen import LabelSpace
 from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled import TERMS, PooledState
 from unseen.detectors.pooled.evidence import LabelStatistics
-from unseen.detectors.pooled.likelihood import Likelihood
 from unseen.detectors.pooled.names import NameLogits, NearestNames
+from unseen.detectors.pooled.sides import Likelihood
 from unseen.detectors.pooled.state import SampleBlock, SampleRows
 from unseen_bench.evaluate import evaluate
 from unseen_bench.metrics import auroc
@@ -51,7 +51,7 @@ class WithoutPool(PooledEvidence):
     """What images that look alike have shown adds nothing."""
 
     def _judge(self, state: PooledState, block: SampleBlock) -> tuple[DetectorOutput, SampleRows]:
-        silent = Likelihood.none(state.sums.votes)
+        silent = Likelihood.none(state.sums.votes.device)
         return super()._judge(state._replace(fitted=state.fitted._replace(likelihood=silent)), block)
 
 

@@ -56,7 +56,7 @@ def main() -> None:
 
 def fuzzed(folder: Path, requests: int, seed: int) -> dict[str, Any]:
     """What was answered, and how long the neighbour waited."""
-    labels, port, keys = label_space(20, 100, 64), _free_port(), ApiKeys(folder / "data" / "keys.json")
+    labels, port, keys = label_space(20, 100, 64), _free_port(), ApiKeys(folder / "data")
     labels.save(folder / "space")
     bad, good = keys.add("bad", "admin"), keys.add("good", "admin")
     process = SPAWN.Process(target=_serve, args=(folder / "data", port), daemon=True)

@@ -1,10 +1,8 @@
-"""How many durable observes a second the service acknowledges, beside no durability and beside a naive server.
+"""How many durable observes a second the service acknowledges, beside a naive server.
 
     python benchmarks/service.py                     # a table
     python benchmarks/service.py --json              # one JSON object per line
-    python benchmarks/service.py --rows fairness     # a caller alone and beside neighbours: service_fairness.py
     python benchmarks/service.py --rows restart      # from a kill to ready: service_restart.py
-    python benchmarks/service.py --rows memory       # whether it grows with what was sent: service_memory.py
 
 Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
 one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
@@ -29,18 +27,14 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
-import service_fairness
-import service_memory
 import service_restart
-from service_fairness import NEIGHBOURS
-from service_load import SPAWN, Flow, Load, cpu_seconds, observes, percentiles, service
+from service_load import SPAWN, Load, cpu_seconds, observes, percentiles, service
 from unseen import LabelSpace, Session, detectors
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.synthetic import label_space, stream
 
-LOADS = ("batched", "single", "one", "flow")  # of requests; of one caller; over one connection
-WINDOW = 256  # samples that are on their way over one connection
+LOADS = ("batched", "single", "one")  # of requests with many samples or one; of one caller
 VERIFIED = 1024  # samples whose margins are computed again
 
 
@@ -59,22 +53,11 @@ def main() -> None:
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--rows", choices=ROWS, default="throughput")
-    parser.add_argument("--neighbours", nargs="+", choices=NEIGHBOURS, default=list(NEIGHBOURS))
     parser.add_argument("--cases", nargs="+", choices=service_restart.CASES, default=list(service_restart.CASES))
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="of alone and beside, in turn; each takes --seconds twice"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=100_000, help="of the restart with many samples, or of the memory row: minutes"
-    )
+    parser.add_argument("--samples", type=int, default=100_000, help="of the restart with many samples: minutes")
     arguments = command.parse(parser)
     measured, shown = ROWS[arguments.rows]
     command.show(measured(arguments), arguments, shown)
-
-
-def caller(host: str, path: str, z: torch.Tensor, clients: int, batch: int) -> Load | Flow:
-    """Callers that send requests, or, for no caller, one connection that many samples share."""
-    return Load(host, observes(host, path, z, batch), clients) if clients else Flow(host, path, z, WINDOW)
 
 
 def measure_all(arguments: Arguments) -> Iterator[Row]:
@@ -84,13 +67,12 @@ def measure_all(arguments: Arguments) -> Iterator[Row]:
         "batched": (arguments.clients, arguments.batch),
         "single": (arguments.concurrency, 1),
         "one": (1, 1),
-        "flow": (0, 1),
     }
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         space = Path(folder) / "space.safetensors"
         labels.save(space)
         for clients, batch in (loads[name] for name in arguments.loads):
-            for server in arguments.servers if clients else [one for one in arguments.servers if one != "naive"]:
+            for server in arguments.servers:
                 yield measure(arguments, Path(folder), space, z, server, clients, batch)
 
 
@@ -106,7 +88,7 @@ def measure(
         sys.exit(f"the {server} server did not start")
     host, path = ours.recv()
     try:
-        warm, load = (caller(host, path, z, clients, batch) for _ in range(2))
+        warm, load = (Load(host, observes(host, path, z, batch), clients) for _ in range(2))
         warm.run(min(2.0, arguments.seconds))
         before = cpu_seconds(process.pid)
         elapsed = load.run(arguments.seconds)
@@ -168,24 +150,22 @@ def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor
 
 def table(rows: list[Row]) -> Iterator[str]:
     heads = ("server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors")
-    yield from markdown_table((*heads, "of volatile", "of naive"), (cells(row, rows) for row in rows))
+    yield from markdown_table((*heads, "of naive"), (cells(row, rows) for row in rows))
     yield f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row"
 
 
 def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
     alike = [other for other in rows if (other["clients"], other["batch"]) == (row["clients"], row["batch"])]
     rates = {other["server"]: other["per_second"] for other in alike}
-    ratios = (f"{row['per_second'] / rates[name]:.2f}" if name in rates else "" for name in ("volatile", "naive"))
+    ratio = f"{row['per_second'] / rates['naive']:.2f}" if "naive" in rates else ""
     numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
-    return row["server"], *(f"{row[name]:,.0f}" for name in numbers), *ratios
+    return row["server"], *(f"{row[name]:,.0f}" for name in numbers), ratio
 
 
-SERVERS: dict[str, Callable[..., None]] = {"durable": service, "volatile": service, "naive": naive}
+SERVERS: dict[str, Callable[..., None]] = {"durable": service, "naive": naive}
 ROWS = {
     "throughput": (measure_all, table),
-    "fairness": (service_fairness.measure_all, service_fairness.table),
     "restart": (service_restart.measure_all, service_restart.table),
-    "memory": (service_memory.measure_all, service_memory.table),
 }
 
 if __name__ == "__main__":

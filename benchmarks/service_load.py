@@ -11,7 +11,6 @@ import sqlite3
 import statistics
 import threading
 import time
-from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,7 +26,7 @@ SPAWN = multiprocessing.get_context("spawn")
 def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
     from unseen.serve.client import Client
     from unseen.serve.run import run
-    from unseen.serve.settings import Durability, Settings
+    from unseen.serve.settings import Settings
 
     def announce(text: str) -> None:
         threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()
@@ -38,7 +37,7 @@ def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str,
             remote = client.create(space, detector=detector)
         pipe.send((url.removeprefix("http://"), f"/v1/streams/{remote.id}/observe"))
 
-    settings = Settings(data, encoder=None, durability=Durability(volatile=kind == "volatile"), compute=threads)
+    settings = Settings(data, encoder=None, compute=threads)
     run(settings, port=0, demo=False, announce=announce)
 
 
@@ -121,36 +120,6 @@ class Load:
         else:
             self.errors += 1
         return True
-
-
-class Flow:
-    """One caller that sends single samples over one WebSocket, `window` of them ahead of their answers."""
-
-    def __init__(self, host: str, path: str, z: torch.Tensor, window: int) -> None:
-        self.url, self.window = f"ws://{host}{path}", window
-        self.rows = [row.numpy().tobytes() for row in z]
-        self.times: list[float] = []
-        self.answers: list[tuple[int, bytes]] = []
-        self.errors = 0
-
-    def run(self, seconds: float) -> float:
-        """For how long the caller called."""
-        from websockets.sync.client import connect
-
-        sent: deque[tuple[int, float]] = deque()
-        started, number = time.perf_counter(), 0
-        with connect(self.url, max_queue=None) as socket:
-            while sent or time.perf_counter() - started < seconds:
-                while len(sent) < self.window and time.perf_counter() - started < seconds:
-                    socket.send(self.rows[number % len(self.rows)])
-                    sent.append((number % len(self.rows), time.perf_counter()))
-                    number += 1
-                body = socket.recv(decode=False)
-                place, asked = sent.popleft()
-                self.times.append(time.perf_counter() - asked)
-                self.answers.append((place, bytes(body)))
-                self.errors += b'"error"' in body[:12]
-        return time.perf_counter() - started
 
 
 def journal_blocks(folder: Path, dim: int) -> list[torch.Tensor]:

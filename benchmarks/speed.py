@@ -20,10 +20,9 @@ from torch import Tensor
 from unseen import LabelSpace, Session
 from unseen.detectors import Detector, Online, PooledEvidence
 from unseen.detectors.base import BLOCK
-from unseen.gate import decaying_steps
-from unseen.odds import logit
+from unseen.odds import TextLogits, logit, neglabel, text_logits
 from unseen.scan import blocked, naive
-from unseen.text import TextLogits, neglabel, text_logits
+from unseen.scan.gate import decaying_steps
 from unseen_bench.run import command, markdown_table
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.jsonl import Row

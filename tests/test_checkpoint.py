@@ -65,10 +65,17 @@ def test_sums_of_clear_images_as_older_files_have_them_are_left_out(tmp_path, la
     assert int(back.snapshot.threshold.clear.number) == 0
 
 
+def test_a_state_of_the_detector_pooled_in_its_earlier_layout_is_refused(tmp_path):
+    path, header = tmp_path / "state.safetensors", {"version": 3, "unseen": "0.2.0", "detector": "pooled"}
+    save_tensors(path, {}, kind="state", header=json.dumps(header))
+    with pytest.raises(StateError, match=r"got version 3, which unseen 0\.2\.0 wrote; start a new state, or go on"):
+        checkpoint.load(path)
+
+
 def test_a_state_of_a_later_version_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     save_tensors(path, {}, kind="state", header=json.dumps({"version": 99}))
-    with pytest.raises(StateError, match="expected a state of version 3 or before, got 99; upgrade unseen"):
+    with pytest.raises(StateError, match="expected a state of version 4 or before, got 99; upgrade unseen"):
         checkpoint.load(path)
 
 

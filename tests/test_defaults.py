@@ -69,7 +69,7 @@ def test_label_space_and_session_are_the_same_from_every_door(tmp_path: Path, en
     spaces = {
         "unseen mine": LabelSpace.load("mined.safetensors"),
         "unseen detect": LabelSpace.load("detect.space.safetensors"),
-        "HTTP": asyncio.run(encoding.ImageEncoder("hash", Limits()).space("me", body.names, body.negatives)),
+        "HTTP": asyncio.run(encoding.ImageEncoder("hash", Limits()).space(body.names, body.negatives)),
         "scikit-learn": estimator.session_.detector.labels,
     }
     assert {door: one.fingerprint for door, one in spaces.items()} == dict.fromkeys(spaces, space.fingerprint)

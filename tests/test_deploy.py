@@ -37,7 +37,7 @@ def test_the_unit_starts_a_command_that_exists_and_leaves_it_time_to_stop():
     assert program.endswith("/unseen")
     assert exit_status(words) == 0
     assert exit_status([*words, "--no-such-option"]) != 0
-    assert "--require-key" in words
+    assert "--behind-proxy" in words
     assert float(unit_value("TimeoutStopSec")) > STOP_SECONDS
 
 

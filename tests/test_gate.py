@@ -4,9 +4,8 @@ import torch
 
 from helpers.streams import space, stream
 from unseen.detectors import OnlineID
-from unseen.gate import decaying_steps, exact_near_bound, routes
-from unseen.odds import logit
-from unseen.text import TextLogits, mcm, neglabel, text_logits
+from unseen.odds import TextLogits, logit, mcm, neglabel, text_logits
+from unseen.scan.gate import decaying_steps, exact_near_bound, routes
 
 
 def test_steps_decay_with_the_count_of_teaching_samples_and_go_on_where_they_stopped():

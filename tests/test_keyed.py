@@ -10,7 +10,7 @@ import torch
 from helpers.streams import stream
 from unseen import Session, SessionSpec, detectors, keyed
 from unseen.errors import DataError, MissingExtra
-from unseen.threads import one_thread
+from unseen.keyed import one_thread
 from unseen.threshold import Fixed
 
 KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20

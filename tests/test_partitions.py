@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from helpers.streams import space, stream
 from unseen.cli import app
 from unseen.errors import DataError
-from unseen.partitions import day_of
+from unseen.keyed import day_of
 
 duckdb = pytest.importorskip("duckdb")
 STREAMS = ("gate 1", "a/b", "süd")

@@ -8,20 +8,16 @@ import pytest
 import torch
 
 from helpers.streams import space, stream
-from unseen import Session, reservoir
+from unseen import Session
 from unseen.checkpoint import load, save
 from unseen.detectors import MCM
 from unseen.errors import SettingError
 from unseen.threshold import Fixed
 
 
-@pytest.fixture
-def small_intake(monkeypatch):
-    monkeypatch.setattr(reservoir, "INTAKE", 32)
-
-
-def session(keep: int = 16) -> Session:
-    return Session(MCM(space(dtype=torch.float32)), Fixed(-0.9), keep=keep)
+def session(keep: int = 16, intake: int = 32) -> Session:
+    run = Session(MCM(space(dtype=torch.float32)), Fixed(-0.9), keep=keep)
+    return run.at(run.snapshot, reservoir=replace(run.reservoir, intake=intake))
 
 
 def observed(parts: list[int], keep: int = 16) -> Session:
@@ -33,14 +29,14 @@ def observed(parts: list[int], keep: int = 16) -> Session:
     return run
 
 
-def test_the_division_into_calls_does_not_change_what_is_kept(small_intake):
+def test_the_division_into_calls_does_not_change_what_is_kept():
     one, many = observed([300]).reservoir.images, observed([1, 7, 92, 33, 167]).reservoir.images
     assert one.keys == many.keys
     assert torch.equal(one.z, many.z)
     assert torch.equal(one.known, many.known)
 
 
-def test_the_latest_unknown_images_are_kept_and_older_ones_sampled(small_intake):
+def test_the_latest_unknown_images_are_kept_and_older_ones_sampled():
     run = observed([300])
     kept, everything = run.reservoir.images, observed([300], keep=10_000).reservoir.images
     unknown = everything.place[~everything.known]
@@ -104,7 +100,7 @@ def test_a_state_without_a_reservoir_loads_and_says_from_where_on_images_are_kep
     assert "reservoir" not in load(tmp_path / "state.safetensors").states
 
 
-def test_the_stated_memory_is_that_of_a_full_reservoir(small_intake):
+def test_the_stated_memory_is_that_of_a_full_reservoir():
     run = observed([600])
     tensors = run.reservoir.images.tensors()
     size = sum(x.numel() * x.element_size() for name, x in tensors.items() if not name.startswith("key"))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from unseen.detectors.sparse_copy import filled_rows, sparse_copy
 from unseen.detectors.state import flatten, unflatten
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
@@ -20,8 +19,8 @@ from unseen.storage.files import load_tensors, save_tensors
 from unseen.version import __version__
 
 KIND = "state"
-HALF = 0.5  # of the rows: a restored state stays in memory, where a copy without rows of zeros is the smaller one
-VERSION = 3  # of the file; unseen 0.1 wrote no version, 2 had no reservoir
+VERSION = 4  # of the file; unseen 0.1 wrote no version, 2 had no reservoir, 3 another layout of `pooled`
+POOLED_SINCE = 4  # the version from which on states of `pooled` have the layout of today
 OLD_WORDS = 1  # the last version whose states and settings have other names
 RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
 UNUSED = {("threshold", f"clear.{part}") for part in ("clear", "weight", "at_zero")}  # parts that older files have
@@ -106,26 +105,16 @@ def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     if wrong := sorted(name for name in kinds.keys() | found.keys() if kinds.get(name) != found.get(name)):
         raise StateError(f"expected a state with {sorted(expected)}, got a difference in {wrong}; pass the right file")
     # copied, because a file maps to unaligned memory, where a matrix product rounds differently
-    return unflatten(start, {name: _copied(tensors[name]).to(part.device) for name, part in expected.items()})
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return sparse_copy(tensor, filled_rows(tensor), share=HALF) if tensor.ndim else tensor.clone()
+    return unflatten(start, {name: tensors[name].clone().to(part.device) for name, part in expected.items()})
 
 
 def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """The states of a file; parts of a threshold or a detector that an older one lacks are as at the start."""
+    """The states of a file; parts of a threshold that an older one lacks are as at the start."""
     return {
-        name: {field: part for field, part in flatten(fresh.get(name)).items() if _is_new(name, field)}
+        name: (flatten(fresh["threshold"]) if name == "threshold" else {})
         | {field: part for field, part in tensors.items() if (name, field) not in UNUSED}
         for name, tensors in found.states.items()
     }
-
-
-def _is_new(state: str, field: str) -> bool:
-    """Whether files of this version may lack a part."""
-    new = "pending.latest", "learned.", "fitted.distinction."
-    return state == "threshold" or (state == "detector" and field.startswith(new))
 
 
 def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
@@ -139,6 +128,12 @@ def _in_current_format(found: Checkpoint) -> Checkpoint:
     version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
         raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
+    if found.identity.get("detector") == "pooled" and version < POOLED_SINCE:
+        raise StateError(
+            f"expected a state of 'pooled' in version {POOLED_SINCE} of its layout, got version {version}"
+            f"{written_by and f', which unseen {written_by} wrote'}; "
+            "start a new state, or go on with the unseen that wrote this one"
+        )
     if version > OLD_WORDS:
         return found._replace(written_by=written_by)
     if found.identity.get("detector") == "default":

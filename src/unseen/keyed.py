@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +19,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.errors import DataError
+from unseen.errors import DataError, import_extra
 from unseen.session import Session, SessionSpec
 from unseen.storage.files import replacing, sync_folder
-from unseen.threads import one_thread
+from unseen.storage.remote import Location, local_draft
 from unseen.verdicts import Verdicts
 
 BATCH = 2048  # samples per step: working memory follows it, not the stream
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one torch thread in this block: sums are then taken in the same order on every machine of a kind."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class KeyedStream(NamedTuple):
@@ -136,3 +148,48 @@ def _summary(session: Session, verdicts: Verdicts) -> KeyedSummary:
     tally = session.snapshot.tally
     taught = int(tally.taught_known), int(tally.taught_unknown)
     return KeyedSummary(len(verdicts), int(verdicts.known.sum()), *taught, int(tally.seen), session.threshold)
+
+
+def write_partitions(
+    folder: Location, verdicts: Verdicts, keys: Sequence[str], streams: Sequence[str], days: Sequence[str]
+) -> int:
+    """Write one Parquet file for each stream and day, as SQL engines read them, and return how many there are.
+
+    Folders are named by stream and day (`stream=gate 1/day=2026-11-18/`). A file is named by the keys in it and appears
+    whole: who judges the same samples again replaces their rows, and rows of other samples come beside them.
+    """
+    parquet, parts = import_extra("pyarrow.parquet", "tables"), dict[tuple[str, str], list[int]]()
+    for row, part in enumerate(zip(streams, days, strict=True)):
+        parts.setdefault(part, []).append(row)
+    for (stream, day), rows in parts.items():
+        own = [keys[row] for row in rows]
+        table = verdicts.select(torch.tensor(rows)).to_arrow(own)
+        name = hashlib.sha256("\0".join(own).encode()).hexdigest()[:16]
+        place = folder / f"stream={quote(stream, safe=' ')}" / f"day={day}" / f"{name}.parquet"
+        with local_draft(place) as draft, replacing(draft) as temporary:
+            parquet.write_table(table, temporary)
+    return len(parts)
+
+
+def day_of(time: str) -> str:
+    """The day of a time, in ISO format or in seconds since 1970, in UTC where the time says no zone.
+
+    >>> day_of("2026-11-18 09:30:00"), day_of("2026-11-18T23:30:00-05:00"), day_of("1700000000")
+    ('2026-11-18', '2026-11-19', '2023-11-14')
+    """
+    try:
+        moment = datetime.fromtimestamp(float(time), UTC) if _is_number(time) else datetime.fromisoformat(time)
+    except (ValueError, OverflowError, OSError) as error:
+        raise DataError(
+            f"expected times such as 2026-11-18T09:30:00 or seconds since 1970, got {time!r}; name another column"
+        ) from error
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()
+
+
+def today() -> str:
+    """The day of now, in UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()

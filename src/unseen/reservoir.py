@@ -26,8 +26,6 @@ from unseen.verdicts import Verdicts
 
 UNKNOWN = 8192  # unknown images that are kept
 KNOWN_SHARE = 8  # one known image is kept for so many unknown ones
-INTAKE = 2048  # images after which those that are not to be kept are dropped
-GPU_INTAKE = 32_768  # the same for images on a GPU, where a call has more
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +119,7 @@ class Reservoir:
     dismissed: tuple[int, ...] = ()  # numbers of groups that are not to be shown
     journal: tuple[Mapping[str, Any], ...] = ()  # what people changed, as unseen.discover wrote it
     recent: tuple[JudgedCall, ...] = field(default=(), repr=False)
+    intake: int = 2048  # images after which those that are not to be kept are dropped; 16 times as many on a GPU
 
     @classmethod
     def empty(cls, dim: int, *, unknown: int = UNKNOWN) -> Reservoir:
@@ -139,7 +138,7 @@ class Reservoir:
         more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * count)
         longer = replace(self, recent=(*self.recent, more))
         since = start + count - longer.recent[0].start
-        is_full = since >= (GPU_INTAKE if z.is_cuda else INTAKE) or len(longer.recent) >= INTAKE
+        is_full = since >= self.intake * (16 if z.is_cuda else 1) or len(longer.recent) >= self.intake
         return longer._with_recent() if is_full else longer
 
     def with_recent(self) -> Reservoir:
@@ -168,7 +167,7 @@ class Reservoir:
     def byte_limit(self) -> int:
         """The most bytes that vectors and numbers can take; keys come besides."""
         row = self.kept.z.shape[1] * 2 + sum(getattr(self.kept, name).element_size() for name in COLUMNS[1:])
-        return (self.unknown + self.unknown // KNOWN_SHARE + INTAKE) * row
+        return (self.unknown + self.unknown // KNOWN_SHARE + self.intake) * row
 
     def _keeps(self, place: Int[Tensor, " n"], known: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
         unknown_rows = kept_places(place.numpy(), (~known).numpy(), self.unknown)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -174,7 +173,7 @@ class Session:
         rule, before = self._live
         is_due = output.score.shape[0] == self.until_calibration
         host = output.cpu()  # verdicts are for the host
-        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity, device=output.score.device)
+        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity)
         verdicts = Verdicts(self.detector.labels.names, host, decisions)
         self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
         if is_due:
@@ -421,10 +420,10 @@ def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[A
 
 
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
-    unknown, none, known = np.bincount(verdicts.output.route.numpy() + 1, minlength=3).tolist()  # by route
-    gained = unknown + none + known, int(np.count_nonzero(verdicts.known.numpy())), known, unknown
-    return Tally(*(_plus(total, count) for total, count in zip(tally, gained, strict=True)))
-
-
-def _plus(total: Tensor, count: int) -> Tensor:
-    return torch.from_numpy(np.array(int(total) + count)) if count else total
+    route = verdicts.output.route
+    return Tally(
+        tally.seen + len(route),
+        tally.known + verdicts.known.sum(),
+        tally.taught_known + (route > 0).sum(),
+        tally.taught_unknown + (route < 0).sum(),
+    )

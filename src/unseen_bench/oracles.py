@@ -22,9 +22,8 @@ from torch import Tensor
 from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
 from unseen.detectors.base import BLOCK, unit
 from unseen.detectors.neglabel import grouped_log_odds
-from unseen.odds import energy
+from unseen.odds import energy, text_logits
 from unseen.scan import naive
-from unseen.text import text_logits
 from unseen_bench.evaluate import Cost, Evaluation, judge
 from unseen_bench.trial import Trial
 

@@ -20,9 +20,9 @@ from torch.nn.functional import normalize, one_hot
 
 from unseen.detectors.base import in_range, positive, unit
 from unseen.errors import FeatureError, SettingError
-from unseen.gate import decaying_steps
 from unseen.labels import LabelSpace
 from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
+from unseen.scan.gate import decaying_steps
 
 TOLERANCE = 1e-2  # of the residual of Theorem 1 at which a search has converged
 MOST_ITERATIONS = 2000  # 5,000 images with 1,000 pseudo-labelled names took 370 to 640

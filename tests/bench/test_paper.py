@@ -181,7 +181,7 @@ MINE = """
 from dataclasses import dataclass
 from typing import ClassVar
 from unseen.detectors import DetectorOutput
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Frozen
 
 @dataclass(frozen=True, eq=False)
 class Mine(Frozen):

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from helpers import suite_files
 from unseen.detectors import Detector, DetectorOutput, Online
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Frozen
 from unseen.errors import DataError, SettingError
 from unseen_bench import run as bench
 from unseen_bench import suites

@@ -11,8 +11,7 @@ import torch
 from helpers.streams import space, stream
 from unseen import LabelSpace, detectors
 from unseen.detectors import Detector
-from unseen.detectors.state import flatten
-from unseen.detectors.transfer import OldPlaces, rows_by_old_place
+from unseen.detectors.state import OldPlaces, flatten, rows_by_old_place
 from unseen.errors import SettingError
 from unseen.labels.edits import with_name, without_name
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unseen import __version__, demo, detectors
-from unseen.threads import one_thread
+from unseen.keyed import one_thread
 
 FILE = Path(__file__).parents[1] / "data" / "golden" / "demo_scores.safetensors"
 EVERY = 7  # only each seventh row is stored; the detector observes all of them

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace
-from unseen.detectors.pooled.baseline import expected_maximum
-from unseen.detectors.pooled.evidence import gap_shrinkage
+from unseen.detectors.pooled.evidence import expected_maximum, gap_shrinkage
 
 
 class Sample(NamedTuple):

@@ -24,6 +24,7 @@ from torch.nn.functional import normalize
 
 from unseen import Session
 from unseen.detectors.state import flatten
+from unseen.encoders import preprocess
 from unseen.serve import run as serve_run
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
@@ -44,7 +45,7 @@ class StuckService(Service):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.store.threads.chores.submit("a", lambda: time.sleep(60))
+        self.store.threads.chores("a").submit(time.sleep, 60)
 
 
 def child(pipe: Connection, settings: Settings, room: int | None, port: int = 0, stuck: bool = False) -> None:
@@ -73,13 +74,14 @@ class Server:
         port: int = 0,
         stuck: bool = False,
         logs: Path | None = None,
+        behind_proxy: bool = False,
         **durability: Any,
     ) -> None:
         settings = Settings(
-            data, host, encoder=encoder, limits=limits or Limits(), durability=Durability(**durability), logs=logs
+            data, host, encoder, limits or Limits(), Durability(**durability), logs=logs, behind_proxy=behind_proxy
         )
         ours, theirs = FORKS.Pipe()
-        self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=True)
+        self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=False)
         self.process.start()
         theirs.close()
         if not ours.poll(START):
@@ -173,11 +175,13 @@ class Rounding:
     def __init__(self, dim: int, seconds: float = 0.0) -> None:
         self.dim, self.calls, self.seconds, self.sizes = dim, 0, seconds, []
 
-    def images(self, batch: list[Any]) -> Tensor:
+    prepare = staticmethod(preprocess.CLIP.cropped)
+
+    def vectors(self, pixels: Tensor) -> Tensor:
         self.calls += 1
-        self.sizes.append(len(batch))
-        time.sleep(self.seconds * len(batch))
-        return normalize(torch.ones(len(batch), self.dim) + 1e-6 * self.calls * torch.arange(self.dim), dim=-1)
+        self.sizes.append(len(pixels))
+        time.sleep(self.seconds * len(pixels))
+        return normalize(torch.ones(len(pixels), self.dim) + 1e-6 * self.calls * torch.arange(self.dim), dim=-1)
 
 
 @contextmanager

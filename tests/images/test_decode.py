@@ -111,7 +111,6 @@ def test_a_picture_that_is_too_narrow_is_refused_by_its_header(size):
 def test_a_caller_may_allow_fewer_pixels():
     with pytest.raises(ImageError, match="too large: 8 x 6 pixels, at most 40 allowed"):
         decode(encoded(flat()), most=40)
-    assert decoding.claimed_pixels(encoded(flat())) == 48
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16", "CMYK"])
@@ -168,7 +167,7 @@ def test_a_caller_may_allow_fewer_formats():
     """A picture of 2 KB that claims 64 x 64 pixels may unpack to gigabytes in AVIF."""
     data = encoded(flat(size=(32, 32)), "AVIF")
     with pytest.raises(ImageError, match="not an image of a supported format"):
-        decoding.claimed_pixels(data, formats=decoding.BOUNDED_FORMATS)
+        decode(data, formats=("JPEG", "PNG"))
 
 
 def test_a_picture_in_text_may_not_be_large():

@@ -28,11 +28,10 @@ def test_blocked_matches_naive_in_float64(samples, classes, dim, share, rho, see
 
 
 @pytest.mark.parametrize(("rows", "teachers"), [(1, 1), (7, 3), (16, 64), (512, 5)])
-def test_block_size_does_not_change_results(monkeypatch, rows, teachers):
+def test_block_size_does_not_change_results(rows, teachers):
     anchors, z, step = case(120, 20, 16, 0.6)
-    monkeypatch.setattr(blocked, "ROWS", rows)
-    monkeypatch.setattr(blocked, "TEACHERS", teachers)
-    got, expected = (backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER) for backend in (blocked, naive))
+    inputs = anchors, z @ anchors.T / 0.01, z, step
+    got, expected = blocked.scan(*inputs, **PAPER, rows=rows, teachers=teachers), naive.scan(*inputs, **PAPER)
     assert all(error < 1e-10 for error in difference(got, expected).values())
 
 

@@ -11,13 +11,13 @@ from helpers.streams import space, stream
 from unseen import Session
 from unseen import scan as dispatch
 from unseen.detectors import Framework, Online, OnlineID, PooledEvidence
-from unseen.gate import decaying_steps
 from unseen.odds import logit
 from unseen.scan import naive
 from unseen.scan.base import Anchors, Scan
 from unseen.scan.cuda import bindings, blas
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import make_plan
+from unseen.scan.gate import decaying_steps
 
 pytestmark = [
     pytest.mark.gpu,
@@ -241,11 +241,10 @@ def test_uninitialised_memory_is_never_read(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", [1, 3 << 20])
-def test_reading_fewer_blocks_at_a_time_changes_nothing(monkeypatch, memory):
+def test_reading_fewer_blocks_at_a_time_changes_nothing(memory):
     inputs = on_gpu(700, 90, 33, 0.5)
     whole = cuda.scan(*inputs, **PAPER)
-    monkeypatch.setattr(cuda, "MEMORY", memory)
-    assert all(error < 1e-11 for error in difference(cuda.scan(*inputs, **PAPER), whole).values())
+    assert all(error < 1e-11 for error in difference(cuda.scan(*inputs, **PAPER, memory=memory), whole).values())
 
 
 @pytest.mark.parametrize("shared", [True, False])

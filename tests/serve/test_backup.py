@@ -21,13 +21,13 @@ from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, read_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.snapshots import AUTO
-from unseen.serve.stream.store import LocalStreams
+from unseen.serve.stream.store import StreamStore
 
 LABELS = space(dtype=torch.float32)
 
 
-def opened(data) -> LocalStreams:
-    streams = LocalStreams(DataFolder(data), Settings(data))
+def opened(data) -> StreamStore:
+    streams = StreamStore(DataFolder(data), Settings(data))
     streams.open_all()
     return streams
 
@@ -138,7 +138,7 @@ def clock(monkeypatch):
 
 def filled(data, clock, *, retain: int) -> tuple[str, dict[float, int], list[torch.Tensor]]:
     """A stream of twelve blocks ten seconds apart, how many samples it had when, and the blocks."""
-    streams = LocalStreams(DataFolder(data), Settings(data, durability=Durability(every=20, retain=retain)))
+    streams = StreamStore(DataFolder(data), Settings(data, durability=Durability(every=20, retain=retain)))
     entry = streams.create(LABELS, StreamConfig("", "", "*", "online"))
     parts, seen = [stream(LABELS, 10, seed=seed) for seed in range(12)], {}
     for part in parts:

@@ -28,7 +28,7 @@ from unseen.errors import DataError, EncoderError, SettingError, StoreError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import claim_folder, read_shards
 from unseen.images import find_images
-from unseen.partitions import write_partitions
+from unseen.keyed import write_partitions
 from unseen.storage.remote import check_bucket, location
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # with make test-ray

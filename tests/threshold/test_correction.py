@@ -11,7 +11,8 @@ from unseen.threshold.nodes import NODES, Array
 
 
 def expected_sides(known_mean: float = 9.5, unknown_mean: float = -6.0) -> tuple[torch.Tensor, torch.Tensor]:
-    grid, cells = mixture.hypotheses(), mixture.cells()
+    grid, (known, unknown, mean) = mixture.hypotheses(), mixture.sides()
+    cells = known.repeat(1, mixture.UNKNOWN), unknown.repeat_interleave(len(mean), dim=1)
     pick = (grid.known_mean == known_mean) & (grid.shape == mixture.NORMAL)
     pick &= (grid.unknown_mean == unknown_mean) & (grid.unknown_deviation == 2.5)
     return tuple(side[:, pick][:, 1] for side in cells)  # type: ignore[return-value]
@@ -103,16 +104,6 @@ def test_recent_images_that_fit_the_history_change_only_the_share_of_known_ones(
     ratio = correction.likelihood_ratio(*(side.numpy() for side in found))
     wanted = correction.probability_of(correction.share_of_known(recent.numpy(), ratio), ratio)
     np.testing.assert_array_equal(correction.probability_now(recent, found, mixture.typical_unknown()).numpy(), wanted)
-
-
-def test_each_stream_of_several_is_judged_by_its_own_recent_images():
-    near, far = (nodes.counts(torch.cat([normal(150, 11, 5.5), gumbel(450, *place)])) for place in ((1, 3), (-14, 2)))
-    found = far_history()
-    both = correction.Corrected(*(torch.stack([side, side]) for side in found))
-    together = correction.probability_now(torch.stack([near, far]), both, mixture.typical_unknown())
-    for row, recent in zip(together, (near, far), strict=True):
-        alone = correction.probability_now(recent, found, mixture.typical_unknown())
-        torch.testing.assert_close(row, alone, rtol=1e-12, atol=0)
 
 
 def test_no_mixture_fits_margins_better_than_their_own_distribution():

@@ -22,6 +22,12 @@ def fit(margins: Tensor, recall: float = 0.95) -> MixtureFit:
     return mixture.fit_mixture(at_nodes, at_nodes, recall)
 
 
+def cells() -> tuple[Tensor, Tensor]:
+    """The probability of every cell under every hypothesis, of known and of unknown images."""
+    known, unknown, mean = mixture.sides()
+    return known.repeat(1, mixture.UNKNOWN), unknown.repeat_interleave(len(mean), dim=1)
+
+
 def accepted(margins: Tensor, threshold: Tensor) -> float:
     return float((margins >= threshold).double().mean())
 
@@ -58,7 +64,7 @@ def test_a_rounding_error_moves_the_threshold_by_as_little():
 
 
 def test_every_hypothesis_is_a_distribution():
-    known, unknown = mixture.cells()
+    known, unknown = cells()
     by_share = mixture.log_density().double().split(known.shape[1], dim=1)
     for share, found in zip(mixture.KNOWN_SHARES, by_share, strict=True):
         mixed = (share * known + (1 - share) * unknown + OUTLIER / NODES).log()
@@ -119,7 +125,7 @@ def test_unknown_images_alone_are_rejected(mean, deviation):
 def test_before_any_image_the_threshold_is_that_of_the_prior():
     empty = fit(torch.zeros(0, dtype=torch.float64))
     weight = mixture.hypotheses().log_prior.softmax(0)
-    known = mixture.cells().known @ weight
+    known = cells()[0] @ weight
     assert float(empty.threshold) == pytest.approx(float(mixture.margin_reached(known, 0.95)), abs=1e-4)
     assert -2 < float(empty.threshold) < 4
 
@@ -158,18 +164,6 @@ def test_identical_margins_give_a_finite_threshold(value):
     assert math.isfinite(float(fit(torch.full((300,), value, dtype=torch.float64)).threshold))
 
 
-def test_several_counts_are_fitted_as_each_by_itself():
-    at_nodes = torch.stack(
-        [nodes.counts(normal(count, 7, 5)) for count in (3, 40, 900)] + [torch.zeros(NODES).double()]
-    )
-    together = mixture.fit_mixture(at_nodes, at_nodes / 2, 0.9)
-    alone = [mixture.fit_mixture(row, row / 2, 0.9) for row in at_nodes]
-    torch.testing.assert_close(together.threshold, torch.stack([one.threshold for one in alone]), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        together.probability, torch.stack([one.probability for one in alone]), rtol=1e-4, atol=1e-5
-    )
-
-
 def test_recall_interval_is_that_of_the_distributions_without_the_rarest():
     known = mixture.sides().known
     weight = torch.rand(2, known.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1)).pow(6)
@@ -194,15 +188,3 @@ def test_recall_interval_holds_the_recall_and_narrows_where_modes_lie_apart(reca
         assert low < recall < high
     assert after.recall.diff() < before.recall.diff()
     assert after.recall[0] < accepted(margins[:2000], after.threshold) < after.recall[1]
-
-
-def test_tables_by_row_are_interpolated_as_one_table_is():
-    generator = torch.Generator().manual_seed(0)
-    tables = torch.rand(3, NODES, dtype=torch.float64, generator=generator)
-    margins = torch.cat(
-        [20 * torch.randn(200, dtype=torch.float64, generator=generator), torch.from_numpy(nodes.AT_NODES)]
-    )
-    row = torch.arange(len(margins)) % 3
-    found = nodes.interpolate_rows(tables, margins, row)
-    for one, table in enumerate(tables):
-        assert torch.equal(found[row == one], nodes.interpolate(table, margins[row == one]))

@@ -22,7 +22,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to bind; any but loopback needs API keys.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to bind; any but loopback needs --behind-proxy.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind; 0 takes a free one.", min=0, max=65535)] = 8000,
     data: options.ServiceData = options.SERVICE_DATA,
     demo: Annotated[bool, typer.Option("--demo", help="Start with the images inside the package.")] = False,
@@ -34,8 +34,8 @@ def serve(
             help="Folder of access.jsonl and audit.jsonl, or none; by default in the data folder.", **options.MORE
         ),
     ] = "",
-    require_key: Annotated[
-        bool, typer.Option("--require-key", help="Need a key on loopback too: behind a proxy.", **options.MORE)
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="nginx is in front: a key is always needed.", **options.MORE)
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -51,7 +51,7 @@ def serve(
 
     Example: `unseen serve --demo`, then open http://127.0.0.1:8000
 
-    Everything acknowledged is on disk. To bind another address, first make a key: `unseen keys add --scope admin`.
+    Everything acknowledged is on disk. For others than this machine put nginx in front: docs/serving.md.
     """
     try:
         from unseen.serve.run import run
@@ -70,7 +70,7 @@ def serve(
         Limits(**limits),
         Durability(**durability),
         logs=None if logs == "none" else Path(logs or data / "logs"),
-        require_key=require_key,
+        behind_proxy=behind_proxy,
         group_minutes=others["group_minutes"],
         compute=others["threads"],
     )
@@ -128,7 +128,7 @@ def keys(
     from unseen.serve.http.auth import ApiKeys
 
     check_choice("an action", action, ACTIONS)
-    kept = ApiKeys(data / "keys.json")
+    kept = ApiKeys(data)
     if action in ("revoke", "rotate") and not key:
         raise SettingError(f"expected the id of a key to {action}, got none; see: unseen keys list")
     if action == "add":
@@ -171,7 +171,7 @@ def _note(data: Path, action: str, key: str) -> None:
     """Note a change of keys where the service notes its own changes."""
     from unseen.serve.http.log import AUDIT, append, line
 
-    append(data / "logs" / AUDIT, [line(action=f"keys {action}", key=key)])
+    append(data / "logs" / AUDIT, line(action=f"keys {action}", key=key))
 
 
 def _seconds(text: str) -> float:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from unseen import LabelSpace, keyed, partitions
+from unseen import LabelSpace, keyed
 from unseen.cli import output
 from unseen.cli.session import SessionOptions
 from unseen.features import Features, load_features
@@ -48,7 +48,7 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> Non
         results = _run(job, split, samples, states, keep, given.ray)
         found = keyed.joined(split, results)
         if given.output:
-            partitions.write_partitions(location(given.output), found, samples.keys, keys, days)
+            keyed.write_partitions(location(given.output), found, samples.keys, keys, days)
         else:
             columns = {"key": output.longest(samples.keys), "name": output.longest(spec.labels.names)}
             with output.Format.of(as_json=as_json).lines(**columns) as lines:
@@ -60,8 +60,8 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> Non
 
 def _days(samples: Features, time: str | None) -> Sequence[str]:
     if time is None:
-        return [partitions.today()] * len(samples)
-    return [partitions.day_of(moment) for moment in samples.column(time)]
+        return [keyed.today()] * len(samples)
+    return [keyed.day_of(moment) for moment in samples.column(time)]
 
 
 def _run(

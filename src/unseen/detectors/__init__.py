@@ -15,19 +15,17 @@ from unseen.errors import SettingError
 
 if TYPE_CHECKING:
     from unseen.detectors.base import Detector, DetectorOutput
-    from unseen.detectors.framework import Framework
     from unseen.detectors.mcm import MCM
     from unseen.detectors.neglabel import NegLabel
-    from unseen.detectors.online import Online
-    from unseen.detectors.online_id import OnlineID
+    from unseen.detectors.online import Framework, Online, OnlineID
     from unseen.detectors.pooled import PooledEvidence
     from unseen.labels import LabelSpace
 
 DETECTORS = {
     "pooled": "unseen.detectors.pooled:PooledEvidence",
     "online": "unseen.detectors.online:Online",
-    "online-id": "unseen.detectors.online_id:OnlineID",
-    "framework": "unseen.detectors.framework:Framework",
+    "online-id": "unseen.detectors.online:OnlineID",
+    "framework": "unseen.detectors.online:Framework",
     "mcm": "unseen.detectors.mcm:MCM",
     "neglabel": "unseen.detectors.neglabel:NegLabel",
 }

@@ -5,15 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
-from unseen.detectors.merging import MergeRule
 from unseen.errors import FeatureError, LabelError, SettingError
 from unseen.labels import LabelSpace
 
@@ -21,7 +19,6 @@ S = TypeVar("S")
 
 BLOCK = 512  # samples per block: working memory is bounded by it, not by the stream
 GPU_BLOCK = 8192  # a GPU wants more at once, and has the memory
-FEW_SAMPLES = 16  # for which an operation of NumPy takes less time than one of torch
 UNIT_TOLERANCE = 1e-2  # float16 features on disk are unit to about 1e-3
 
 
@@ -45,31 +42,24 @@ class DetectorOutput(NamedTuple):
 
     @classmethod
     def of(cls, score: Tensor, label: Tensor, route: Tensor) -> DetectorOutput:
-        """A reading whose scores are log-odds."""
+        """The output of a method whose scores are log-odds."""
         return cls(score, label, route.to(torch.int8), torch.zeros_like(score), torch.full_like(score, -torch.inf))
 
     @classmethod
     def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> DetectorOutput:
-        """A reading of samples that taught nothing."""
+        """The output for samples that taught nothing."""
         baseline = torch.zeros_like(score) if baseline is None else baseline
         route = torch.zeros_like(label, dtype=torch.int8)
         return cls(score, label, route, baseline, torch.full_like(score, -torch.inf))
 
     @classmethod
     def joined(cls, parts: list[DetectorOutput]) -> DetectorOutput:
-        """Consecutive readings as one."""
+        """The outputs for consecutive samples as one."""
         return parts[0] if len(parts) == 1 else cls(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def cpu(self) -> DetectorOutput:
-        """The reading in host memory; from a GPU in one transfer."""
-        if not self.score.is_cuda:
-            return self
-        widest_first = sorted(self._asdict().items(), key=lambda item: -item[1].element_size())  # numbers stay aligned
-        flat = [part.contiguous().view(torch.uint8) for _, part in widest_first]
-        sent = torch.cat(flat).cpu().split([len(part) for part in flat])
-        return DetectorOutput(
-            **{name: own.view(part.dtype) for (name, part), own in zip(widest_first, sent, strict=True)}
-        )
+        """The output in host memory."""
+        return DetectorOutput(*(column.cpu() for column in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +83,6 @@ class Detector(ABC, Generic[S]):
     needs_negatives: ClassVar[bool] = False
     derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
     parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
-    merges: ClassVar[bool] = False  # states learned side by side can become one
     transfers: ClassVar[bool] = False  # a state can move to another label space
 
     def __post_init__(self) -> None:
@@ -102,15 +91,6 @@ class Detector(ABC, Generic[S]):
         for one in fields(self):
             if check := one.metadata.get("check"):
                 check(one.name, getattr(self, one.name))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: all but cached properties, which hold locks and weak references."""
-        kind = type(self)
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if not isinstance(getattr(kind, name, None), cached_property)
-        }
 
     @classmethod
     def check_counts(cls, names: int, negatives: int) -> None:
@@ -143,7 +123,7 @@ class Detector(ABC, Generic[S]):
         return DetectorOutput.joined([self.read(state, block) for block in blocks(self._checked(z), BLOCK)])
 
     def observe(self, state: S, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, S]:
-        """Learn from `z` in arrival order; return the readings and the state after the last sample."""
+        """The output for `z`, learned from in arrival order, and the state after the last sample."""
         outputs = []
         for block in blocks(self._checked(z), self.block_for(z)):
             output, state = self.learn(state, block)
@@ -162,34 +142,6 @@ class Detector(ABC, Generic[S]):
     def block_for(self, z: Tensor) -> int:
         """How many samples `learn` gets at once: memory is bounded by it, and results do not depend on it."""
         return GPU_BLOCK if z.is_cuda else BLOCK
-
-    def observe_part(self, state: S, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Any]:
-        """The readings of one observer's part of a round, and what it teaches, for `merge`: here, its state."""
-        return self.observe(state, z)
-
-    def merge(self, start: S, taught: Sequence[Any], *, rule: MergeRule = "mean") -> S:
-        """`start` after what observers that went on from it were taught, each by a part of one stream."""
-        self.check_merges()
-        return self._merged(start, taught, rule)
-
-    def check_merges(self) -> None:
-        """Raise where states learned side by side cannot become one."""
-        if not self.merges:
-            raise SettingError(
-                f"expected a detector whose states can be merged, got {self.name!r}; "
-                "choose pooled, online or one that never learns, or do not shard the stream"
-            )
-
-    def _merged(self, start: S, taught: Sequence[Any], rule: MergeRule) -> S:
-        return start
-
-    def samples_until_shared(self, state: S) -> int:
-        """How many samples one observer must still learn before others can share the stream."""
-        return 0
-
-    def merge_interval(self, state: S, most: int) -> int:
-        """After how many samples of the stream, at most `most`, observers that share it are merged again."""
-        return most
 
     def transferred(self, state: S, before: Detector[S], z: Float[Tensor, "n d"]) -> S:
         """A state of `before`, the same detector over another label space, as one of this detector's.
@@ -238,19 +190,10 @@ def unit(z: Tensor, *, like: Tensor) -> Tensor:
     if z.device != like.device:
         raise FeatureError(f"expected features on {like.device} like the label space, got {z.device}; use .to()")
     z = z.detach().to(like.dtype)
-    if z.shape[0] <= FEW_SAMPLES and z.ndim == 2 and not z.is_cuda and (few := _few_units(z)) is not None:
-        return few
     norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     if not bool((norm - 1).abs_().le(UNIT_TOLERANCE).all()):  # NaN compares false, so it ends up here too
         raise FeatureError(_not_unit(z, norm))
     return z / norm
-
-
-def _few_units(z: Float[Tensor, "T d"]) -> Float[Tensor, "T d"] | None:
-    """Few samples in host memory as unit rows, by NumPy, which is faster; None where one is not nearly so."""
-    rows = z.numpy()
-    norm = np.sqrt(np.vecdot(rows, rows))
-    return torch.from_numpy(rows / norm[:, None]) if (abs(norm - 1) <= UNIT_TOLERANCE).all() else None
 
 
 def _not_unit(z: Tensor, norm: Tensor) -> str:
@@ -286,3 +229,20 @@ def positive(**settings: float) -> None:
     for name, value in settings.items():
         if not 0 < value < float("inf"):
             raise SettingError(f"expected {name} above 0, got {value!r}; the default is a good start")
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen(Detector[None]):
+    """A method whose score depends on the frozen text only."""
+
+    transfers: ClassVar[bool] = True
+
+    def start(self) -> None:
+        return
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenSoftmax(Frozen):
+    """A method whose score depends on a softmax over names at the temperature `tau`."""
+
+    tau: float = above_zero(1.0)  # on raw cosines, as published

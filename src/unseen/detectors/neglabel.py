@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from unseen.detectors.base import DetectorOutput, above_zero, in_range
-from unseen.detectors.frozen import FrozenSoftmax
+from unseen.detectors.base import DetectorOutput, FrozenSoftmax, above_zero, in_range
 from unseen.labels import LabelSpace
 from unseen.odds import energy, logits
 

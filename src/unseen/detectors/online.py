@@ -1,24 +1,45 @@
-"""Algorithm 1: prototypes that start as text and learn, online and without labels, where images are."""
+"""The paper's methods: prototypes that start as text and learn, online and without labels, where images are.
 
-from collections.abc import Sequence
+`Online` is Algorithm 1, `OnlineID` Algorithm 2, `Framework` the framework of Eq. 7-8 with soft targets of your own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, NamedTuple
+from functools import cached_property, partial
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from unseen.detectors.base import Detector, DetectorOutput, setting
-from unseen.detectors.merging import MergeRule, merged_bank, sum_of_parts
-from unseen.detectors.prototypes import PrototypeLearner
-from unseen.detectors.transfer import OldPlaces, rows_by_old_place
-from unseen.gate import decaying_steps, exact_near_bound, routes
-from unseen.odds import energy, logit, logits, top
+from unseen.detectors.base import Detector, DetectorOutput, above_zero, setting
+from unseen.detectors.state import OldPlaces, rows_by_old_place
+from unseen.errors import FeatureError
+from unseen.labels import LabelSpace
+from unseen.odds import TextLogits, energy, logit, logits, mcm, neglabel, text_logits, top
 from unseen.scan import Anchors, TargetSource, is_on_gpu, read, run_both, scan, scan_many, shared_targets
-from unseen.text import neglabel, text_logits
+from unseen.scan.gate import decaying_steps, exact_near_bound, routes
+
+S = TypeVar("S")
+TargetFunction = Callable[[Float[Tensor, "T d"]], Float[Tensor, "T K"]]
+
+
+@dataclass(frozen=True, eq=False)
+class PrototypeLearner(Detector[S]):
+    """A method that learns banks of prototypes by the scan."""
+
+    tau: float = above_zero(0.01)  # temperature of the scores and of the frozen text
+    kappa: float = above_zero(0.05)  # temperature of the update
+    rho: float = setting(0.1, 0, 100)  # first step
+
+    def block_for(self, z: Tensor) -> int:
+        """The whole stream on a GPU: nothing of the size of samples times names is ever stored there."""
+        return max(1, len(z)) if is_on_gpu(z) else super().block_for(z)
 
 
 class Banks(NamedTuple):
@@ -140,16 +161,110 @@ class Online(PrototypeLearner[Banks]):
             ood_bank=rows_by_old_place(state.id_bank, state.ood_bank, negative, fresh=self.labels.ood_anchors),
         )
 
-    def _merged(self, start: Banks, ends: Sequence[Banks], rule: MergeRule) -> Banks:
-        id_taught, ood_taught = ([end[side] - start[side] for end in ends] for side in (2, 3))
-        return Banks(
-            merged_bank(start.id_bank, [end.id_bank for end in ends], id_taught, rule=rule),
-            merged_bank(start.ood_bank, [end.ood_bank for end in ends], ood_taught, rule=rule),
-            sum_of_parts(start.id_seen, [end.id_seen for end in ends]),
-            sum_of_parts(start.ood_seen, [end.ood_seen for end in ends]),
-        )
-
 
 def _stack_banks(banks: list[Tensor]) -> Tensor:
     """Banks side by side, or the one they all are."""
     return banks[0] if all(bank is banks[0] for bank in banks) else torch.stack(banks)
+
+
+class Bank(NamedTuple):
+    """Moving prototypes of the known names, and how many samples taught them."""
+
+    bank: Float[Tensor, "K d"]
+    seen: Int[Tensor, ""]
+
+
+@dataclass(frozen=True, eq=False)
+class SingleBank(PrototypeLearner[Bank]):
+    """Learn one bank and score by the log-odds of its best name. Subclasses write `teaching`."""
+
+    needs_names: ClassVar[int] = 2
+
+    @abstractmethod
+    def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
+        """The soft targets of samples, and which samples teach."""
+
+    def start(self) -> Bank:
+        """The bank as frozen text."""
+        anchors = self.labels.id_anchors
+        return Bank(anchors, torch.zeros((), dtype=torch.int64, device=anchors.device))
+
+    def read(self, state: Bank, z: Float[Tensor, "T d"]) -> DetectorOutput:
+        """Score a block with the bank as it is (Eq. 48)."""
+        best = top(logits(z, state.bank, tau=self.tau))
+        return DetectorOutput.frozen(best.log_odds, best.label)
+
+    def learn(self, state: Bank, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Bank]:
+        """Learn from a block in order (Eq. 8) and score each sample after its own update."""
+        return self._taught(state, z, *self.teaching(z))
+
+    def _taught(
+        self, state: Bank, z: Float[Tensor, "T d"], targets: TargetSource, taught: Bool[Tensor, " T"]
+    ) -> tuple[DetectorOutput, Bank]:
+        step, seen = decaying_steps(taught, state.seen, rho=self.rho, dtype=z.dtype)
+        best, bank = scan(state.bank, targets, z, step, kappa=self.kappa, tau=self.tau)
+        return DetectorOutput.of(best.log_odds, best.label, taught), Bank(bank, seen)
+
+    def _text_targets(self, z: Float[Tensor, "T d"]) -> Tensor | Anchors:
+        """The logits of the frozen text; on a GPU the anchors, because logits of whole streams do not fit."""
+        anchors = self.labels.id_anchors
+        return Anchors(anchors, self.tau) if is_on_gpu(z) else logits(z, anchors, tau=self.tau)
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineID(SingleBank):
+    """Learn the known bank from samples whose best name the frozen text is sure of, and score by Eq. 48.
+
+    `tau` is also the temperature of the gate: at MCM's own temperature of 1 no sample ever reaches `beta`.
+    """
+
+    beta: float = setting(0.95, 0, 1)
+
+    name: ClassVar[str] = "online-id"
+
+    @cached_property
+    def names_only(self) -> LabelSpace:
+        """The label space without the negatives, which this method does not use."""
+        return self.labels.with_negatives(0)
+
+    def learn_with_trust(
+        self, state: Bank, z: Float[Tensor, "T d"], sources: TextLogits, trust: Float[Tensor, " T"]
+    ) -> tuple[DetectorOutput, Bank]:
+        """Learn and score with routes from elsewhere; samples of trust logit(beta) or more teach."""
+        return self._taught(state, z, sources.known, trust >= logit(self.beta))
+
+    def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
+        """The frozen text as soft targets, and the samples whose MCM is at least `beta` (Eq. 46)."""
+        targets, bound = self._text_targets(z), logit(self.beta)
+        best = read(z, targets.rows, tau=self.tau) if isinstance(targets, Anchors) else top(targets)
+        return targets, exact_near_bound(best.log_odds, mcm, self.names_only, z, tau=self.tau, bound=bound) >= bound
+
+
+@dataclass(frozen=True, eq=False)
+class Framework(SingleBank):
+    """Learn from every sample towards soft targets: the frozen text's own prediction, or those of `targets(z)`."""
+
+    targets: TargetFunction | None = None
+
+    name: ClassVar[str] = "framework"
+
+    def teaching(self, z: Float[Tensor, "T d"]) -> tuple[TargetSource, Bool[Tensor, " T"]]:
+        """The soft targets; every sample teaches."""
+        targets = self._text_targets(z) if self.targets is None else self._own_targets(self.targets(z).to(z), len(z))
+        return targets, torch.ones(len(z), dtype=torch.bool, device=z.device)
+
+    def block_for(self, z: Tensor) -> int:
+        """The whole stream on a GPU, unless the caller's own targets, [T, K] in size, come with it."""
+        return super().block_for(z) if self.targets is None else Detector.block_for(self, z)
+
+    def _own_targets(self, targets: Tensor, samples: int) -> Tensor:
+        """The logits of the caller's soft targets; refuse what is no distribution."""
+        names = len(self.labels.names)
+        if targets.shape != (samples, names) or not bool((targets >= 0).all()):
+            raise FeatureError(
+                f"expected soft targets of shape [{samples}, {names}] without negative entries, "
+                f"got {list(targets.shape)}; return one distribution over the names per sample"
+            )
+        if not bool(((targets.sum(dim=1) - 1).abs() < 1e-3).all()):
+            raise FeatureError("expected soft targets that sum to 1, got other sums; normalise them with softmax")
+        return targets.log()

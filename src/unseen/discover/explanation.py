@@ -15,9 +15,9 @@ from torch import Tensor
 from unseen.detectors import Detector
 from unseen.errors import FeatureError
 from unseen.features.inputs import KeyedFeatures, as_features
+from unseen.odds import text_logits
 from unseen.reservoir import KeptImages
 from unseen.session import Session
-from unseen.text import text_logits
 from unseen.verdicts import Verdict
 
 TAU = 0.01  # temperature of the shares, whatever the detector's own

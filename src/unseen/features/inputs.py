@@ -27,7 +27,7 @@ def as_features(value: Any, encoder: Encoder | None = None, *, most_dims: int = 
     >>> as_features(np.eye(3)).z.shape
     torch.Size([3, 3])
     """
-    if (z := _vectors(value, most_dims)) is not None:
+    if (z := vectors(value, most_dims)) is not None:
         return KeyedFeatures(z)
     if encoder is None:
         raise FeatureError(
@@ -39,7 +39,7 @@ def as_features(value: Any, encoder: Encoder | None = None, *, most_dims: int = 
     return KeyedFeatures(encoder.images(images), keys if all(keys) else ())
 
 
-def _vectors(value: Any, most_dims: int) -> Tensor | None:
+def vectors(value: Any, most_dims: int = 2) -> Tensor | None:
     """A value that holds vectors as a tensor, None for anything else."""
     if isinstance(value, Tensor):
         return value if value.ndim <= most_dims and value.is_floating_point() else None

@@ -30,8 +30,6 @@ HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 # what is read: Pillow knows dozens more, some of which start other programs or hide a picture in a picture
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-# whose decoders unpack no more than the header claims; an AVIF of 64 x 64 pixels may unpack to 16,384 x 16,384
-BOUNDED_FORMATS = tuple(name for name in FORMATS if name != "AVIF")
 MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
 MAX_REDUCED = 1 << 30  # of a JPEG that is read at a smaller scale, row by row
 MAX_ASPECT = 100  # of the longer side to the shorter
@@ -129,12 +127,6 @@ def in_rgb(picture: Picture) -> Picture:
         return _in_bands(ImageOps.exif_transpose(picture))
     except (OSError, SyntaxError) as error:  # its file is read only now
         raise ImageError(f"damaged: {error or type(error).__name__}") from error
-
-
-def claimed_pixels(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS) -> int:
-    """How many pixels the header of a picture claims; refuse what `decode` would refuse by its header."""
-    with open_header(data, most, formats) as picture:
-        return picture.width * picture.height
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from torch import Tensor
 from unseen.odds import Top, cache_sized_ranges, logits, top
 from unseen.scan.base import Scan, joined
 
-ROWS = 512  # samples whose reads share one product
-TEACHERS = 64  # teaching samples between two rewrites of the bank: a row's scale gathers one rounding from each
+ROWS, TEACHERS = 512, 64  # samples of a block, and teaching ones among them, unless the caller names others
 PANEL = 16  # teaching samples whose pairwise work is done one by one; the rest of it is a product per panel
 LOG_RANGE = 60.0  # inside a block a row's scale may shrink to exp(-60), far from float32's underflow
 
@@ -33,32 +32,38 @@ def scan(
     *,
     kappa: float,
     tau: float,
+    rows: int = ROWS,
+    teachers: int = TEACHERS,
 ) -> Scan:
-    """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
+    """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14).
+
+    The reads of `rows` samples share one product. `teachers` is how many samples teach between two rewrites of the
+    bank: a row's scale gathers one rounding from each.
+    """
     reads = [top(z.new_empty(0, len(bank)))]
-    for block in blocks(step, kappa):
-        teachers = step[block].nonzero().squeeze(1)
-        if not len(teachers):
+    for block in blocks(step, kappa, rows=rows, teachers=teachers):
+        taught_at = step[block].nonzero().squeeze(1)
+        if not len(taught_at):
             reads.append(top(logits(z[block], bank, tau=tau)))
             continue
-        taught, target = z[block][teachers], torch.softmax(target_logits[block][teachers], dim=1)
+        taught, target = z[block][taught_at], torch.softmax(target_logits[block][taught_at], dim=1)
         cosine, gram = logits(z[block], bank, tau=1), z[block] @ taught.T
-        coef, scale = learn(cosine[teachers], gram[teachers], target, step[block][teachers] / kappa, kappa)
+        coef, scale = learn(cosine[taught_at], gram[taught_at], target, step[block][taught_at] / kappa, kappa)
         update = BlockUpdate(taught, coef, scale)
-        reads.append(read(cosine, gram, update, teachers, tau))
+        reads.append(read(cosine, gram, update, taught_at, tau))
         bank = apply_update(bank, update)
     return Scan(joined(reads), bank)
 
 
-def blocks(step: Float[Tensor, " T"], kappa: float) -> list[slice]:
-    """Consecutive ranges of at most ROWS samples with a bounded number of teaching samples each."""
-    limit = TEACHERS
+def blocks(step: Float[Tensor, " T"], kappa: float, *, rows: int = ROWS, teachers: int = TEACHERS) -> list[slice]:
+    """Consecutive ranges of at most `rows` samples with at most `teachers` teaching samples each."""
+    limit = teachers
     if len(step):  # one update divides a row's scale by at most 1 + step / kappa
         limit = min(limit, 1 + int(LOG_RANGE / math.log1p(float(step.max()) / kappa + 1e-9)))
     count = (step > 0).cumsum(0)
     ranges, start, done = [], 0, 0
     while start < len(step):
-        stop = min(start + ROWS, int(torch.searchsorted(count, done + limit, right=True)))
+        stop = min(start + rows, int(torch.searchsorted(count, done + limit, right=True)))
         ranges.append(slice(start, stop))
         start, done = stop, int(count[stop - 1])
     return ranges

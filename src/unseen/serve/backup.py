@@ -14,6 +14,7 @@ from pathlib import Path
 
 from unseen.errors import DataError, StateError
 from unseen.progress import Progress, no_progress
+from unseen.serve.http.auth import MARKER, OLD, TABLE
 from unseen.serve.stream.config import STREAM_ID, read_config
 from unseen.serve.stream.folder import exclusive_lock
 from unseen.serve.stream.journal import EDIT, MOMENTS, RESTORE, TIP, Tip, remove_after
@@ -21,7 +22,7 @@ from unseen.serve.stream.snapshots import AUTO, BEFORE, KEPT, RESTORED, Snapshot
 from unseen.storage.files import sync_folder
 
 TRIES = 5  # of a stream whose snapshots change faster than they are copied
-FILES = ("keys.json", "keys.required")  # beside streams and spaces
+FILES = (OLD, MARKER)  # beside streams and spaces
 
 
 def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
@@ -38,6 +39,9 @@ def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
     for name in FILES:
         if (data / name).exists():
             shutil.copy2(data / name, half / name)
+    if (data / TABLE).exists():
+        with closing(_copied(data / TABLE, half / TABLE)):
+            (half / TABLE).chmod(0o600)
     if (data / "spaces").is_dir():
         shutil.copytree(data / "spaces", half / "spaces")
     half.rename(target)
@@ -146,16 +150,21 @@ def _copy_once(folder: Path, target: Path) -> None:
 
 
 def _copy_journal(path: Path, target: Path) -> None:
-    source, copy = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30), sqlite3.connect(target)
-    try:
-        source.backup(copy)
+    with closing(_copied(path, target)) as copy:
         last = copy.execute("SELECT ifnull(max(id), 0) FROM entries").fetchone()[0]
-    except sqlite3.Error as error:
-        raise StateError(f"expected a journal that can be copied, got {error}; see the stream's status") from error
-    finally:
-        source.close()
-        copy.close()
     Tip(target.with_name("journal.tip")).write(int(last))
+
+
+def _copied(path: Path, target: Path) -> sqlite3.Connection:
+    """A copy of a database that may be in use: what was committed."""
+    copy = sqlite3.connect(target)
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as source:
+            source.backup(copy)
+    except sqlite3.Error as error:
+        copy.close()
+        raise StateError(f"expected a {path.name} that can be copied, got {error}; see the stream's status") from error
+    return copy
 
 
 def _is_whole(target: Path) -> bool:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.torch import save
-from torch import Tensor
 
 from unseen.errors import MissingExtra, ServiceError
 from unseen.features import load_features
+from unseen.features.inputs import vectors
+from unseen.images import Batch, Skipped
+from unseen.images.decode import read_file
+from unseen.images.inputs import as_picture, key_of, split
 from unseen.progress import Progress, no_progress
-from unseen.serve.client_edits import RemoteEdits
+from unseen.storage.remote import location
 
 try:
     import httpx
@@ -29,7 +32,7 @@ RAW = {"content-type": "application/octet-stream"}
 RETRIED = (429, 502, 503, 504, 507)
 WAIT = 10  # seconds that one look at a job may take
 
-Features = Tensor | np.ndarray[Any, Any] | Sequence[Sequence[float]]
+Record = dict[str, Any]
 
 
 class Client:
@@ -37,7 +40,7 @@ class Client:
 
     with Client("http://127.0.0.1:8000") as service:
         stream = service.create(names=["cat", "dog"])
-        for verdict in stream.observe(features):
+        for verdict in stream.observe(["a.jpg", "b.jpg"]):     # or features, as Session.observe takes them
             print(verdict["verdict"], verdict["name"], verdict["p_known"])
     """
 
@@ -124,46 +127,42 @@ class Client:
         self.close()
 
 
-class Remote(RemoteEdits):
-    """One stream of a service."""
+class Remote:
+    """One stream of a service.
 
-    client: Client
+    Edits of its names take `after`, the number of the last edit that you know of (`edit` of `groups()`): where someone
+    else has edited the stream since, ServiceError 409 says so and nothing is changed.
+    """
 
     def __init__(self, client: Client, key: str) -> None:
         self.client, self.id, self._path = client, key, f"/v1/streams/{key}"
 
-    def observe(self, features: Features, *, key: str | None = None) -> list[dict[str, Any]]:
-        """Learn from features and return a verdict for each; a retry after a broken connection is not learned twice."""
-        headers = {**RAW, "idempotency-key": key or uuid.uuid4().hex}
-        answer = self.client.ask("POST", f"{self._path}/observe", again=True, content=_bytes(features), headers=headers)
-        return list(answer.json()["verdicts"])
+    def observe(self, samples: Any, *, keys: Sequence[str] | None = None, key: str | None = None) -> list[Record]:
+        """Learn from features or images, in any form that `Session.observe` takes, and return a verdict for each.
 
-    def score(self, features: Features) -> list[dict[str, Any]]:
-        """A verdict for each without learning anything."""
-        path = f"{self._path}/score"
-        return list(self.client.ask("POST", path, again=True, content=_bytes(features), headers=RAW).json()["verdicts"])
-
-    def observe_images(
-        self, images: Sequence[bytes], *, keys: Sequence[str] | None = None, key: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Learn from image files and return a verdict for each, with its key: by default its place in the request."""
-        headers = {"idempotency-key": key or uuid.uuid4().hex}
-        files = _named(images, keys)
-        answer = self.client.ask("POST", f"{self._path}/observe", again=True, files=files, headers=headers)
-        return list(answer.json()["verdicts"])
-
-    def score_images(self, images: Sequence[bytes], *, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """A verdict for each image file without learning anything."""
-        answer = self.client.ask("POST", f"{self._path}/score", again=True, files=_named(images, keys))
-        return list(answer.json()["verdicts"])
-
-    def flow(self, batches: Iterable[Features], *, window: int = 128) -> Iterator[list[dict[str, Any]]]:
-        """Observe batches over one connection, and yield the verdicts of each, in order.
-
-        `window` batches are on their way at once: they are learned together, much faster than one request each. A
-        connection that breaks is made again; what was not answered is sent again and learned once.
+        An image that cannot be read has `{"key": ..., "skipped": why}` in its place. A retry after a broken connection
+        is not learned twice; `key` is the idempotency key of a retry of your own.
         """
-        return Flow(self.client, f"{self._path}/observe", window).verdicts(map(_bytes, batches))
+        return self._verdicts("observe", samples, keys, {"idempotency-key": key or uuid.uuid4().hex})
+
+    def score(self, samples: Any, *, keys: Sequence[str] | None = None) -> list[Record]:
+        """A verdict for each of what `observe` takes, without learning anything."""
+        return self._verdicts("score", samples, keys, {})
+
+    def _verdicts(self, verb: str, samples: Any, keys: Sequence[str] | None, headers: dict[str, str]) -> list[Record]:
+        if (z := vectors(samples)) is not None:
+            named = {"keys": list(keys)} if keys else {}
+            body: dict[str, Any] = {"content": z.numpy().astype("<f4").tobytes(), "headers": {**RAW, **headers}}
+            if named:
+                text = base64.b64encode(body["content"]).decode()
+                body = {"json": {"features": text, **named}, "headers": headers}
+        else:
+            body = {"files": image_files(samples, keys), "headers": headers}
+        answer = self.client.ask("POST", f"{self._path}/{verb}", again=True, **body).json()
+        rows = list(answer["verdicts"])
+        for one in answer.get("skipped", ()):  # in order, so that each comes to its place
+            rows.insert(one["index"], {"key": one["key"], "skipped": one["reason"]})
+        return rows
 
     def info(self) -> dict[str, Any]:
         """Counts, threshold, drift and snapshots."""
@@ -183,12 +182,12 @@ class Remote(RemoteEdits):
         """Keep the state as it is and return the snapshot's number."""
         return int(self.client.call("POST", f"{self._path}/snapshots")["snapshot"])
 
-    def snapshots(self) -> list[dict[str, Any]]:
+    def snapshots(self) -> list[Record]:
         """The snapshots there are, oldest first."""
-        return list(self.client.call("GET", f"{self._path}/snapshots")["snapshots"])
+        return list(self.info()["snapshots"])
 
     def restore(self, snapshot: int | str | Path) -> None:
-        """Go back to a snapshot, or to a state file."""
+        """Go back to a snapshot, to the beginning (0), or to a state file."""
         path = f"{self._path}/restore"
         if isinstance(snapshot, int):
             self.client.call("POST", path, json={"snapshot": snapshot})
@@ -197,11 +196,63 @@ class Remote(RemoteEdits):
 
     def reset(self) -> None:
         """Forget everything learned."""
-        self.client.call("POST", f"{self._path}/reset")
+        self.restore(0)
 
     def delete(self) -> None:
         """Remove the stream."""
         self.client.call("DELETE", self._path)
+
+    def groups(self) -> Record:
+        """The groups of unknown samples, and the number of the last edit."""
+        return dict(self.client.call("GET", f"{self._path}/groups"))
+
+    def explain(self, seq: int) -> Record:
+        """Why a kept sample gets its verdict."""
+        return dict(self.client.call("GET", f"{self._path}/explain/{seq}"))
+
+    def promote(
+        self,
+        name: str,
+        *,
+        group: int | None = None,
+        seq: int | None = None,
+        vector: Sequence[float] | None = None,
+        after: int | None = None,
+    ) -> Record:
+        """Make a known name of a group or of one kept sample; `vector` is its text where the service cannot encode."""
+        return self._edit("promote", name=name, group=group, seq=seq, vector=vector, after=after)
+
+    def rename(self, name: str, new: str, *, after: int | None = None) -> Record:
+        """Call a known name otherwise."""
+        return self._edit("rename", name=name, new=new, after=after)
+
+    def retire(self, name: str, *, after: int | None = None) -> Record:
+        """Move a known name to the negatives."""
+        return self._edit("retire", name=name, after=after)
+
+    def dismiss(self, group: int, *, after: int | None = None) -> Record:
+        """Show a group never again."""
+        return self._edit("dismiss", group=group, after=after)
+
+    def correct(self, names: Mapping[int, str], *, after: int | None = None) -> Record:
+        """Keep what a person says that kept samples show, by sequence number."""
+        return self._edit("correct", names={str(seq): name for seq, name in names.items()}, after=after)
+
+    def undo(self, *, after: int | None = None) -> Record:
+        """Take back the last edit."""
+        return self._edit("undo", after=after)
+
+    def edits(self) -> list[Record]:
+        """What people changed, oldest first."""
+        return list(self.client.call("GET", f"{self._path}/review")["edits"])
+
+    def review(self) -> list[Record]:
+        """The kept samples with their verdicts and what people said."""
+        return list(self.client.call("GET", f"{self._path}/review")["samples"])
+
+    def _edit(self, verb: str, **body: Any) -> Record:
+        sent = {name: value for name, value in body.items() if value is not None}
+        return dict(self.client.call("POST", f"{self._path}/edits", json={"verb": verb, **sent}))
 
     def events(self, *, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the verdicts of every observed sample, from now on or `after` the one with that number.
@@ -227,61 +278,6 @@ class Remote(RemoteEdits):
                 time.sleep(0.1 * 2**failed)
 
 
-class Flow:
-    """A WebSocket on which messages are sent ahead of their answers."""
-
-    def __init__(self, client: Client, path: str, window: int) -> None:
-        self.client, self.window, self.session = client, window, uuid.uuid4().hex
-        self._url = str(client.http.base_url.join(path)).replace("http", "ws", 1)
-        self._sent: deque[bytes] = deque()  # not answered yet
-        self._answered = 0
-
-    def verdicts(self, messages: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
-        """Yield the verdicts of each message in order."""
-        from websockets.exceptions import ConnectionClosed, InvalidStatus
-
-        failed = 0
-        while True:
-            try:
-                for verdicts in self._over_one_connection(messages):
-                    failed = 0
-                    yield verdicts
-                return
-            except InvalidStatus as error:
-                raise _refusal(error.response.status_code, error.response.body) from error
-            except (ConnectionClosed, OSError):
-                failed += 1
-                if failed > self.client.retries:
-                    raise
-                time.sleep(0.1 * 2**failed)
-
-    def _over_one_connection(self, messages: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
-        from websockets.sync.client import connect
-
-        key = self.client.http.headers.get("authorization")
-        query = f"?session={self.session}&first={self._answered}"
-        with connect(self._url + query, additional_headers={"authorization": key} if key else {}) as socket:
-            for message in self._sent:
-                socket.send(message)
-            while self._fill(socket, messages):
-                answer = loads(socket.recv())
-                self._sent.popleft()
-                self._answered += 1
-                if "error" in answer:
-                    raise ServiceError(422, answer["message"], answer["code"])
-                yield answer["verdicts"]
-
-    def _fill(self, socket: Any, messages: Iterator[bytes]) -> bool:
-        """Send messages while the window has room; return whether answers are waited for."""
-        while len(self._sent) < self.window:
-            message = next(messages, None)
-            if message is None:
-                break
-            self._sent.append(message)
-            socket.send(message)
-        return bool(self._sent)
-
-
 def example_file(path: Path) -> bytes:
     """Labelled features as the bytes of one file; a folder of `unseen encode` is joined."""
     if not path.is_dir():
@@ -302,14 +298,23 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield kind, loads(value)
 
 
-def _named(images: Sequence[bytes], keys: Sequence[str] | None) -> list[tuple[str, tuple[str, bytes]]]:
-    names = keys or [str(number) for number in range(len(images))]
-    return [("images", (name, data)) for name, data in zip(names, images, strict=True)]
+def image_files(samples: Any, keys: Sequence[str] | None) -> list[tuple[str, tuple[str, bytes]]]:
+    """The files of a form: paths and bytes as they are, pictures that are held in memory as PNG."""
+    images = list(samples.rows if isinstance(samples, Batch) else split(samples))
+    names = keys or [key_of(one) or str(number) for number, one in enumerate(images)]
+    return [("images", (name, _file(one))) for name, one in zip(names, images, strict=True)]
 
 
-def _bytes(features: Features) -> bytes:
-    rows = features.detach().cpu().float().numpy() if isinstance(features, Tensor) else np.asarray(features)
-    return rows.astype("<f4").tobytes()
+def _file(image: Any) -> bytes:
+    if isinstance(image, Skipped):
+        return b""  # the service says that it cannot be read
+    if isinstance(image, str | Path):
+        return read_file(location(image))
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image)
+    file = BytesIO()
+    as_picture(image).save(file, "PNG")
+    return file.getvalue()
 
 
 def _error(response: httpx.Response) -> ServiceError:

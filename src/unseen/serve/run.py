@@ -9,7 +9,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -18,10 +17,8 @@ from unseen.errors import SettingError
 from unseen.serve import demo as demonstration
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import refuse_open_address
-from unseen.serve.http.protocol import ConnectionRoom, LimitedProtocol
 from unseen.serve.http.service import Service
-from unseen.serve.http.sockets import MESSAGE
-from unseen.serve.settings import Settings
+from unseen.serve.settings import Limits, Settings
 
 BACKLOG = 1024  # connections that the system keeps until they are taken
 STOP_SECONDS = 9.0  # from a signal to the end of the process, at most
@@ -29,7 +26,7 @@ SWITCH_INTERVAL = 0.0005  # seconds
 
 
 def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], object]) -> None:
-    """Bind, say where, and serve; refuse an address that others can reach while there is no key."""
+    """Bind, say where, and serve; refuse an address that others can reach without nginx in front."""
     refuse_open_address(settings)
     raise_file_limit()
     # how long a thread back from torch or SQLite waits for one that runs Python, dozens of times a block; usually 5 ms
@@ -39,26 +36,30 @@ def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], 
     if demo:
         demonstration.attach(app)
     hush_libraries()
-    listener = listening_socket(settings.host, port)
+    listener = listening_socket(settings.host, port, settings.limits)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     announce(f"unseen serves http://{host}:{listener.getsockname()[1]} from {settings.data}")
-    config = uvicorn.Config(
-        app,
+    # what is imported stays: without this the collector walks through all of torch while requests wait
+    gc.collect()
+    gc.freeze()
+    Server(server_config(app, settings), service).run(sockets=[listener])
+
+
+def server_config(app: object, settings: Settings) -> uvicorn.Config:
+    """How the server takes requests: one after another on a connection, with bounds on what waits."""
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
-        proxy_headers=False,
-        http=partial(LimitedProtocol, limits=settings.limits, room=ConnectionRoom(settings.limits)),  # type: ignore[arg-type]
-        ws="websockets-sansio",
-        ws_max_size=MESSAGE,
-        ws_per_message_deflate=False,
+        proxy_headers=settings.behind_proxy,
+        http="h11",  # does not read on while it answers
+        h11_max_incomplete_event_size=settings.limits.headers,
+        limit_concurrency=settings.limits.connections,
+        ws="none",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
         server_header=False,
     )
-    # what is imported stays: without this the collector walks through all of torch while requests wait
-    gc.collect()
-    gc.freeze()
-    Server(config, service).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):
@@ -86,13 +87,7 @@ def hush_libraries() -> None:
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with an image is in the answer
     warnings.filterwarnings("ignore", module=r"PIL\.")  # each of another text would stay in memory too
-    server = logging.getLogger("uvicorn.error")
-    server.setLevel(logging.ERROR)
-    server.addFilter(_is_worth_a_line)
-
-
-def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("ASGI callable returned")  # for a refused WebSocket, which was answered
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def raise_file_limit() -> None:
@@ -101,12 +96,15 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address."""
+def listening_socket(host: str, port: int, limits: Limits | None = None) -> socket.socket:
+    """A socket that listens at an address; the system ends connections whose caller takes nothing of its answer."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            seconds = (limits or Limits()).write_seconds
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

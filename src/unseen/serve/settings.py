@@ -10,33 +10,32 @@ EVERYONE = "*"  # the owner that sees all streams
 class Limits:
     """Bounds of one request, one stream, one owner."""
 
-    connections: int = 1024  # of all callers; one that is idle makes room for a new one
-    address: int = 256  # connections from one address other than this machine's
-    requests: int = 256  # of one owner that are being answered, listeners among them
-    at_once: int = 32  # of them that are worked on, the others wait their turn; of those that read:
-    reads_at_once: int = 4
-    reads: float = 200  # requests a second of one owner that read, or of one stranger; 0 is no limit
-    reserved: int = 64  # requests that only the operator may have beside those of all others
+    connections: int = 1024  # of all callers; one more is answered 503
+    at_once: int = 32  # requests of one owner that are worked on; the others wait their turn
+    reads: float = 200  # requests a second of one owner that read; 0 is no limit
     headers: int = 32 << 10  # bytes before a body
-    header_seconds: float = 10  # a client may take to send them
     body: int = 64 << 20  # bytes of a request
     body_seconds: float = 30  # a client may take to send its request
+    write_seconds: float = 20  # a client may take nothing of its answer; then the connection is closed
     buffered: int = 512 << 20  # bytes of all bodies being received or answered
     buffered_each: int = 128 << 20  # of one owner
-    json: int = 16 << 20  # bytes of JSON: while it is parsed no other thread runs Python
-    json_values: int = 1 << 16  # values in JSON: more is slow to parse, and rows of float32 are not
+    json: int = 8 << 20  # bytes of JSON: while it is parsed no other thread runs Python
+    header: int = 8 << 20  # bytes of the header of an uploaded file, which is JSON
     batch: int = 2048  # samples of a request
     pixels: int = 50_000_000  # of one image, checked before it is decoded
+    decode_seconds: float = 10  # of a processor that one image may take
+    decode_bytes: int = 640 << 20  # of memory that one image may take
     queue: int = 16_384  # samples waiting for one stream
     rate: float = 0  # samples a second of one owner; 0 is no limit
     streams: int = 100  # of one owner
     names: int = 10_000  # of one label space
     negatives: int = 100_000
+    name: int = 256  # characters of one of them
     memory: int = 8 << 30  # bytes of the states of all streams
     memory_each: int = 2 << 30  # of one owner's
     disk_each: int = 50 << 30  # bytes of one owner's streams on disk, with what they may come to
-    jobs: int = 8  # of one owner that run at once
-    sockets: int = 16  # of one owner that observe over one connection each
+    jobs: int = 4  # of one owner that run at once
+    downloads: int = 8  # of one owner that are being sent
     listeners: int = 32  # event streams open on one stream
 
 
@@ -48,8 +47,7 @@ class Durability:
     replay_seconds: float = 5  # of computing that a restart may have to repeat, all streams together
     retain: int = 0  # samples that stay in the journal although a snapshot covers them
     receipts: int = 100_000  # idempotency keys remembered
-    kept: int = 20  # snapshots taken by hand
-    volatile: bool = False  # keep nothing on disk but the label space: for benchmarks and trials
+    kept: int = 20  # snapshots taken by hand; the oldest makes room
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,6 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     durability: Durability = field(default_factory=Durability)
     logs: Path | None = None  # folder of access.jsonl and audit.jsonl
-    require_key: bool = False  # even where only this machine can call
+    behind_proxy: bool = False  # whether nginx is in front: a key is needed, and its headers are believed
     group_minutes: float = 10  # between two groupings of a stream in the background, for its alarm; 0: never
     compute: int = 1  # cores that work on one block; blocks of several streams are worked on beside each other

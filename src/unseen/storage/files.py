@@ -76,8 +76,18 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], *, kind: str, hea
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, metadata=metadata)
+            _sort_header(temporary)
         except SafetensorError as error:  # what was to be written is sound, so the disk is not
             raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+def _sort_header(path: Path) -> None:
+    """Put the header of a file in order: its writer has none, and equal content is to give equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        text = json.dumps(json.loads(file.read(size)), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        file.seek(8)
+        file.write(text.encode().ljust(size))
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -79,13 +79,8 @@ class ThresholdRule(ABC, Generic[S]):
         state: S,
         margin: Float[Tensor, " T"],
         clarity: Float[Tensor, " T"] | None = None,
-        *,
-        device: torch.device | None = None,
     ) -> tuple[Decisions, S]:
-        """The decisions about samples in arrival order, and the state after the last.
-
-        A rule may compute on a device: the one on which the detector does.
-        """
+        """The decisions about samples in arrival order, and the state after the last."""
         return self.read(state, margin), state
 
     def for_detector(self, *, derives_baseline: bool) -> Self:

@@ -18,9 +18,6 @@ from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, chec
 from unseen.threshold.fixed import Fixed
 
 BASES: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Adaptive, Fixed)}
-LEVEL = 0.9  # of the interval in which the true recall is said to lie
-FAR_BELOW = 4.5  # deviations below the median from which a known image is suspected to be unknown
-UNLIKELY = 0.05  # probability under which so many known images below the stream's threshold are no chance
 
 
 class Calibration(NamedTuple):
@@ -115,11 +112,9 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         state: CalibratedMargins,
         margin: Float[Tensor, " T"],
         clarity: Float[Tensor, " T"] | None = None,
-        *,
-        device: torch.device | None = None,
     ) -> tuple[Decisions, CalibratedMargins]:
         """The decisions about samples in arrival order, and the state after the last."""
-        found, stream = self.inner.learn(state.stream, margin, clarity, device=device)
+        found, stream = self.inner.learn(state.stream, margin, clarity)
         threshold = self._combined(state, found.threshold)
         return Decisions(threshold, found.p_known, torch.zeros_like(found.warming)), state._replace(stream=stream)
 
@@ -173,7 +168,7 @@ def conformal_rank(images: int, recall: float) -> int:
     return math.floor((images + 1) * (1 - recall) + 1e-9)  # two decimals may fall just short of an integer
 
 
-def recall_interval(images: int, recall: float, *, level: float = LEVEL) -> RecallInterval:
+def recall_interval(images: int, recall: float, *, level: float = 0.9) -> RecallInterval:
     """Where the true recall of a calibrated threshold lies in a share `level` of calibrations.
 
     The true recall of the threshold at rank k follows a Beta distribution with n + 1 - k and k.
@@ -182,18 +177,20 @@ def recall_interval(images: int, recall: float, *, level: float = LEVEL) -> Reca
     return RecallInterval(_recall_quantile(images, rank, tail), _recall_quantile(images, rank, 1 - tail))
 
 
-def suspects(margins: Float[Tensor, " n"], *, threshold: float, recall: float) -> Int[Tensor, " m"]:
+def suspects(
+    margins: Float[Tensor, " n"], *, threshold: float, recall: float, unlikely: float = 0.05, far_below: float = 4.5
+) -> Int[Tensor, " m"]:
     """Which calibration images look unknown, the lowest first.
 
     These are the images below `threshold`, that of the stream, if chance puts so many known ones there with a
-    probability under UNLIKELY; otherwise those FAR_BELOW deviations under the median.
+    probability under `unlikely`; otherwise those `far_below` deviations under the median.
     """
     margins = margins.detach().double().cpu()
     below = int((margins < threshold).sum())
     by_chance = 1 - math.fsum(_binomial(len(margins), k, 1 - recall) for k in range(below))
-    if by_chance >= UNLIKELY:
+    if by_chance >= unlikely:
         deviation = 1.4826 * (margins - margins.median()).abs().median()  # of a normal
-        threshold = float(margins.median() - FAR_BELOW * deviation)
+        threshold = float(margins.median() - far_below * deviation)
     order = margins.argsort()
     return order[margins[order] < threshold]
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen.threshold.nodes import AT_NODES, NODES, counts
@@ -39,24 +39,16 @@ class ClearImages(NamedTuple):
         """The sums before the first image."""
         return cls(torch.zeros((), dtype=torch.float64), torch.zeros(NODES, dtype=torch.float64))
 
-    def to(self, device: torch.device) -> ClearImages:
-        """The sums on a device."""
-        return ClearImages(*(part.to(device) for part in self))
-
     @classmethod
-    def of(
-        cls, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"],
-        group: Int[Tensor, " n"], groups: int,
-    ) -> ClearImages:  # fmt: skip
-        """The sums of several groups of images, each by itself; `group` is the number of each image's group."""
+    def of(cls, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> ClearImages:
+        """The sums of some images."""
         clear = clarity > CLEAR
-        number = weight.new_zeros(groups).index_add_(0, group, clear.to(weight.dtype))
         at_zero = torch.where(clear, margin - MARGIN_PER_CLARITY * clarity, 0.0)
-        return cls(number, counts(at_zero, weight * clear, group, groups))
+        return cls(clear.sum().double(), counts(at_zero, weight * clear))
 
     def then(self, gained: ClearImages) -> ClearImages:
-        """The sums after each of several groups of images that follow."""
-        return ClearImages(self.number + gained.number.cumsum(0), self.at_nodes + gained.at_nodes.cumsum(0))
+        """The sums after images that follow."""
+        return ClearImages(self.number + gained.number, self.at_nodes + gained.at_nodes)
 
     def log_likelihood(self, log_density: Float[Tensor, "N P BA"]) -> Float[Tensor, "*U BA"]:
         """The log-likelihood of each pair of mean margins, of unknown and known images; 0 without clear images.
@@ -66,7 +58,7 @@ class ClearImages(NamedTuple):
         """
         share = self.at_nodes / self.at_nodes.sum(-1, keepdim=True).clamp(min=1)
         fit = (share @ log_density.flatten(1)).unflatten(-1, log_density.shape[1:])
-        table = _tables(fit.device)
+        table = _tables()
         variance = table.variance + MARGIN_DEVIATION**2 / self.number.clamp(min=1)[..., None, None]  # usual, odd
         worth = MARGIN_DEVIATION**2 / variance  # independent images whose mean deviates as much
         # at least OUTLIER to the power of `worth`, which is at most 11: no logarithm is needed before the last
@@ -84,9 +76,9 @@ class _Tables(NamedTuple):
 
 
 @cache
-def _tables(device: torch.device) -> _Tables:
+def _tables() -> _Tables:
     columns = (MEAN_DEVIATION**2, ODD_DEVIATION**2), (1 - ODD_SHARE, ODD_SHARE), tuple(PURITY.values())
-    variance, share, purity = (torch.tensor(one, dtype=torch.float64, device=device)[:, None] for one in columns)
+    variance, share, purity = (torch.tensor(one, dtype=torch.float64)[:, None] for one in columns)
     return _Tables(variance, share, purity)
 
 

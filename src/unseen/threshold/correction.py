@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.gpu.triton_import import power_of_two
 from unseen.threshold.nodes import NODES, Array
 
 OUTLIER = 1e-4  # mass that no distribution explains, so that one odd margin rules nothing out
@@ -23,32 +22,6 @@ class Corrected(NamedTuple):
 
     known: Float[Tensor, "*U N"]
     unknown: Float[Tensor, "*U N"]
-
-
-def correct(
-    known: Float[Tensor, "*U N"],
-    unknown: Float[Tensor, "*U N"],
-    at_nodes: Float[Tensor, "*U N"],
-    recent: Float[Tensor, "*U N"],
-    typical_unknown: Float[Tensor, " N"],
-) -> tuple[Corrected, Float[Tensor, "*U N"]]:
-    """`corrected` of all margins and `probability_now` of recent ones; on a GPU by a kernel."""
-    if at_nodes.is_cuda:
-        return correct_by_kernel(known, unknown, at_nodes, recent, typical_unknown)
-    found = corrected(known, unknown, at_nodes)
-    return found, probability_now(recent, found, typical_unknown)
-
-
-def correct_by_kernel(
-    known: Tensor, unknown: Tensor, at_nodes: Tensor, recent: Tensor, typical_unknown: Tensor
-) -> tuple[Corrected, Tensor]:
-    """What `correct` does, by a program for each row."""
-    from unseen.threshold import kernels  # here, because Triton takes a while to import
-
-    rows = [part.contiguous() for part in (known, unknown, at_nodes, recent, typical_unknown)]
-    found = [torch.empty_like(rows[0]) for _ in range(3)]
-    kernels.correct[(max(1, at_nodes.numel() // NODES),)](*rows, *found, NODES, power_of_two(NODES), num_warps=1)
-    return Corrected(*found[:2]), found[2]
 
 
 def corrected(

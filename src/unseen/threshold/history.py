@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
-from unseen.threshold.mixture import MixtureFit, fit_mixture
-from unseen.threshold.nodes import NODES, counts, interpolate_rows
+from unseen.threshold.mixture import fit_mixture
+from unseen.threshold.nodes import NODES, counts
 
 RECENT = 512.0  # samples after which a margin counts 1 / e for the present share of known images
 TYPICAL_MEAN, TYPICAL_DEVIATION = 3.0, 7.0  # of the margins of a mixed stream, in the units that the mixtures know
@@ -36,7 +36,7 @@ class Units(NamedTuple):
 
     def apply(self, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
         """Margins in these units."""
-        return (margin.detach().cpu().double() - self.shift) / self.scale
+        return (margin.double() - self.shift) / self.scale
 
 
 class MarginHistory(NamedTuple):
@@ -63,136 +63,37 @@ class MarginHistory(NamedTuple):
         start = zero.long(), empty, empty, ClearImages.none(), ring, zero.long(), waiting, Units.nats()
         return cls(*start, *fit)
 
-    def updated(self, sums: MarginSums, fit: MixtureFit) -> MarginHistory:
-        """The history after the last of some updates."""
-        clear = ClearImages(*(part[-1].clone() for part in sums.clear))
-        last = {name: getattr(fit, name)[-1].clone() for name in fit._fields}
-        return self._replace(counts=sums.counts[-1].clone(), recent=sums.recent[-1].clone(), clear=clear, **last)
+    def waiting_with(self, columns: Float[Tensor, "n 2"]) -> MarginHistory:
+        """The history with more samples that wait for an update; `columns` are their margin and clarity."""
+        waiting, pending = int(self.waiting), self.pending.clone()
+        pending[waiting : waiting + len(columns)] = columns
+        return self._replace(seen=self.seen + len(columns), waiting=self.waiting + len(columns), pending=pending)
 
-    def with_pending(self, columns: Float[Tensor, "n 2"], seen: int) -> MarginHistory:
-        """The history after `seen` samples, of which the last ones, in `columns`, wait for an update."""
-        pending = torch.zeros_like(self.pending)
-        pending[: len(columns)] = columns
-        counts = torch.full_like(self.seen, seen), torch.full_like(self.waiting, len(columns))
-        return self._replace(seen=counts[0], waiting=counts[1], pending=pending)
+    def updated(self, recall: float) -> MarginHistory:
+        """The history that has taken in all that waits, and what follows from it."""
+        waiting, end = int(self.waiting), int(self.seen)
+        margin, clarity = self.pending[:waiting].unbind(1)
+        place = torch.arange(end - waiting + 1, end + 1, dtype=torch.float64)
+        counted = self.counts + counts(margin, place)
+        late = counts(margin, torch.exp((place - end) / RECENT))
+        recent = self.recent * math.exp(-waiting / RECENT) + late
+        clear = self.clear.then(ClearImages.of(margin, clarity, place))
+        fit = fit_mixture(counted / end, recent, recall, clear)
+        none = torch.zeros_like(self.waiting)
+        return self._replace(counts=counted, recent=recent, clear=clear, waiting=none, **fit._asdict())
 
+    def ring_with(self, margins: Float[Tensor, " n"]) -> MarginHistory:
+        """The history with more margins in units that are not known, in the place of the oldest."""
+        places = torch.arange(int(self.seen), int(self.seen) + len(margins)) % len(self.ring)
+        ring = self.ring.index_copy(0, places, margins.double())
+        return self._replace(seen=self.seen + len(margins), ring=ring)
 
-def flat_parts(history: MarginHistory) -> list[Tensor]:
-    """The tensors that change at updates."""
-    return [history.counts, history.recent, *history.clear, history.threshold, history.probability, history.recall]
-
-
-def packed(history: MarginHistory) -> Float[Tensor, " M"]:
-    """What changes at updates as one row of numbers: so that one copy is enough."""
-    return torch.cat([part.reshape(-1) for part in flat_parts(history)])
-
-
-def unpacked(history: MarginHistory, numbers: Float[Tensor, " M"]) -> MarginHistory:
-    """A history with what changes at updates out of a row of numbers."""
-    like = flat_parts(history)
-    counts, recent, number, at_nodes, threshold, probability, recall = (
-        part.view(one.shape) for part, one in zip(numbers.split([one.numel() for one in like]), like, strict=True)
-    )
-    clear = ClearImages(number, at_nodes)
-    return history._replace(
-        counts=counts, recent=recent, clear=clear, threshold=threshold, probability=probability, recall=recall
-    )
-
-
-class Steps(NamedTuple):
-    """Consecutive samples of a stream, with at least one update among them; counts are those of the stream."""
-
-    start: int  # samples before them
-    ends: Sequence[int]  # samples at each update
-    stop: int  # samples up to the last of them
-
-    def parts(self, most: int) -> Iterator[Steps]:
-        """Yield these samples with at most so many updates at a time."""
-        start = self.start
-        for first in range(0, len(self.ends), most):
-            ends = self.ends[first : first + most]
-            stop = ends[-1] if first + most < len(self.ends) else self.stop
-            yield Steps(start, ends, stop)
-            start = stop
-
-
-class GainedSums(NamedTuple):
-    """What the samples between an update and the one before add, for each of U updates."""
-
-    counted: Float[Tensor, "U N"]  # margins at the nodes, each times its place in the stream
-    late: Float[Tensor, "U N"]  # the same, each by how long before the update it came
-    clear: ClearImages
-
-
-class MarginSums(NamedTuple):
-    """Margins counted at the nodes, at each of U updates."""
-
-    counts: Float[Tensor, "U N"]
-    recent: Float[Tensor, "U N"]
-    clear: ClearImages
-
-    def per_sample(self, ends: Float[Tensor, " U"]) -> Float[Tensor, "U N"]:
-        """The counts over the number of samples at each update, as the mixtures take them."""
-        return self.counts / ends[:, None]
-
-
-def gained_sums(columns: Float[Tensor, "n 2"], place: Float[Tensor, " n"], end: Float[Tensor, " U"]) -> GainedSums:
-    """What samples up to the last update add; `columns` are margin and clarity of the samples by `place`."""
-    margin, clarity = columns.unbind(1)
-    group = torch.bucketize(place, end)
-    weight = torch.stack([place, torch.exp((place - end[group]) / RECENT)])
-    counted, late = counts(margin, weight, group, len(end))
-    return GainedSums(counted, late, ClearImages.of(margin, clarity, place, group, len(end)))
-
-
-def sums_at_updates(
-    history: MarginHistory, gained: GainedSums, end: Float[Tensor, " U"], first: Float[Tensor, ""] | int
-) -> MarginSums:
-    """The sums at each update, `first` samples having been counted before.
-
-    All that came since an update is counted at the next, so that no sum depends on the division into calls. An update
-    that is named again has the same sums.
-    """
-    age = (end - first) / RECENT
-    kept = torch.exp(age - age[:, None]).tril()  # what is left, at each update, of what was gained before each other
-    recent = kept @ gained.late + torch.exp(-age)[:, None] * history.recent
-    return MarginSums(history.counts + gained.counted.cumsum(0), recent, history.clear.then(gained.clear))
-
-
-class FittedUpdates(NamedTuple):
-    """What holds from each of U updates on, after what held before the first; and the history after the last."""
-
-    threshold: Float[Tensor, " U+1"]
-    probability: Float[Tensor, "U+1 N"]  # that an image is known, at each node
-    history: MarginHistory
-
-
-def fitted_updates(
-    history: MarginHistory, gained: GainedSums, end: Float[Tensor, " U"], first: Float[Tensor, ""] | int, recall: float
-) -> FittedUpdates:
-    """What follows from samples up to the last update, `first` of which the history has counted already."""
-    sums = sums_at_updates(history, gained, end, first)
-    fit = fit_mixture(sums.per_sample(end), sums.recent, recall, sums.clear)
-    threshold = torch.cat([history.threshold[None], fit.threshold])
-    probability = torch.cat([history.probability[None], fit.probability])
-    return FittedUpdates(threshold, probability, history.updated(sums, fit))
-
-
-class LearnedBlock(NamedTuple):
-    """What consecutive samples meet, and the history after them."""
-
-    decided: Float[Tensor, "2 T"]  # threshold, and the probability that each sample is known
-    history: MarginHistory
-
-
-def learned_block(history: MarginHistory, columns: Float[Tensor, "T 2"], steps: Steps, recall: float) -> LearnedBlock:
-    """What follows from samples, in host memory; `columns` are their margin and clarity."""
-    waiting, last = int(history.waiting), steps.ends[-1]
-    first, whole = steps.start - waiting, torch.cat([history.pending[:waiting], columns])
-    place = torch.arange(first + 1, steps.stop + 1, dtype=torch.float64)
-    end, counted = torch.tensor(steps.ends, dtype=torch.float64), last - first
-    found = fitted_updates(history, gained_sums(whole[:counted], place[:counted], end), end, first, recall)
-    row = torch.bucketize(place[waiting:], end)  # the updates before each sample say which threshold it meets
-    p_known = interpolate_rows(found.probability, columns[:, 0], row)
-    decided = torch.stack([found.threshold[row], p_known])
-    return LearnedBlock(decided, found.history.with_pending(whole[counted:], steps.stop))
+    def ring_updated(self, recall: float) -> MarginHistory:
+        """The history with what follows from the latest margins, in units in which they are a typical stream."""
+        margins = self.ring[: int(self.seen)]
+        units = Units.of(margins)
+        at_nodes = counts(units.apply(margins))
+        fit = fit_mixture(at_nodes, at_nodes, recall)
+        return self._replace(
+            units=units, threshold=fit.threshold * units.scale + units.shift, probability=fit.probability
+        )

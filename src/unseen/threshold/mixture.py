@@ -6,20 +6,18 @@ images say; docs/method.md has the figures.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.threshold.clear import ClearImages
 from unseen.threshold.clear import log_density as log_density_of_clear
-from unseen.threshold.correction import OUTLIER, correct
-from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP, Array
-from unseen.threshold.weights import HypothesisTable
+from unseen.threshold.correction import OUTLIER, corrected, probability_now
+from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP
 
 EFFECTIVE_SAMPLES = 64.0  # limit of the weight of the data: the mixtures only approximate real margins
 KNOWN_SHARES = (0.003, 0.05, 0.25, 0.5, 0.75, 0.95, 0.997)  # of the stream
@@ -82,13 +80,6 @@ class Hypotheses(NamedTuple):
         mean, deviation = self.known_mean, self.known_deviation
         tailed = torch.where(self.shape == RIGHT, gumbel_of(x, mean, deviation), 1 - gumbel_of(-x, -mean, deviation))
         return torch.where(self.shape == NORMAL, torch.special.ndtr((x - mean) / deviation), tailed)
-
-
-class Cells(NamedTuple):
-    """The probability of the cell around each node."""
-
-    known: Float[Tensor, "N H"]
-    unknown: Float[Tensor, "N H"]
 
 
 class Sides(NamedTuple):
@@ -165,51 +156,24 @@ def sides() -> Sides:
     return Sides(known.known_below(edges).diff(dim=0), unknown.unknown_below(edges).diff(dim=0), known.known_mean)
 
 
-def cells() -> Cells:
-    """The probability of every cell under every hypothesis."""
-    known, unknown, mean = sides()
-    return Cells(known.repeat(1, UNKNOWN), unknown.repeat_interleave(len(mean), dim=1))
-
-
 @cache
 def log_density() -> Float[Tensor, "N SH"]:
     """The log probability of every cell under every share of known images and hypothesis, less the largest.
 
-    What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum. Each
-    hypothesis lies in one piece of memory, because in host memory few of them are read.
+    What is the same for all of them changes no posterior; small numbers lose less to rounding in their sum.
     """
     known, unknown, _ = sides()
     share = torch.tensor(KNOWN_SHARES, dtype=torch.float64)[:, None, None, None]
     mixed = share * known.T + (1 - share) * unknown.T[:, None]
     found = mixed.flatten(0, 2).add_(OUTLIER / NODES).log_()
-    return found.sub_(found.amax(0)).float().T
-
-
-@cache
-def table() -> HypothesisTable:
-    """What `log_density` does, for fits in host memory."""
-    return HypothesisTable(log_density().T.numpy())
-
-
-@cache
-def on_device(device: torch.device, make: Callable[..., Any], *arguments: float) -> Any:
-    """A table of the hypotheses, a tensor or several, on a device."""
-    found = make(*arguments)
-    if isinstance(found, Tensor):
-        return found.to(device, memory_format=torch.contiguous_format)  # no copy where it is there
-    return type(found)(*(part.to(device) for part in found))
-
-
-def effective(at_nodes: Float[Tensor, "U N"]) -> Float[Tensor, "U N"]:
-    """The counts as the posterior weights them."""
-    return (at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))).float()
+    return found.sub_(found.amax(0)).float().T.contiguous()
 
 
 def posterior(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> Float[Tensor, "*U S H"]:
     """The probability of each share of known images and hypothesis, after margins counted at the nodes."""
-    fit = effective(at_nodes.view(-1, NODES)) @ on_device(at_nodes.device, log_density)
-    fit = fit.view(*at_nodes.shape[:-1], len(KNOWN_SHARES), -1)
-    fit += (on_device(at_nodes.device, hypotheses).log_prior + clear_fit(clear)).unsqueeze(-2)
+    effective = at_nodes * (EFFECTIVE_SAMPLES / (EFFECTIVE_SAMPLES + at_nodes.sum(-1, keepdim=True)))
+    fit = (effective.float() @ log_density()).unflatten(-1, (len(KNOWN_SHARES), -1))
+    fit = fit + (hypotheses().log_prior + clear_fit(clear)).float().unsqueeze(-2)
     return fit.flatten(-2).softmax(-1).view(fit.shape)
 
 
@@ -230,52 +194,17 @@ def mean_pairs() -> Int[Tensor, " H"]:
 
 def clear_fit(clear: ClearImages) -> Float[Tensor, "*U H"]:
     """How well each hypothesis fits the clear images."""
-    device = clear.number.device
-    fit = clear.log_likelihood(on_device(device, clear_log_density))
-    return fit.index_select(-1, on_device(device, mean_pairs))
+    return clear.log_likelihood(clear_log_density()).index_select(-1, mean_pairs())
 
 
 def expected(at_nodes: Float[Tensor, "*U N"], clear: ClearImages) -> ExpectedMixture:
     """The mean over all hypotheses."""
-    of_known, of_unknown = (posterior_of_sides if at_nodes.is_cuda else posterior_in_host_memory)(at_nodes, clear)
-    tried = on_device(at_nodes.device, sides)
+    weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
+    of_known, of_unknown, tried = weight.sum(-2), weight.sum(-1), sides()
     return ExpectedMixture(of_known @ tried.known.T, of_unknown @ tried.unknown.T, of_known)
 
 
-def posterior_of_sides(
-    at_nodes: Float[Tensor, "*U N"], clear: ClearImages
-) -> tuple[Float[Tensor, "*U A"], Float[Tensor, "*U B"]]:
-    """The probability of each distribution of known and of unknown images."""
-    weight = posterior(at_nodes, clear).sum(-2).double().unflatten(-1, (UNKNOWN, -1))
-    return weight.sum(-2), weight.sum(-1)
-
-
-def posterior_in_host_memory(
-    at_nodes: Float[Tensor, "*U N"], clear: ClearImages
-) -> tuple[Float[Tensor, "*U A"], Float[Tensor, "*U B"]]:
-    """What `posterior_of_sides` does; hypotheses that weigh nothing are left out."""
-    rows, shape = effective(at_nodes.view(-1, NODES)), at_nodes.shape[:-1]
-    weights = table().weights(rows.numpy(), log_prior_in_host_memory(clear, len(rows)))
-    known, unknown = (torch.from_numpy(side).view(*shape, -1) for side in weights)
-    return known, unknown
-
-
-def log_prior_in_host_memory(clear: ClearImages, rows: int) -> Float[Array, "U B A"]:
-    """What the prior and clear images say of each pair of distributions."""
-    prior, pairs = grid_prior()
-    if not clear.number.any():  # clear images say nothing: a fifth of the time of all weights
-        return np.broadcast_to(prior, (rows, *prior.shape))
-    fit = np.take(clear.log_likelihood(clear_log_density()).float().numpy(), pairs, axis=-1) + prior
-    return np.broadcast_to(fit, (rows, *prior.shape))
-
-
-@cache
-def grid_prior() -> tuple[Float[Array, "B A"], Int[Array, "B A"]]:
-    """The log prior of each pair of distributions, and its column in `clear_log_density`."""
-    return hypotheses().log_prior.float().view(UNKNOWN, -1).numpy(), mean_pairs().view(UNKNOWN, -1).numpy()
-
-
-def margin_reached(known: Float[Tensor, "*U N"], recall: float | Float[Tensor, "*#U 1"]) -> Float[Tensor, "*U"]:
+def margin_reached(known: Float[Tensor, "*U N"], recall: float) -> Float[Tensor, "*U"]:
     """The margin that a share `recall` of the known images reaches, given the probability of each cell."""
     below = known.cumsum(-1) - known
     cell = (below <= 1 - recall).sum(-1, keepdim=True) - 1
@@ -290,7 +219,7 @@ def recall_interval(threshold: Float[Tensor, "*U"], weight: Float[Tensor, "*U A"
     """
     node = ((threshold - LOWEST) / STEP).clamp(0, NODES - 1 - 1e-9)
     left, part = node.long(), (node - node.floor()).unsqueeze(-1)
-    kept = on_device(threshold.device, kept_from_nodes)
+    kept = kept_from_nodes()
     share, order = ((1 - part) * kept[left] + part * kept[left + 1]).sort(-1)
     total = weight.gather(-1, order).cumsum(-1)
     ends = torch.searchsorted(total, torch.cat([tail * total[..., -1:] for tail in INTERVAL_TAILS], dim=-1))
@@ -320,24 +249,16 @@ def fit_mixture(
     not where an image is almost surely unknown: in a stream of unknown images nothing says where known ones lie.
     Once clear images say it, that rule may lose twice as many known images as wanted, and no more.
     The shapes follow the whole history, the share of known images the recent part of it, and so does the shape of the
-    unknown images where that part does not fit the history. Several counts in rows are
-    fitted in one pass over the hypotheses, which costs little more than one of them, where the counts are.
+    unknown images where that part does not fit the history.
     """
-    device = at_nodes.device
-    clear = (clear or ClearImages.none()).to(device)
+    clear = clear or ClearImages.none()
     mixture = expected(at_nodes, clear)
-    typical = on_device(device, typical_unknown)
-    found, probability = correct(mixture.known, mixture.unknown, at_nodes, recent, typical)
-    known = torch.stack([found.known, found.known, mixture.known])  # in one pass
-    reached, highest, expects = margin_reached(known, on_device(device, recalls, recall, at_nodes.ndim)).unbind()
+    found = corrected(mixture.known, mixture.unknown, at_nodes)
+    probability = probability_now(recent, found, typical_unknown())
+    reached, expects = margin_reached(found.known, recall), margin_reached(mixture.known, recall)
+    highest = margin_reached(found.known, max(2 * recall - 1, 0.0))  # twice the loss
     likely = LOWEST + STEP * (probability < LEAST_PROBABILITY).sum(-1).to(reached.dtype)
     trusted = clear.number / (clear.number + TELLING)
     likely -= trusted * (likely - highest).clamp(min=0)
     threshold = torch.where(at_nodes.any(-1), torch.maximum(reached, likely), reached)
     return MixtureFit(threshold, probability, recall_interval(threshold - reached + expects, mixture.weight))
-
-
-def recalls(recall: float, dims: int) -> Float[Tensor, "3 ..."]:
-    """Which recalls `fit_mixture` asks for: the wanted one, one with twice the loss, and the wanted one."""
-    shares = torch.tensor([recall, max(2 * recall - 1, 0.0), recall], dtype=torch.float64)
-    return shares.view(3, *(1 for _ in range(dims)))

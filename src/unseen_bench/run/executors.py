@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unseen.threads import one_thread
+from unseen.keyed import one_thread
 from unseen_bench.run.execute import CPU, RunResult, execute, execute_many, run_identity
 from unseen_bench.run.experiment import resume
 from unseen_bench.run.jsonl import Row

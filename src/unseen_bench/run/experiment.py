@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unseen.threads import one_thread
+from unseen.keyed import one_thread
 from unseen_bench.run.jsonl import Row, append_row, canonical_json, read_rows
 from unseen_bench.run.processes import map_in_processes
 from unseen_bench.run.version import code_version

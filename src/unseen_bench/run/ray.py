@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from unseen.keyed import one_thread
 from unseen.scale.cluster import task_results
-from unseen.threads import one_thread
 from unseen_bench.run import Executor, Row, Run, RunResult, execute
 from unseen_bench.run.executors import from_arrays, to_arrays
 from unseen_bench.suites import Suite

@@ -8,7 +8,7 @@ from typing import Any
 
 from unseen import detectors
 from unseen.detectors import Detector
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import Frozen
 from unseen.errors import SettingError
 from unseen_bench import orders as arrival
 from unseen_bench.methods import posthoc

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from helpers.pooled_reference import observed
 from helpers.streams import cone, space, stream, two_clouds, unit
+from unseen import Session
 from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled.state import popularity
 from unseen.detectors.state import flatten, map_state
 from unseen.errors import LabelError, SettingError
-from unseen.text import text_logits
+from unseen.odds import text_logits
 from unseen_bench.metrics import auroc
 
 
@@ -158,3 +161,73 @@ def test_settings_out_of_range_are_refused(labels, options):
 def test_it_needs_negatives():
     with pytest.raises(LabelError, match="expected a label space with negatives for 'pooled'"):
         PooledEvidence(space(3, 0))
+
+
+def test_a_session_that_has_judged_few_samples_is_pickled():
+    labels = cone()
+    session, (z, _) = Session(labels), two_clouds(labels, 320)
+    session.observe(z[:300])
+    session.observe(z[300:305])
+    again = pickle.loads(pickle.dumps(session))
+    torch.testing.assert_close(again.observe(z[305:]).score, session.observe(z[305:]).score)
+
+
+def test_streams_that_take_turns_are_judged_by_their_own_states():
+    labels = cone()
+    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 700)
+    streams = z[:340], z[340:680].flip(0)
+    alone = [detector.observe(detector.start(), images)[0].score[300:] for images in streams]
+    states = [detector.observe(detector.start(), images[:300])[1] for images in streams]
+    turns: list[list[torch.Tensor]] = [[], []]
+    for place in range(300, 340):
+        for number, images in enumerate(streams):
+            output, states[number] = detector.observe(states[number], images[place : place + 1])
+            turns[number].append(output.score)
+    for scores, expected in zip(turns, alone, strict=True):
+        torch.testing.assert_close(torch.cat(scores), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("known", "negative", "dim"), [(10, 300, 64), (200, 742, 512)])
+@pytest.mark.parametrize("pieces", [[5000], [1, 2, 500, 1, 4000, *[1] * 300, 196]])
+def test_readings_and_states_on_a_gpu_are_those_of_a_cpu(known, negative, dim, pieces):
+    labels = space(known, negative, dim, dtype=torch.float32)
+    z = stream(labels, 5000)
+    results = []
+    for place in ("cpu", "cuda"):
+        detector = PooledEvidence(labels.to(device=place))
+        state, outputs = detector.start(), []
+        for part in z.to(place).split(pieces):
+            output, state = detector.observe(state, part)
+            outputs.append(output.cpu())
+        results.append((DetectorOutput.joined(outputs), map_state(torch.Tensor.cpu, state)))
+    (one, end), (two, same) = results
+    torch.testing.assert_close(two.score, one.score, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(two.baseline, one.baseline, rtol=1e-3, atol=1e-3)
+    assert float((two.label == one.label).double().mean()) > 0.999
+    assert float((two.route == one.route).double().mean()) > 0.999
+    torch.testing.assert_close(same.sums.sides.weight, end.sums.sides.weight, rtol=1e-3, atol=1e-2)
+    assert int(same.seen) == int(end.seen) == 5000
+
+
+@pytest.mark.gpu
+def test_a_state_on_a_gpu_is_not_written_to_and_two_streams_do_not_mix():
+    labels = space(10, 300, 64, dtype=torch.float32)
+    detector, z = PooledEvidence(labels.to(device="cuda")), stream(labels, 4000).cuda()
+    _, state = detector.observe(detector.start(), z[:1000])
+    kept = map_state(torch.clone, state)
+    first, _ = detector.observe(state, z[1000:])
+    detector.observe(detector.start(), z.flip(0))
+    again, _ = detector.observe(state, z[1000:])
+    torch.testing.assert_close(state, kept, rtol=0, atol=0)
+    torch.testing.assert_close(again.score, first.score, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_verdicts_of_a_session_on_a_gpu_are_those_of_a_cpu():
+    labels = space(20, 300, 64, dtype=torch.float32)
+    z = stream(labels, 3000)
+    one, two = Session(labels), Session(labels.to(device="cuda"))
+    cpu, gpu = one.observe(z), two.observe(z.cuda())
+    torch.testing.assert_close(gpu.margin, cpu.margin, rtol=1e-3, atol=1e-2)
+    assert float((gpu.known == cpu.known).double().mean()) > 0.995

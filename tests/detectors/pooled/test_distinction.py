@@ -12,20 +12,9 @@ from torch.testing import assert_close
 
 from helpers.streams import space, unit
 from unseen.detectors import PooledEvidence
-from unseen.detectors.pooled.distinction import (
-    HALF_EXAMPLES,
-    HALF_STREAM,
-    NAMING,
-    NAMING_START,
-    PLAIN,
-    SHRINKAGE,
-    SPECIFIC,
-    TEXT_SAMPLES,
-    Distinction,
-    coverage,
-    looks,
-)
-from unseen.detectors.pooled.names import TEXT_SHARE, NameSums
+from unseen.detectors.pooled.constants import POOLED
+from unseen.detectors.pooled.distinction import Distinction, coverage, looks
+from unseen.detectors.pooled.names import NameSums
 from unseen.detectors.pooled.sides import SideSums
 from unseen.labels import Examples, LabelSpace
 
@@ -47,7 +36,9 @@ def stream_sides(count: int = 400) -> SideSums:
     scale = torch.linspace(0.2, 2, 12, dtype=torch.float64)
     z = normalize(scale * torch.randn(count, 12, generator=generator, dtype=torch.float64) + 1, dim=1)
     known = torch.rand(count, generator=generator, dtype=torch.float64)
-    return SideSums.empty(12).updated(torch.stack([1 - known, known]), z, known)
+    sums = SideSums.empty(12)
+    sums.add_(torch.stack([1 - known, known]), z, known)
+    return sums
 
 
 def added_by_hand(z: Tensor, name: int, sides: SideSums, labels: LabelSpace, kept: Examples) -> tuple[float, float]:
@@ -55,10 +46,12 @@ def added_by_hand(z: Tensor, name: int, sides: SideSums, labels: LabelSpace, kep
     shares = [sides.gram[side] / sides.weight[side] / 2 for side in (0, 1)]
     centre = (sides.image / sides.weight.unsqueeze(1)).mean(0)
     variation = shares[0] + shares[1] - torch.outer(centre, centre)
-    variation = (1 - SHRINKAGE) * variation / variation.diagonal().mean() + SHRINKAGE * torch.eye(12).double()
-    start = EXAMPLES.z.double().mean(0) + TEXT_SHARE * (labels.id_anchors - labels.text_mean).double()
+    variation = (1 - POOLED.shrinkage) * variation / variation.diagonal().mean() + POOLED.shrinkage * torch.eye(
+        12
+    ).double()
+    start = EXAMPLES.z.double().mean(0) + POOLED.text_share * (labels.id_anchors - labels.text_mean).double()
     own = kept.z[kept.label == name].double()
-    mu = (TEXT_SAMPLES * start[name] + own.sum(0)) / (TEXT_SAMPLES + len(own))
+    mu = (POOLED.text_samples * start[name] + own.sum(0)) / (POOLED.text_samples + len(own))
     every = looks(TAUGHT, EXAMPLES).double().mean(0)
     q = mu - centre
     inverse = torch.linalg.inv(variation)
@@ -69,18 +62,18 @@ def test_the_score_gains_specific_and_loses_plain_likeness_less_the_mean_of_exam
     sides, z = stream_sides(), unit(5, 12, seed=9).double()
     found = distinction(sides, TAUGHT)
     effective = 4 / (1 / sides.weight).sum()
-    weight = float(effective / (effective + HALF_STREAM)) * 9 / (9 + HALF_EXAMPLES)
+    weight = float(effective / (effective + POOLED.half_stream)) * 9 / (9 + POOLED.half_examples)
     level = []
     for one in range(9):
         others = torch.arange(9) != one
         image, label = EXAMPLES.z[one].double(), int(EXAMPLES.label[one])
         specific, plain = added_by_hand(image, label, sides, TAUGHT, EXAMPLES[others])
-        level.append(SPECIFIC * specific - PLAIN * plain)
+        level.append(POOLED.specific * specific - POOLED.plain * plain)
     for image in z:
         for name in range(4):
             specific, plain = added_by_hand(image, name, sides, TAUGHT, EXAMPLES)
             added = found.score.at(image.float().unsqueeze(0).to(found.score.rows), torch.tensor([[name]]))
-            expected = weight * (SPECIFIC * specific - PLAIN * plain - sum(level) / 9)
+            expected = weight * (POOLED.specific * specific - POOLED.plain * plain - sum(level) / 9)
             assert_close(float(added), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -90,15 +83,15 @@ def test_a_discriminant_takes_the_place_of_looks_where_an_image_is_named() -> No
     variation = sum(torch.outer(one, one) for one in residuals) / (9 - 4)
     shrunk = 0.3 * variation + 0.7 * variation.diagonal().mean() * torch.eye(12)
     for name in range(4):
-        start = ORIGIN + TEXT_SHARE * LABELS.id_anchors[name]
+        start = ORIGIN + POOLED.text_share * LABELS.id_anchors[name]
         total, images = CLAIMED.total[name], CLAIMED.images[name]
-        look = (total + NAMING_START * start) / (images + NAMING_START)
+        look = (total + POOLED.naming_start * start) / (images + POOLED.naming_start)
         mean = (total + start) / (images + 1)
         for z in unit(5, 12, seed=9).double():
             discriminant = torch.linalg.solve(shrunk.double(), look) @ (z - look / 2)
             plain = 40 * images / (images + 32) * ((z - mean / 2) @ mean - (z - start / 2) @ start)
             got = found.at(z.unsqueeze(0), torch.tensor([[name]]))
-            assert_close(float(got), float(2 / 3 * (NAMING * discriminant - plain)), rtol=1e-4, atol=1e-4)
+            assert_close(float(got), float(2 / 3 * (POOLED.naming * discriminant - plain)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("few", [EXAMPLES[EXAMPLES.label < 3], EXAMPLES[EXAMPLES.place == 0]])

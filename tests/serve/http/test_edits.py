@@ -133,13 +133,13 @@ def test_of_two_who_promote_at_once_one_gets_a_conflict_and_nothing_is_lost(serv
         ("retire", {"name": "nothing"}, 409, "expected a known name, got 'nothing'"),
         ("dismiss", {"group": 999}, 409, "expected the number of a group, got 999"),
         ("correct", {"names": {"99999": "cat"}}, 409, "expected a sample that the stream has kept, got 99999"),
-        ("correct", {"names": {"first": "cat"}}, 422, "expected sequence numbers"),
+        ("correct", {"names": {"first": "cat"}}, 422, "correct.names.first"),
         ("undo", {}, 409, "expected an edit to undo, got none"),
         ("undo", {"after": 3}, 409, "expected the stream as it was after edit 3, got edit 0 (reset)"),
     ],
 )
 def test_a_bad_edit_is_refused_in_words_and_changes_nothing(server, untouched, verb, body, status, words):
-    answer = server.client.http.post(f"/v1/streams/{untouched.id}/{verb}", json=body)
+    answer = server.client.http.post(f"/v1/streams/{untouched.id}/edits", json={"verb": verb, **body})
     assert answer.status_code == status, answer.text
     assert words in answer.json()["message"]
     assert untouched.edits() == []
@@ -164,7 +164,7 @@ def test_an_answer_repeated_after_an_edit_has_the_names_of_its_time(remote):
     known = next(row["name"] for row in first if row["name"])
     remote.retire(known)
     assert remote.observe(PACK.z[300:340], key="same") == first
-    latest = remote.client.call("GET", f"/v1/streams/{remote.id}/history")["latest"]
+    latest = remote.client.call("GET", f"/v1/streams/{remote.id}?recent=true")["recent"]["latest"]
     assert [row["nearest"] for row in latest[-40:]] == [row["nearest"] for row in first]
     assert all(row["name"] != known for row in remote.observe(PACK.z[340:]))
 

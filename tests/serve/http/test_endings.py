@@ -8,7 +8,6 @@ import re
 import signal
 import threading
 import time
-from functools import partial
 
 import httpx
 import pytest
@@ -35,7 +34,7 @@ Z = stream(LABELS, 4)
 @pytest.fixture
 def keyed(tmp_path):
     LABELS.save(tmp_path / "space")
-    keys = ApiKeys(tmp_path / "data" / "keys.json")
+    keys = ApiKeys(tmp_path / "data")
     text = keys.add("a", "admin")
     with Server(tmp_path / "data") as server, Client(server.url, text) as client:
         yield server, client.create(tmp_path / "space", detector="online"), keys, text
@@ -93,7 +92,7 @@ def test_a_stop_does_not_wait_for_mining_or_streams_not_yet_opened(tmp_path):
         first.store.create(LABELS, StreamConfig("", "", "*", "online"))
     asyncio.run(first.close())
     service, gate = Service(Settings(tmp_path, encoder=None)), threading.Event()
-    mining = [service.encoder._mining.submit("a", partial(gate.wait, 60)) for _ in range(3)]
+    mining = [service.encoder._mining.submit(gate.wait, 60) for _ in range(3)]
     service.store.stopping = True
     service.store.open_all()
     started = time.perf_counter()

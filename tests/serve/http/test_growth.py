@@ -39,7 +39,7 @@ def test_a_fast_growing_group_is_counted_by_metrics_and_shown(service):
         for part in arrivals().split(64):
             await service.observe(entry, sample_batch(PACK.space, part.numpy()))
         for _ in range(200):
-            service.growth.look(service.store.threads.chores.executor)
+            service.growth.look(service.store.threads.chores)
             if entry.opened.history.growing:
                 return
             await asyncio.sleep(0.05)
@@ -53,6 +53,6 @@ def test_a_fast_growing_group_is_counted_by_metrics_and_shown(service):
 
 def test_zero_minutes_is_never(tmp_path):
     made = Service(Settings(tmp_path, encoder=None, group_minutes=0))
-    made.growth.look(made.store.threads.chores.executor)
+    made.growth.look(made.store.threads.chores)
     assert made.growth._tasks == set()
     asyncio.run(made.close())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image as Pillow
@@ -16,10 +16,9 @@ from torch.nn.functional import normalize
 from helpers.service import Rounding, Server, serving
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
-from unseen import LabelSpace, Session, load_encoder
+from unseen import LabelSpace, Session, load_encoder, read_images
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
-from unseen.images.decode import decode
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.work.encoding import CHUNK
@@ -67,7 +66,7 @@ def margins(rows) -> list[float]:
 
 
 def test_uploaded_files_get_the_verdicts_of_a_session(remote, expected):
-    said = remote.observe_images(FILES)
+    said = remote.observe(FILES)
     assert margins(said) == pytest.approx(expected.margin.tolist(), abs=1e-4)
     assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.output.label]
 
@@ -91,19 +90,37 @@ def test_features_in_base64_get_the_same_verdicts_as_numbers(server, remote):
     assert "whole rows" in refused.json()["message"]
 
 
-def test_one_bad_image_refuses_the_request_with_its_number_and_teaches_nothing(remote):
+def test_a_bad_image_is_skipped_by_name_and_the_others_are_judged(remote):
     seq = remote.info()["seq"]
-    with pytest.raises(ServiceError, match="got image 10: not an image"):
-        remote.observe_images([*FILES[:10], b"junk"])
-    assert remote.info()["seq"] == seq
+    names = [*"abcd", "bad.png", "empty.jpg", *"ef"]
+    said = remote.observe([*FILES[:4], b"junk", b"", *FILES[4:6]], keys=names)
+    assert [row["key"] for row in said] == names
+    assert said[4] == {"key": "bad.png", "skipped": "not an image of a supported format"}
+    assert said[5] == {"key": "empty.jpg", "skipped": "empty file"}
+    assert remote.info()["seq"] == seq + 6
+    with pytest.raises(ServiceError, match=r"got bad.png: not an image"):
+        remote.observe([b"junk"], keys=["bad.png"])
+
+
+def test_the_client_takes_what_a_session_takes(remote, expected, tmp_path):
+    (tmp_path / "a.png").write_bytes(FILES[0])
+    by_path = remote.score([tmp_path / "a.png"])
+    assert by_path[0]["key"] == str(tmp_path / "a.png")
+    (batch,) = read_images(tmp_path)
+    pixels = np.asarray(IMAGES[0].pixels)
+    for form in (str(tmp_path / "a.png"), FILES[:1], IMAGES[:1], IMAGES[0].pixels, pixels, batch, {"image": FILES[0]}):
+        assert margins(remote.score(form)) == pytest.approx(expected.margin[:1].tolist(), abs=1e-4)
+    z = normalize(torch.ones(2, 8), dim=-1)
+    assert [row["key"] for row in remote.score(z, keys=["x", "y"])] == ["x", "y"]
+    assert margins(remote.score(z.tolist())) == pytest.approx(margins(remote.score(z.numpy())))
 
 
 def test_the_thumbnail_of_an_observed_image_is_served(server, remote):
-    first = remote.observe_images(FILES[:1])[0]["seq"]
+    first = remote.observe(FILES[:1])[0]["seq"]
     answer = server.client.http.get(f"/v1/streams/{remote.id}/pictures/{first}")
     assert answer.headers["content-type"] == "image/jpeg"
     assert answer.content.startswith(b"\xff\xd8")
-    past = server.client.http.get(f"/v1/streams/{remote.id}/history").json()["latest"]
+    past = server.client.http.get(f"/v1/streams/{remote.id}?recent=true").json()["recent"]["latest"]
     assert past[-1]["seq"] == first
     assert past[-1]["pictured"]
     assert server.client.http.get(f"/v1/streams/{remote.id}/pictures/99999").status_code == 404
@@ -113,83 +130,41 @@ def test_a_retried_upload_is_recognised_by_its_files_although_vectors_round_diff
     LABELS.save(tmp_path / "space")
     with serving(tmp_path / "data", Rounding(LABELS.dim)) as url, Client(url) as client:
         remote = client.create(tmp_path / "space", detector="online")
-        first = remote.observe_images(FILES[:3], key="again")
-        assert remote.observe_images(FILES[:3], key="again") == first
+        first = remote.observe(FILES[:3], key="again")
+        assert remote.observe(FILES[:3], key="again") == first
         assert remote.info()["seq"] == 3
         with pytest.raises(ServiceError, match="idempotency key"):
-            remote.observe_images(FILES[1:4], key="again")
+            remote.observe(FILES[1:4], key="again")
 
 
 @pytest.mark.timing
 def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
     LABELS.save(tmp_path / "space")
-    made = ApiKeys(tmp_path / "data" / "keys.json")
+    made = ApiKeys(tmp_path / "data")
     keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
     encoder = Rounding(LABELS.dim, 0.05)
     with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
         busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
         with ThreadPoolExecutor(1) as pool:
-            upload = pool.submit(busy.observe_images, FILES * 6)  # nine chunks
+            upload = pool.submit(busy.observe, FILES * 6)  # nine chunks
             while not encoder.calls:
                 time.sleep(0.01)
             for z in stream(LABELS, 5).split(1):
                 quick.observe(z)
                 quick.info()
-            assert len(quick.observe_images(FILES[:2])) == 2
+            assert len(quick.observe(FILES[:2])) == 2
             assert not upload.done(), "the other owner had to wait for all of it"
             assert len(upload.result()) == len(FILES) * 6
     assert max(encoder.sizes) <= CHUNK
 
 
-def large_png(side: int) -> bytes:
-    file = io.BytesIO()
-    Pillow.new("1", (side, side)).save(file, "png")
-    return file.getvalue()
-
-
-def test_large_images_of_one_owner_are_decoded_one_at_a_time_beside_another_owner(tmp_path, monkeypatch):
-    LABELS.save(tmp_path / "space")
-    made = ApiKeys(tmp_path / "data" / "keys.json")
-    keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
-    encoder, held, most = Rounding(LABELS.dim), [], []
-    answered, in_time = threading.Event(), []
-
-    def slow_decode(data, **limits):
-        picture = decode(data, **limits)
-        if picture.width > 3000:
-            held.append(picture)
-            most.append(len(held))
-            in_time.append(answered.wait(20))  # a large image takes until the other owner has its answer
-        return picture
-
-    def images(batch):
-        held.clear()
-        return Rounding.images(encoder, batch)
-
-    monkeypatch.setattr("unseen.serve.work.encoding.decode", slow_decode)
-    monkeypatch.setattr(encoder, "images", images)
-    with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
-        busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
-        with ThreadPoolExecutor(1) as pool:
-            upload = pool.submit(busy.observe_images, [large_png(6000)] * 8)
-            while not held:
-                time.sleep(0.01)
-            assert len(quick.observe_images(FILES[:2])) == 2
-            assert not upload.done()
-            answered.set()
-            assert len(upload.result()) == 8
-    assert all(in_time), "the other owner waited for a large image"
-    assert max(most) == 1, "several large images were in memory at once"
-
-
-@pytest.mark.timing
 @pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
 def test_a_narrow_image_is_refused_at_once(server, remote, size):
     file = io.BytesIO()
     Pillow.new("1", size).save(file, "png")
     started = time.perf_counter()
     with pytest.raises(ServiceError, match="too narrow") as caught:
-        remote.observe_images([file.getvalue()])
+        remote.observe([file.getvalue()])
     assert caught.value.status == 422
     assert time.perf_counter() - started < 5
 

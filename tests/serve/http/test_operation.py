@@ -7,10 +7,10 @@ import json
 import logging
 import time
 import warnings
+from json import dumps
 
 import httpx
 import numpy as np
-import pyarrow
 import pytest
 import safetensors.torch
 import torch
@@ -27,7 +27,7 @@ from unseen.serve.client import Client
 from unseen.serve.http import log as request_log
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import ApiKeys
-from unseen.serve.http.binary import ARROW, SAFETENSORS
+from unseen.serve.http.bodies import SAFETENSORS
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.service import Service
 from unseen.serve.run import hush_libraries
@@ -49,7 +49,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def admin(data):
-    return ApiKeys(data / "data" / "keys.json").add("*", "admin")
+    return ApiKeys(data / "data").add("*", "admin")
 
 
 @pytest.fixture(scope="module")
@@ -101,19 +101,21 @@ def test_a_log_that_cannot_be_written_is_counted_and_files_are_rotated(tmp_path,
     monkeypatch.setattr(request_log, "BYTES", 10)
     log = RequestLog(tmp_path / "logs")
     for number in range(6):
-        log.write(file, number=number)
-        log.close()
-        log._thread = None
-    assert len(list((tmp_path / "logs").iterdir())) == 3  # numbers 1 to 3: the file itself was just moved
-    (tmp_path / "file").write_text("")
-    broken = RequestLog(tmp_path / "file" / "logs")
-    broken.write("access.jsonl", number=1)
+        log.write(file, number=number, text="\x9b\u202e")
+    log.close()
+    files = sorted((tmp_path / "logs").iterdir())
+    assert [path.name for path in files] == [file, *(f"{file}.{number}" for number in (1, 2, 3))]
+    assert all(path.read_bytes().isascii() and b"u009b" in path.read_bytes() for path in files)
+    broken = RequestLog(tmp_path / "broken")
+    (tmp_path / "broken").rmdir()
+    (tmp_path / "broken").write_text("")
+    broken.write(file, number=1)
     broken.close()
     assert broken.dropped == 1
 
 
 def test_keys_expire_and_are_rotated(client, data):
-    keys = ApiKeys(data / "data" / "keys.json")
+    keys = ApiKeys(data / "data")
     soon, later = keys.add("a", "read", time.time() - 1), keys.add("a", "read", time.time() + 60)
     with Client(str(client.http.base_url), soon) as expired, pytest.raises(ServiceError, match="expired") as caught:
         expired.streams()
@@ -142,11 +144,7 @@ def test_lists_of_streams_have_pages(client, remote, data):
 
 def test_binary_bodies_and_numpy_get_the_same_verdicts(client, remote):
     expected = [row["margin"] for row in remote.score(Z)]
-    rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(Z.flatten().numpy()), LABELS.dim)
-    table, sink = pyarrow.table({"features": rows, "key": list("abcde")}), pyarrow.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    bodies = {ARROW: sink.getvalue().to_pybytes(), SAFETENSORS: safetensors.torch.save({"features": Z})}
+    bodies = {SAFETENSORS: safetensors.torch.save({"features": Z}), "application/json": dumps({"features": Z.tolist()})}
     for media, body in bodies.items():
         path = f"/v1/streams/{remote.id}/score"
         answer = client.ask("POST", path, content=body, headers={"content-type": media}).json()["verdicts"]
@@ -177,7 +175,7 @@ def test_process_metrics_and_refusals_are_counted(client, remote):
 
 
 def test_reads_of_one_owner_are_limited_and_others_go_on(tmp_path):
-    keys = ApiKeys(tmp_path / "data" / "keys.json")
+    keys = ApiKeys(tmp_path / "data")
     greedy, other = (keys.add(owner, "read") for owner in ("a", "b"))
     with Server(tmp_path / "data", limits=Limits(reads=2)) as server:
         with Client(server.url, greedy, retries=0) as client:
@@ -215,10 +213,10 @@ def test_a_defect_of_ours_is_answered_counted_and_logged_like_anything_else(tmp_
     def broken(*_):
         raise KeyError("what nobody should see")
 
-    monkeypatch.setattr(Jobs, "owned", broken)
+    monkeypatch.setattr(Jobs, "find", broken)
     app = create_app(Service(Settings(tmp_path / "data", encoder=None, logs=tmp_path / "logs")))
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
-        answer = client.get("/v1/jobs")
+        answer = client.get("/v1/jobs/1")
         assert (answer.status_code, answer.json()["code"]) == (500, "defect")
         assert "nobody" not in answer.text
         assert {"x-request-id", "content-security-policy"} <= set(answer.headers)
@@ -242,7 +240,7 @@ def test_bad_requests_write_no_lines_to_the_standard_error(caplog):
             MultipartParser("x").write(b"no boundary")
         with pytest.raises(ImageError):
             decode(tiff_cut_short())
-    logging.getLogger("uvicorn.error").error("ASGI callable returned without completing handshake.")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     assert not caplog.records
     logging.getLogger("uvicorn.error").error("Application startup failed. Exiting.")
     assert len(caplog.records) == 1

@@ -90,7 +90,6 @@ def test_verdicts_and_curves_update_while_the_page_is_open(browser):
     )
     known, unknown, seen = (int(count.replace(",", "")) for count in counts)
     assert known + unknown == seen
-    until(lambda: browser.find_elements("css selector", "#time .curve"))
     assert len(browser.find_elements("css selector", "#labels tr")) == 6
     assert "bird, cat, deer, dog, frog, horse" in text(browser, "knows")
     shot(browser, "light")
@@ -215,6 +214,40 @@ def test_dropped_images_are_observed_or_scored_and_shown(browser, tmp_path):
         browser.execute_async_script(DROP)
         until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 4)
         assert remote.info()["seq"] == 2
+        browser.get("about:blank")
+
+
+MANY = """
+const done = arguments[0], canvas = document.createElement("canvas");
+canvas.getContext("2d").fillRect(0, 0, 20, 20);
+canvas.toBlob((data) => {
+  const moved = new DataTransfer();
+  for (let i = 0; i < 149; i++) moved.items.add(new File([data], `photo ${i}.png`, { type: "image/png" }));
+  moved.items.add(new File([], "empty.png", { type: "image/png" }));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer: moved, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_of_150_photos_with_an_empty_one_149_are_judged_and_the_bad_one_is_named(browser, tmp_path):
+    labels = space(dtype=torch.float32)
+    labels.save(tmp_path / "space")
+    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
+        remote = client.create(tmp_path / "space")
+        browser.get(own)
+        until(lambda: text(browser, "live") == "live")
+        browser.execute_async_script(MANY)
+        until(lambda: text(browser, "skipped-names") == "empty.png: empty file")
+        until(lambda: remote.info()["seq"] == 149)
+        until(lambda: number(browser, "seen") == 149)
+        assert text(browser, "notice") == ""
+        assert len(browser.find_elements("css selector", "#verdicts img")) == 60
+        size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+        shot(browser, "skipped on a phone")
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.get("about:blank")
 
 

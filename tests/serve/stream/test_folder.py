@@ -13,7 +13,7 @@ from unseen.errors import StateError
 from unseen.serve.settings import Settings
 from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.store import LocalStreams
+from unseen.serve.stream.store import StreamStore
 
 LABELS = space(dtype=torch.float32)
 SETTINGS = Settings(Path(), encoder=None)
@@ -37,13 +37,13 @@ def test_half_made_and_half_deleted_streams_are_removed_at_start(tmp_path: Path)
 
 
 def test_a_stream_that_was_moved_behind_a_link_is_opened_and_deleted_with_its_data(tmp_path: Path) -> None:
-    store = LocalStreams(DataFolder(tmp_path / "data"), SETTINGS)
+    store = StreamStore(DataFolder(tmp_path / "data"), SETTINGS)
     id = store.create(LABELS, StreamConfig("", "", "*", "mcm")).config.id
     store.close()
     moved, link = tmp_path / "other disk", tmp_path / "data" / "streams" / id
     link.rename(moved)
     link.symlink_to(moved)
-    store = LocalStreams(DataFolder(tmp_path / "data"), SETTINGS)
+    store = StreamStore(DataFolder(tmp_path / "data"), SETTINGS)
     store.open_all()
     store.delete(store.entries[id])
     assert not moved.exists()
@@ -52,12 +52,12 @@ def test_a_stream_that_was_moved_behind_a_link_is_opened_and_deleted_with_its_da
 
 
 def test_one_stream_under_two_names_is_opened_once(tmp_path: Path) -> None:
-    store = LocalStreams(DataFolder(tmp_path), SETTINGS)
+    store = StreamStore(DataFolder(tmp_path), SETTINGS)
     id = store.create(LABELS, StreamConfig("", "", "*", "mcm")).config.id
     store.close()
     (tmp_path / "streams" / ("0" * 16)).symlink_to(tmp_path / "streams" / id)
     shutil.copytree(tmp_path / "streams" / id, tmp_path / "streams" / ("1" * 16))
-    store = LocalStreams(DataFolder(tmp_path), SETTINGS)
+    store = StreamStore(DataFolder(tmp_path), SETTINGS)
     store.open_all()
     statuses = {name: entry.status for name, entry in store.entries.items()}
     assert statuses == {id: "ready", "0" * 16: "refused", "1" * 16: "refused"}

@@ -1,10 +1,10 @@
-"""What a stream remembers of its verdicts: the recent ones, curves, and whether margins drift."""
+"""What a stream remembers of its verdicts: the recent ones, and whether margins drift."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from unseen.serve.stream.history import RECENT, SETTLED, STRIDE, History
+from unseen.serve.stream.history import RECENT, SETTLED, History
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 
@@ -38,12 +38,6 @@ def test_recent_verdicts_are_the_last_ones_whatever_the_blocks():
         assert np.array_equal(recent.verdicts, after(0, 1, 2, block=3000).recent.verdicts)
         assert recent.after(2990).first == 2991
     assert len(History().recent.verdicts) == 0
-
-
-def test_a_point_has_the_shares_since_the_one_before():
-    history = History()
-    history.add(0, verdicts(np.array([1.0] * 12 + [-1.0] * (STRIDE - 12))))
-    assert [(point.seq, point.known) for point in history.points] == [(STRIDE, 0.75)]
 
 
 def test_what_a_reader_holds_does_not_change_while_more_comes():

@@ -19,7 +19,7 @@ from unseen.serve.stream.disk import expected_bytes
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.memory import session_bytes, state_bytes
 from unseen.serve.stream.snapshots import RESTORED
-from unseen.serve.stream.store import LocalStreams
+from unseen.serve.stream.store import StreamStore
 
 WHOLE = [name for name in ALL if not detectors.find(name).parts]
 LABELS = space(dtype=torch.float32)
@@ -39,7 +39,7 @@ def test_the_size_of_a_state_is_known_before_it_is_made(detector, dtype):
 def test_settings_that_become_memory_are_refused_before_it_is_taken(tmp_path):
     labels = space(1000, 2000, 512, dtype=torch.float32)
     limits = Limits(memory_each=100 << 20)
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, limits=limits))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, limits=limits))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ServiceError, match="at most 104,857,600 bytes") as caught:
         streams.create(labels, StreamConfig("", "", "a", "adaneg", {"slots": 400}))
@@ -52,7 +52,7 @@ def test_settings_that_become_memory_are_refused_before_it_is_taken(tmp_path):
 def test_the_streams_of_an_owner_are_bounded_together_and_others_are_not(tmp_path):
     size = state_bytes(StreamConfig("", "", "a", "online"), LABELS)
     limits = Limits(memory_each=2 * size + size // 2, memory=3 * size + size // 2)
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, limits=limits))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, limits=limits))
     for owner in ("a", "a", "b"):
         streams.create(LABELS, StreamConfig("", "", owner, "online"))
     with pytest.raises(ServiceError, match="your streams"):
@@ -63,7 +63,7 @@ def test_the_streams_of_an_owner_are_bounded_together_and_others_are_not(tmp_pat
 
 
 def test_a_label_space_of_too_many_names_is_refused_however_it_comes(tmp_path):
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, limits=Limits(names=5)))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, limits=Limits(names=5)))
     with pytest.raises(ServiceError, match="at most 5 names, got 6") as caught:
         streams.create(LABELS, StreamConfig("", "", "a", "online"))
     assert caught.value.status == 413
@@ -71,7 +71,7 @@ def test_a_label_space_of_too_many_names_is_refused_however_it_comes(tmp_path):
 
 
 def test_restores_leave_few_files(tmp_path):
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path))
     opened = streams.create(LABELS, StreamConfig("", "", "a", "online")).opened
     opened.export(tmp_path / "state")
     for _ in range(12):
@@ -79,7 +79,7 @@ def test_restores_leave_few_files(tmp_path):
         opened.restore(tmp_path / "state")
     assert len(opened.snapshots.all(RESTORED)) <= 4
     streams.close()
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path))
     streams.open_all()
     assert next(iter(streams.entries.values())).opened.at.seq == 24
     streams.close()
@@ -100,7 +100,7 @@ def test_an_owner_has_a_share_of_the_disk_that_streams_and_snapshots_count_again
     durability, labels = Durability(every=2000, receipts=0), space(dtype=torch.float32)
     expected = expected_bytes(labels, state_bytes(StreamConfig("", "", "a", "online"), labels), durability)
     settings = Settings(tmp_path, limits=Limits(disk_each=int(2.5 * expected)), durability=durability)
-    streams = LocalStreams(DataFolder(tmp_path), settings)
+    streams = StreamStore(DataFolder(tmp_path), settings)
     streams.open_all()
     entry = streams.create(labels, StreamConfig("", "", "a", "online"))
     assert entry.opened.expected_disk == pytest.approx(expected, rel=0.05)

@@ -24,7 +24,7 @@ from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.snapshots import AUTO
-from unseen.serve.stream.store import DAMAGED, READY, LocalStreams
+from unseen.serve.stream.store import DAMAGED, READY, StreamStore
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
@@ -32,8 +32,8 @@ Z = stream(LABELS, 40)
 CONFIG = StreamConfig("", "", "*", "online")
 
 
-def store(data) -> LocalStreams:
-    return LocalStreams(DataFolder(data), Settings(data))
+def store(data) -> StreamStore:
+    return StreamStore(DataFolder(data), Settings(data))
 
 
 @pytest.fixture
@@ -139,13 +139,13 @@ def test_a_snapshot_with_a_flipped_key_is_set_aside(data):
 
 
 def test_streams_open_beside_each_other(data, monkeypatch):
-    opening, all_three = LocalStreams.open, threading.Barrier(3)
+    opening, all_three = StreamStore.open, threading.Barrier(3)
 
     def meet(self, entry):
         all_three.wait(20)  # one after the other they would never meet
         opening(self, entry)
 
-    monkeypatch.setattr(LocalStreams, "open", meet)
+    monkeypatch.setattr(StreamStore, "open", meet)
     streams = store(data)
     streams.open_all()
     assert [entry.status for entry in streams.entries.values()] == [READY] * 3
@@ -196,7 +196,7 @@ def test_the_service_raises_its_file_limit_to_what_it_may_have():
 
 @pytest.mark.timing
 def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.02)))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.02)))
     first, second = (streams.create(LABELS, CONFIG).opened for _ in range(2))
     for opened, repeats in ((first, 60), (second, 1)):
         for _ in range(repeats):
@@ -218,7 +218,7 @@ def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
 @pytest.mark.timing
 def test_a_restart_is_ready_soon_after_many_single_samples(tmp_path):
     """Observe one by one, look whether a snapshot is due each time as the service does, then be killed and start."""
-    streams = LocalStreams(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.3)))
+    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.3)))
     stream = streams.create(LABELS, CONFIG).opened
     deadline = time.perf_counter() + 4
     while time.perf_counter() < deadline:

@@ -14,7 +14,7 @@ from helpers.streams import space, stream
 from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
-from unseen.serve.stream.journal import SqliteJournal
+from unseen.serve.stream.journal import Journal
 from unseen.serve.stream.receipts import RECEIPT
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
@@ -101,7 +101,7 @@ def test_a_block_that_cannot_be_computed_is_taken_back(folder, monkeypatch):
 
 def test_a_block_is_computed_while_it_is_written(folder, monkeypatch):
     used, began = opened(folder), threading.Event()
-    append, observe = SqliteJournal.append, used.writer.observe
+    append, observe = Journal.append, used.writer.observe
 
     def noted_append(*arguments, **options):
         began.set()
@@ -111,7 +111,7 @@ def test_a_block_is_computed_while_it_is_written(folder, monkeypatch):
         assert began.wait(10), "the journal waits for the detector"
         return observe(z)
 
-    monkeypatch.setattr(SqliteJournal, "append", noted_append)
+    monkeypatch.setattr(Journal, "append", noted_append)
     monkeypatch.setattr(used.writer, "observe", patient_observe)
     used.observe([keyed(0, None)])
     assert used.at.seq == 3

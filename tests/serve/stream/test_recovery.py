@@ -19,9 +19,9 @@ from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.journal import TIP, JournalEntry, Position, SqliteJournal
+from unseen.serve.stream.journal import TIP, Journal, JournalEntry, Position
 from unseen.serve.stream.snapshots import AUTO
-from unseen.serve.stream.store import LocalStreams
+from unseen.serve.stream.store import StreamStore
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
@@ -197,7 +197,7 @@ def test_a_damaged_page_before_committed_blocks_of_the_wal_is_refused(folder):
     data, sample = log.read_bytes(), Z[45].numpy().tobytes()
     at = data.index(sample)
     log.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-    with pytest.raises(StateError, match="committed blocks stand behind a damaged page"):
+    with pytest.raises(StateError, match="ends at entry 4 where entry 10 was acknowledged"):
         opened(folder)
 
 
@@ -231,7 +231,7 @@ def test_a_journal_that_ends_before_a_snapshot_is_refused(snapshotted):
 
 def test_a_foreign_journal_is_refused(folder, tmp_path):
     start = Position.start("another stream")
-    other = SqliteJournal(folder / "journal.db", start)
+    other = Journal(folder / "journal.db", start)
     other.append(start, JournalEntry("reset", 0, b""))
     other.close()
     with pytest.raises(StateError, match="missing or altered"):
@@ -399,13 +399,13 @@ def test_accepting_a_shortened_journal_leaves_a_fault(folder):
 def test_after_an_unconfirmed_write_the_state_is_read_back_from_disk(folder, monkeypatch):
     stream = opened(folder)
     sent = fed(stream, 0, 50)
-    append = SqliteJournal.append
+    append = Journal.append
 
     def written_but_not_confirmed(self, *args, **options):
         append(self, *args, **options)
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(SqliteJournal, "append", written_but_not_confirmed)
+    monkeypatch.setattr(Journal, "append", written_but_not_confirmed)
     with pytest.raises(ServiceError, match="disk I/O error"):
         stream.observe([sample_batch(LABELS, Z[50:60], "key")])
     assert stream.readers.snapshot.tally.seen == 50
@@ -418,7 +418,7 @@ def test_after_an_unconfirmed_write_the_state_is_read_back_from_disk(folder, mon
 
 def test_a_failed_snapshot_is_reported_and_loses_no_sample(folder, tmp_path, monkeypatch):
     settings = Settings(tmp_path / "data", durability=Durability(every=10))
-    streams = LocalStreams(DataFolder(settings.data), settings)
+    streams = StreamStore(DataFolder(settings.data), settings)
     streams.open_all()
     stream = streams.entries[CONFIG.id].stream
     fed(stream, 0, 50)

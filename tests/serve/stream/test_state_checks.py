@@ -50,7 +50,6 @@ def changed(stream: Stream, part: str, value: float | torch.Tensor) -> Path:
         ("detector.seen", -1),
         ("detector.seen", 1 << 62),
         ("detector.pending.size", 257),
-        ("detector.pending.latest_size", 17),
         ("detector.pending.samples.known.name", -1),
         ("detector.pending.samples.negative.name", MANY),
         ("detector.sums.sides.gram", float("nan")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unseen.errors import ServiceError
-from unseen.serve.work.fair_pool import RateLimiter
+from unseen.serve.work.threads import RateLimiter
 
 
 def test_the_rate_is_per_owner_and_recovers():
@@ -20,7 +20,7 @@ def test_the_rate_is_per_owner_and_recovers():
 
 
 def test_callers_that_have_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr("unseen.serve.work.fair_pool.CALLERS", 3)
+    monkeypatch.setattr("unseen.serve.work.threads.CALLERS", 3)
     now = [0.0]
     rate = RateLimiter(10, clock=lambda: now[0])
     for name in ("a", "b", "c"):

@@ -3,6 +3,14 @@
 Symbols, in docs/method.md and here: f the evidence of the frozen text (`Evidence.value`), b its baseline, e the margin
 before pooling (`margin`), u the margin that similar images have (`predicted`), K and L the numbers of known and
 negative names, T samples, d the width of features.
+
+constants    every number, and where it comes from
+evidence     what frozen text says, and the baseline
+names        what names look like in this stream
+sides        the pool: a direction in image space along which margins change, and what it is worth
+distinction  what examples set apart
+state        what is learned, and when
+detector     all of it together
 """
 
 from unseen.detectors.pooled.detector import PooledEvidence

@@ -24,29 +24,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.pooled.names import (
-    NAME_SCALE,
-    NAMING_SAMPLES,
-    START_SAMPLES,
-    TEXT_SHARE,
-    NameSums,
-    chosen_products,
-    chosen_rows,
-    select_rows,
-)
-from unseen.detectors.pooled.sides import RIDGE, Regression, SideSums
+from unseen.detectors.pooled.constants import POOLED
+from unseen.detectors.pooled.names import NameSums, products
+from unseen.detectors.pooled.sides import Regression, SideSums
 from unseen.labels import Examples, LabelSpace
-
-SPECIFIC, PLAIN = 120.0, 40.0  # nats per unit of likeness to the nearest name
-NAMING = 0.05  # nats per nat of the discriminant, which takes all directions to be independent
-NAMING_START = 16.0  # images that the start of a name is worth in it
-HALF_NAMING = 1.0  # examples of the name with the fewest, two at least, with which it counts half
-SHRINKAGE = 0.5  # share of the variation that is taken to be the same in all directions
-TEXT_SAMPLES = 4.0  # examples that the text of a name is worth
-HALF_STREAM, HALF_EXAMPLES = 128.0, 16.0  # images of the stream, and examples, after which all of it counts half
-UNSHOWN = 0.25  # names with examples that would make up for one without
-MOST = 1024  # examples that are left out in turn
-TINY = 1e-12  # floor of a variance: every image is the same
 
 
 class NameRows(NamedTuple):
@@ -57,9 +38,7 @@ class NameRows(NamedTuple):
 
     def at(self, z: Float[Tensor, "T d"], name: Int[Tensor, "T N"]) -> Float[Tensor, "T N"]:
         """The function of each of some names."""
-        chosen, place = chosen_rows(name, len(self.rows))
-        rows = self.rows if chosen is None else select_rows(self.rows, chosen)
-        return chosen_products(z, rows, place) - self.offset[name]
+        return products(z, self.rows, name) - self.offset[name]
 
 
 class Distinction(NamedTuple):
@@ -84,14 +63,19 @@ class Distinction(NamedTuple):
             return cls.none(labels)
         system, look = Regression.of(sides), looks(labels, labels.examples)
         precision, centre = inverse_variation(system).to(look), system.centre.to(look)
-        weight = float(saturation(system.effective, HALF_STREAM)) * saturation(len(labels.examples), HALF_EXAMPLES)
+        weight = float(saturation(system.effective, POOLED.half_stream)) * saturation(
+            len(labels.examples), POOLED.half_examples
+        )
         weight *= coverage(labels.examples, len(look))
         rows = (look - centre) @ precision
         specific = NameRows(rows, ((look + centre) * rows).sum(1) / 2)
         plain = look - look.mean(0)
         level = left_out_level(specific, look, centre, precision, labels.examples)
         return cls(
-            NameRows(weight * (SPECIFIC * rows - PLAIN * plain), weight * (SPECIFIC * specific.offset + level)),
+            NameRows(
+                weight * (POOLED.specific * rows - POOLED.plain * plain),
+                weight * (POOLED.specific * specific.offset + level),
+            ),
             naming_rows(known, origin, labels, labels.examples),
         )
 
@@ -107,7 +91,7 @@ def coverage(examples: Examples, names: int) -> float:
     All of it is measured from where the mean example lies, which is off where most names have none.
     """
     shown = int((examples.counts(names) > 0).sum())
-    return saturation(shown, UNSHOWN * (names - shown))
+    return saturation(shown, POOLED.unshown * (names - shown))
 
 
 def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace, examples: Examples) -> NameRows:
@@ -116,14 +100,14 @@ def naming_rows(known: NameSums, origin: Float[Tensor, " d"], labels: LabelSpace
     fewest = int(examples.counts(len(anchors)).min())
     if fewest < 2:  # one example shows no variation, and a name without would lose its images to the others
         return NameRows(torch.zeros_like(anchors), anchors.new_zeros(len(anchors)))
-    start = torch.add(origin, anchors, alpha=TEXT_SHARE)
-    look = (known.total + NAMING_START * start) / (images + NAMING_START)
+    start = torch.add(origin, anchors, alpha=POOLED.text_share)
+    look = (known.total + POOLED.naming_start * start) / (images + POOLED.naming_start)
     rows = look @ examples.inverse_variation.to(look)
-    mean = (known.total + START_SAMPLES * start) / (images + START_SAMPLES)
-    plain = NAME_SCALE * images / (images + NAMING_SAMPLES)
-    share = saturation(fewest, HALF_NAMING)
-    offset = NAMING * rows * look - plain * (mean.square() - start.square())
-    return NameRows(share * (NAMING * rows - plain * (mean - start)), share * offset.sum(1) / 2)
+    mean = (known.total + POOLED.name_start * start) / (images + POOLED.name_start)
+    plain = POOLED.name_scale * images / (images + POOLED.naming_samples)
+    share = saturation(fewest, POOLED.half_naming)
+    offset = POOLED.naming * rows * look - plain * (mean.square() - start.square())
+    return NameRows(share * (POOLED.naming * rows - plain * (mean - start)), share * offset.sum(1) / 2)
 
 
 def inverse_variation(system: Regression) -> Float[Tensor, "d d"]:
@@ -132,23 +116,23 @@ def inverse_variation(system: Regression) -> Float[Tensor, "d d"]:
     In float32: shrinkage keeps its condition low.
     """
     variation = system.scatter.clone()
-    variation.diagonal().sub_(RIDGE / system.effective)
-    variation *= (1 - SHRINKAGE) / variation.diagonal().mean().clamp(min=TINY)
-    variation.diagonal().add_(SHRINKAGE)
+    variation.diagonal().sub_(POOLED.ridge / system.effective)
+    variation *= (1 - POOLED.shrinkage) / variation.diagonal().mean().clamp(min=POOLED.tiny_images)
+    variation.diagonal().add_(POOLED.shrinkage)
     return torch.cholesky_inverse(torch.linalg.cholesky_ex(variation.float()).L)
 
 
 def looks(labels: LabelSpace, examples: Examples) -> Float[Tensor, "K d"]:
     """Where names lie in image space: the mean of their examples and of where the text would put them."""
     anchors, label = labels.id_anchors, examples.label.to(labels.id_anchors.device)
-    start = examples.mean.to(anchors) + TEXT_SHARE * (anchors - labels.text_mean)
-    total = (TEXT_SAMPLES * start).index_add(0, label, examples.z.to(anchors))
+    start = examples.mean.to(anchors) + POOLED.text_share * (anchors - labels.text_mean)
+    total = (POOLED.text_samples * start).index_add(0, label, examples.z.to(anchors))
     return total / images_of(label, total).unsqueeze(1)
 
 
 def images_of(label: Int[Tensor, " n"], looks: Float[Tensor, "K d"]) -> Float[Tensor, " K"]:
     """How many images the look of each name is the mean of."""
-    return TEXT_SAMPLES + torch.bincount(label, minlength=len(looks)).to(looks)
+    return POOLED.text_samples + torch.bincount(label, minlength=len(looks)).to(looks)
 
 
 def left_out_level(
@@ -163,11 +147,11 @@ def left_out_level(
     Without an image x, of n, a look mu becomes b mu - (b - 1) x, b = n / (n - 1), and the specific likeness s of the
     two b^2 s - (b^2 - 1) (x - c) P (x - c) / 2.
     """
-    step, every = math.ceil(len(examples) / MOST), examples.label.to(look.device)
+    step, every = math.ceil(len(examples) / POOLED.most_examples), examples.label.to(look.device)
     x, label = examples.z[::step].to(look), every[::step]
     images = images_of(every, look)[label]
     b = images / (images - 1)
     own = ((x - centre) @ precision * (x - centre)).sum(1)
     near = (x * specific.rows[label]).sum(1) - specific.offset[label]
     alike = b * (x * look[label]).sum(1) - (b - 1) - x @ look.mean(0)  # x is of length 1
-    return (SPECIFIC * (b.square() * near - (b.square() - 1) * own / 2) - PLAIN * alike).mean()
+    return (POOLED.specific * (b.square() * near - (b.square() - 1) * own / 2) - POOLED.plain * alike).mean()

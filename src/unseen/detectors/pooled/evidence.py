@@ -1,4 +1,7 @@
-"""The evidence of the frozen text that an image is known, in nats: a sum of terms, each with its own baseline."""
+"""The evidence of the frozen text that an image is known, in nats: a sum of terms, each with its own baseline.
+
+The baseline is what an image related to no name shows: its logits are draws from one normal per side.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,17 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.pooled.baseline import expected_maximum, typical_energy, unrelated_normal
+from unseen.detectors.pooled.constants import POOLED
+from unseen.detectors.pooled.distinction import coverage
 from unseen.labels import LabelSpace
-from unseen.odds import cache_sized_ranges, energy
-from unseen.text import TextLogits
-
-BORROWED = 10  # negatives whose variance is added where the names are too few to have a variance of their own
-PEAK_AT_ONE, PEAK_PER_LOG, PEAK_LOST = 2.45, 1.15, 2.0  # of the right name, by the separation and number of names
-FITTED = 2.0, 12.0  # separations in which these constants hold
-TINY = 1e-9  # floor of a variance: every name, or every image, is the same
+from unseen.odds import TextLogits, energy, text_logits
 
 
 class LogitMoments(NamedTuple):
@@ -39,6 +36,12 @@ class RowMoments(NamedTuple):
 
     mean: Float[Tensor, " T"]
     variance: Float[Tensor, " T"]
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "T C"]) -> RowMoments:
+        """Both for each row."""
+        mean = logits.mean(1)
+        return cls(mean, (logits - mean.unsqueeze(1)).square_().mean(1))
 
 
 class LabelStatistics(NamedTuple):
@@ -60,7 +63,7 @@ class ImageStatistics(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The frozen evidence of each image, and the moments from which its baseline follows; NumPy for few images."""
+    """The frozen evidence of each image, and the moments from which its baseline follows."""
 
     value: Float[Tensor, " T"]
     peak: Float[Tensor, " T"]  # best logit of the known names
@@ -70,8 +73,10 @@ class Evidence(NamedTuple):
 
     @property
     def moments(self) -> LogitMoments:
-        """The moments of an image related to no name, as far as each image shows them."""
-        return unrelated_moments(self.known, self.negative, self.peak, self.labels.names)
+        """The moments of an image related to no name, as far as each image shows them, in float64."""
+        known, negative = (RowMoments(*(part.double() for part in side)) for side in (self.known, self.negative))
+        mean, deviation = unrelated_normal(*known, self.peak.double(), self.labels.names)
+        return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
 
     @property
     def clarity(self) -> Float[Tensor, " T"]:
@@ -82,7 +87,7 @@ class Evidence(NamedTuple):
     @property
     def peak_z_score(self) -> Float[Tensor, " T"]:
         """The z-score of the best known name among the logits of the negatives."""
-        return (self.peak - self.negative.mean) / at_least(TINY, self.negative.variance) ** 0.5
+        return (self.peak - self.negative.mean) / self.negative.variance.clamp(min=POOLED.tiny).sqrt()
 
 
 class EvidenceTerm(ABC):
@@ -122,7 +127,7 @@ class LogOdds(EvidenceTerm):
 class Contrast(EvidenceTerm):
     """Best - mean logit of the known names, what MCM at T = 1 ranks by, times `weight`."""
 
-    weight: float = 0.5
+    weight: float = POOLED.contrast
 
     def with_examples(self, per_name: float) -> Contrast:
         """The term with less weight: anchors that fit images need it less."""
@@ -141,7 +146,7 @@ class Contrast(EvidenceTerm):
 class Surprise(EvidenceTerm):
     """The nats by which it is improbable that one of K unrelated names has so large a contrast, times `weight`."""
 
-    weight: float = 0.25
+    weight: float = POOLED.surprise
 
     def with_examples(self, per_name: float) -> Surprise:
         """The term with less weight: anchors that fit images need it less."""
@@ -160,38 +165,18 @@ TERMS: tuple[EvidenceTerm, ...] = (LogOdds(), Contrast(), Surprise())
 
 
 def evidence(text: TextLogits, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Evidence:
-    """F, the sum of the terms of each image in units of the margin, in float64."""
-    known, negative = (mean_and_variance(part) for part in text)
-    log_odds = energy(text.known) - energy(text.negative)
-    found = evidence_of(known, negative, text.known.amax(1), log_odds, labels, terms)
-    return found._replace(value=found.value.double())
-
-
-def evidence_of(
-    known: RowMoments,
-    negative: RowMoments,
-    peak: Float[Tensor, " T"],
-    log_odds: Float[Tensor, " T"],
-    labels: LabelStatistics,
-    terms: Sequence[EvidenceTerm],
-) -> Evidence:
-    """The evidence that follows from moments, peak and log-odds of the logits; NumPy for few images."""
-    moments = LogitMoments(known.variance**0.5, negative.variance**0.5, known.mean - negative.mean)
+    """The sum of the terms of each image in units of the margin, in float64."""
+    known, negative = map(RowMoments.of, text)
+    peak, log_odds = text.known.amax(1), energy(text.known) - energy(text.negative)
+    moments = LogitMoments(known.variance.sqrt(), negative.variance.sqrt(), known.mean - negative.mean)
     image = ImageStatistics(log_odds, peak - known.mean, moments)
     value = reduce(operator.add, (term.value(image, labels) for term in terms))
-    return Evidence(value / labels.unit, peak, known, negative, labels)
-
-
-def unrelated_moments(known: RowMoments, negative: RowMoments, peak: Float[Tensor, " T"], names: int) -> LogitMoments:
-    """The moments of an image related to no name, as far as each image shows them, in float64."""
-    known, negative = (RowMoments(*(part.double() for part in side)) for side in (known, negative))
-    mean, deviation = unrelated_normal(*known, peak.double(), names)
-    return LogitMoments(deviation, negative.variance.sqrt(), mean - negative.mean)
+    return Evidence((value / labels.unit).double(), peak, known, negative, labels)
 
 
 def baseline(moments: LogitMoments, labels: LabelStatistics, terms: Sequence[EvidenceTerm] = TERMS) -> Tensor:
     """The evidence of an image related to no name, in units of the margin."""
-    return reduce(torch.add, (term.baseline(moments, labels) for term in terms)) / labels.unit
+    return reduce(operator.add, (term.baseline(moments, labels) for term in terms)) / labels.unit
 
 
 def chance_contrast(moments: LogitMoments, labels: LabelStatistics) -> Float[Tensor, "*T"]:
@@ -201,26 +186,78 @@ def chance_contrast(moments: LogitMoments, labels: LabelStatistics) -> Float[Ten
 
 def surprise(contrast: Tensor, moments: LogitMoments, names: int) -> Tensor:
     """Contrast^2 / (2 v), v the variance of the names' logits; few names borrow from the negatives."""
-    own, borrowed = names * moments.known_deviation**2, BORROWED * moments.negative_deviation**2
-    return contrast**2 / at_least(TINY, (own + borrowed) / (names + BORROWED)) / 2
+    own, borrowed = names * moments.known_deviation**2, POOLED.borrowed * moments.negative_deviation**2
+    return contrast**2 / ((own + borrowed) / (names + POOLED.borrowed)).clamp(min=POOLED.tiny) / 2
 
 
-def at_least(least: float, value: Tensor) -> Tensor:
-    """A tensor, an array or a number, but nothing below `least`."""
-    if isinstance(value, float):
-        return max(value, least)
-    return value.clamp(min=least) if isinstance(value, Tensor) else np.maximum(value, least)
+def typical_energy(count: int, deviation: Tensor) -> Tensor:
+    """The typical logsumexp of `count` draws from a normal around 0: Derrida's random energy model.
+
+    The mean, log n + deviation^2 / 2, is typical only while many draws share the mass. From a deviation of
+    sqrt(2 log n) on, the largest few hold it all, and the typical value continues along the tangent.
+    """
+    frozen = math.sqrt(2 * math.log(max(count, 2)))
+    return torch.where(deviation < frozen, math.log(count) + deviation.square() / 2, frozen * deviation)
 
 
-def mean_and_variance(logits: Float[Tensor, "T C"]) -> RowMoments:
-    """Both for each row, as many rows at a time as fit in the cache."""
-    parts = [_moments_of(logits[rows]) for rows in cache_sized_ranges(logits)] or [_moments_of(logits)]
-    return parts[0] if len(parts) == 1 else RowMoments(*map(torch.cat, zip(*parts, strict=True)))
+@cache
+def expected_maximum(count: int, *, power: int = 1) -> float:
+    """The mean of the largest of `count` standard normals, or of its `power`, by quadrature.
+
+    >>> round(expected_maximum(1), 6), round(expected_maximum(2), 6)
+    (0.0, 0.56419)
+    """
+    x = torch.linspace(-9, 9, 4001, dtype=torch.float64)
+    below = torch.special.log_ndtr(x) * (count - 1)
+    density = count * torch.exp(below - x.square() / 2) / math.sqrt(2 * math.pi)
+    return float(torch.trapezoid(x**power * density, x))
 
 
-def _moments_of(logits: Float[Tensor, "T C"]) -> RowMoments:
-    mean = logits.mean(1, keepdim=True)
-    return RowMoments(mean.squeeze(1), (logits - mean).square_().mean(1))
+def unrelated_normal(
+    mean: Float[Tensor, " T"], variance: Float[Tensor, " T"], best: Float[Tensor, " T"], count: int
+) -> tuple[Float[Tensor, " T"], Float[Tensor, " T"]]:
+    """Mean and deviation of the normal that `count` logits are draws from, estimated from all but the best.
+
+    The right name of a known image is not a draw; among few names it would widen the normal of unrelated images. Both
+    moments are corrected for the loss of a best that is a draw.
+    """
+    if count < POOLED.few_names:
+        return mean, variance.sqrt()
+    rest = (count * mean - best) / (count - 1)
+    square = (count * (variance + mean.square()) - best.square()) / (count - 1) - rest.square()
+    first, second = expected_maximum(count), expected_maximum(count, power=2)
+    kept = (count - second) / (count - 1) - (count - 2 + second) / (count - 1) ** 2
+    deviation = (square.clamp(min=0) / kept).sqrt()
+    return rest + first / (count - 1) * deviation, deviation
+
+
+def label_statistics(labels: LabelSpace, terms: Sequence[EvidenceTerm], *, tau: float) -> LabelStatistics:
+    """What the evidence needs of a label space: from its text, and from its examples where there are enough.
+
+    Examples move anchors, and contrast and surprise count less with them. Both change where margins of known images lie
+    and how far apart. Spared examples show it. Where there are none, those that taught can: the penalty of residuals is
+    so high that their peaks and evidence are nearly those of images that did not.
+    """
+    found = LabelStatistics(len(labels.names), len(labels.negatives), gap_shrinkage(labels), 0.0)
+    if labels.examples is None or len(labels.examples) < POOLED.fewest_examples:  # too few to move names
+        return found._replace(typical_peak=typical_peak(labels))
+    # those that taught fit better than images of the stream do, the more so the more there are
+    shown_by = labels.spared if labels.spared and len(labels.spared) >= POOLED.fewest_examples else labels.examples
+    z = shown_by.z[:: math.ceil(len(shown_by) / POOLED.most_examples)].to(labels.id_anchors)
+    shown = evidence(text_logits(labels, z, tau=tau), found, terms)
+    unit = measured_unit(shown.value, coverage(labels.examples, len(labels.names)))
+    return found._replace(typical_peak=float(shown.peak_z_score.double().mean()), unit=unit)
+
+
+def measured_unit(value: Float[Tensor, " n"], coverage: float = 1.0) -> float:
+    """How many nats of evidence make one of margin, from the evidence of examples.
+
+    With it margins of known images deviate as they do without examples. `coverage` is how much distinction counts.
+    """
+    value, start = value.double(), POOLED.unit_start
+    spread = float((value - value.mean()).square().sum())
+    deviation = math.sqrt((spread + start * POOLED.evidence_deviation**2) / (len(value) - 1 + start))
+    return (1 + POOLED.distinction_share * coverage) * deviation / POOLED.evidence_deviation
 
 
 def typical_peak(labels: LabelSpace) -> float:
@@ -231,12 +268,12 @@ def typical_peak(labels: LabelSpace) -> float:
     constants are a fit to 21 label spaces with CLIP's text: averages deviate by 0.24 from it, in 22 others by 0.29.
     Infinity, so that no image is clear, where separation lies beyond those of the fit, where text and images come from
     two models, as with the offline text tower, whose peaks follow from its own fit (1.6 to 4.5 where 5 would be
-    typical). Examples move anchors, which raises the peaks of all images, and show the typical peak
-    (`example_statistics`).
+    typical). Examples move anchors, which raises the peaks of all images, and show the typical peak.
     """
-    if not (labels.has_own_text and FITTED[0] <= labels.separation <= FITTED[1]):
+    low, high = POOLED.fitted_separations
+    if not (labels.has_own_text and low <= labels.separation <= high):
         return math.inf
-    return PEAK_AT_ONE + PEAK_PER_LOG * math.log(labels.separation) - PEAK_LOST / len(labels.names)
+    return POOLED.peak_at_one + POOLED.peak_per_log * math.log(labels.separation) - POOLED.peak_lost / len(labels.names)
 
 
 def gap_shrinkage(labels: LabelSpace) -> float:

@@ -1,26 +1,26 @@
-"""The two sides of a stream, images that are likely known and likely unknown, as sums with soft weights.
+"""The pool: what the two sides of a stream, images that are likely known and likely unknown, say of a new image.
 
 Every quantity is a mean per side, so the mix of the stream moves none of them; all of it is sums, so merging is exact.
+A ridge regression predicts the margin that similar images have. What the prediction adds to a margin is a likelihood
+ratio that may lower it by much, and raises it by little: unknown images may look like known ones (near unknowns), so
+log N1(u) - log((1 - p) N0(u) + p N1(u)) is at most log(1 / p).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.state import map_state
+from unseen.detectors.pooled.constants import POOLED
 
-Array = np.ndarray[Any, Any]
-BOUNDARY, SLOPE = 1.0, 0.5  # a margin of 1 nat is as likely known as unknown; odds change by e every 2 nats
-RIDGE = 2.0  # prior precision of the direction, in samples
-CLOSE, STEPS = 1e-9, 32  # relative error at which conjugate gradients end, and most steps
-ROUNDS = 2  # of refinement of a solution by a factor in float32
-START_SAMPLES = 8.0  # images that the start of a mean is worth
-START_MARGIN = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
+
+def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
+    """How much each image belongs to the unknown and to the known side."""
+    known = torch.sigmoid(POOLED.slope * (margin - POOLED.boundary))
+    return torch.stack([1 - known, known])
 
 
 class SideSums(NamedTuple):
@@ -33,64 +33,27 @@ class SideSums(NamedTuple):
     cross: Float[Tensor, "2 d"]  # of margin times image
 
     @classmethod
-    def empty(cls, dim: int) -> SideSums:
+    def empty(cls, dim: int, device: torch.device | None = None) -> SideSums:
         """The sums before the first image."""
         shapes = (2,), (2, dim), (2, dim, dim), (2,), (2, dim)
-        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
+        return cls(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes))
 
-    def updated(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
-        """The sums after some images."""
-        return map_state(torch.add, self, side_sums(weight, z, margin))
-
-    def add_(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
-        """Add images to these sums, which must be the caller's own."""
-        for total, more in zip(self, side_sums(weight, z, margin), strict=True):
-            total += more
-        return self
+    def add_(self, weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> None:
+        """Add images to these sums, which must be the caller's own; outer products in the precision of the images."""
+        weighted = (weight.to(z.dtype).unsqueeze(2) * z).transpose(0, 1).flatten(1)
+        self.gram.add_((weighted.T @ z).view_as(self.gram))
+        z = z.double()
+        self.weight.add_(weight.sum(1))
+        self.image.add_(weight @ z)
+        self.margin.add_(weight @ margin)
+        self.cross.add_((weight * margin) @ z)
 
     def means(self, start: Float[Tensor, " d"] | None = None) -> Float[Tensor, "2 d"]:
         """The mean image of each side, drawn to the mean of all by a few images; `start` is worth as many."""
-        overall = self.image.sum(0) / self.weight.sum().clamp(min=1)
+        overall, few = self.image.sum(0) / self.weight.sum().clamp(min=1), POOLED.side_start
         if start is not None:
-            overall = (self.image.sum(0) + START_SAMPLES * start) / (self.weight.sum() + START_SAMPLES)
-        return (self.image + START_SAMPLES * overall) / (self.weight + START_SAMPLES).unsqueeze(1)
-
-
-def side_sums(weight: Float[Tensor, "2 B"], z: Float[Tensor, "B d"], margin: Float[Tensor, " B"]) -> SideSums:
-    """The sums over some images; outer products in the precision of the images."""
-    weighted = (weight.to(z.dtype).unsqueeze(2) * z).transpose(0, 1).flatten(1)
-    gram, z = (weighted.T @ z).view(2, z.shape[1], z.shape[1]), z.double()
-    return SideSums(weight.sum(1), weight @ z, gram, weight @ margin, (weight * margin) @ z)
-
-
-class Direction(NamedTuple):
-    """The direction in image space along which margins change, with both sides counted alike."""
-
-    slope: Float[Tensor, " d"]
-    centre: Float[Tensor, " d"]
-    level: Float[Tensor, ""]
-    images: Float[Tensor, ""]  # effective number of images: twice the harmonic mean of the two sides
-
-    @classmethod
-    def none(cls, like: Float[Tensor, "2 d"]) -> Direction:
-        """The direction before the first image."""
-        zero = torch.zeros_like(like[0])
-        return cls(zero, zero, zero.new_full((), sum(START_MARGIN) / 2), zero.new_zeros(()))
-
-    def predict(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
-        """U, the margin that images which look like this one have."""
-        return (z.double() - self.centre) @ self.slope + self.level
-
-
-def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
-    """How much each image belongs to the unknown and to the known side."""
-    known = torch.sigmoid(SLOPE * (margin - BOUNDARY))
-    return torch.stack([1 - known, known])
-
-
-def few_weights(margin: Array) -> Array:
-    """How much each of few images belongs to the known side."""
-    return 0.5 + 0.5 * np.tanh(SLOPE / 2 * (margin - BOUNDARY))  # the sigmoid, without overflow
+            overall = (self.image.sum(0) + few * start) / (self.weight.sum() + few)
+        return (self.image + few * overall) / (self.weight + few).unsqueeze(1)
 
 
 class Regression(NamedTuple):
@@ -100,68 +63,111 @@ class Regression(NamedTuple):
     pull: Float[Tensor, " d"]
     centre: Float[Tensor, " d"]
     level: Float[Tensor, ""]
-    effective: Float[Tensor, ""]  # number of images
+    effective: Float[Tensor, ""]  # number of images: twice the harmonic mean of the two sides
 
     @classmethod
     def of(cls, sums: SideSums) -> Regression:
         """The system that the sums give."""
-        count = sums.weight.clamp(min=1e-9)
+        count, few = sums.weight.clamp(min=1e-9), POOLED.side_start
         effective = 4 / (1 / count).sum()
         means, margins = sums.image / count.unsqueeze(1), sums.margin / count
-        centre, (unknown, known) = means.mean(0), START_MARGIN
-        start = torch.stack([count.new_full((), unknown), count.new_full((), known)])
-        level = ((sums.margin + START_SAMPLES * start) / (count + START_SAMPLES)).mean()
+        centre = means.mean(0)
+        level = ((sums.margin + few * count.new_tensor(POOLED.start_margins)) / (count + few)).mean()
         scatter = (sums.gram.flatten(1).T @ (0.5 / count)).view_as(sums.gram[0]).addr_(centre, centre, alpha=-1)
-        scatter.diagonal().add_(RIDGE / effective)
+        scatter.diagonal().add_(POOLED.ridge / effective)
         pull = (sums.cross / count.unsqueeze(1)).mean(0) - centre * margins.mean()
         return cls(scatter, pull, centre, level, effective)
 
 
-def fit_direction(sums: SideSums, *, dtype: torch.dtype = torch.float64, few: bool = False) -> Direction:
-    """The ridge regression of margins on images in which both sides have the same weight.
+class Direction(NamedTuple):
+    """The direction in image space along which margins change, with both sides counted alike."""
 
-    `dtype` is the precision of the factor (`factor_solution`); with `few` images conjugate gradients are tried first.
-    """
-    system = Regression.of(sums)
-    slope = gradient_solution(system.scatter, system.pull) if few else None
-    slope = factor_solution(system.scatter, system.pull, dtype=dtype) if slope is None else slope
-    return Direction(slope, system.centre, system.level, system.effective)
+    slope: Float[Tensor, " d"]
+    centre: Float[Tensor, " d"]
+    level: Float[Tensor, ""]
+    images: Float[Tensor, ""]  # effective number of images
 
+    @classmethod
+    def none(cls, dim: int, device: torch.device | None = None) -> Direction:
+        """The direction before the first image."""
+        zero = torch.zeros(dim, dtype=torch.float64, device=device)
+        return cls(zero, zero, zero.new_tensor(sum(POOLED.start_margins) / 2), zero.new_zeros(()))
 
-def gradient_solution(matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"]) -> Float[Tensor, " d"] | None:
-    """The solution of a positive definite system by conjugate gradients, None where they take too long.
+    @classmethod
+    def of(cls, sums: SideSums) -> Direction:
+        """The solution of the regression."""
+        system = Regression.of(sums)
+        slope, _ = torch.linalg.solve_ex(system.scatter, system.pull)  # on a CPU faster than by a Cholesky factor
+        return cls(slope, system.centre, system.level, system.effective)
 
-    With few images the prior keeps the condition low: 10 steps for 32 images, 25 for 2,000, against a factor that costs
-    as much as 50.
-    """
-    solution, left = torch.zeros_like(right), right
-    along, size = left, float(left @ left)
-    least = CLOSE**2 * size
-    for _ in range(STEPS):
-        if size <= least:
-            return solution
-        image = matrix @ along
-        step = size / float(along @ image)
-        solution = torch.add(solution, along, alpha=step)
-        left = torch.sub(left, image, alpha=step)
-        size, before = float(left @ left), size
-        along = torch.add(left, along, alpha=size / before)
-    return None
+    def predict(self, z: Float[Tensor, "T d"]) -> Float[Tensor, " T"]:
+        """The margin that images which look like this one have."""
+        return (z.double() - self.centre) @ self.slope + self.level
 
 
-def factor_solution(
-    matrix: Float[Tensor, "d d"], right: Float[Tensor, " d"], *, dtype: torch.dtype
-) -> Float[Tensor, " d"]:
-    """The solution of a positive definite system, factored in precision `dtype` and refined in its own.
+class PredictionSums(NamedTuple):
+    """What predictions u were, each made before its own image was learned."""
 
-    A factor in float32 takes 0.4 times the time; each round of refinement takes the error down by about
-    condition * 1e-7, and ridge regression keeps the condition below 1e6 in streams of up to a million images.
-    """
-    factor, failed = torch.linalg.cholesky_ex(matrix.to(dtype))
-    if dtype != matrix.dtype and not matrix.is_cuda and bool(failed):
-        return factor_solution(matrix, right, dtype=matrix.dtype)
-    solution = torch.cholesky_solve(right.to(dtype).unsqueeze(1), factor).squeeze(1).to(right.dtype)
-    for _ in range(0 if dtype == matrix.dtype else ROUNDS):
-        left = torch.addmv(right, matrix, solution, alpha=-1).to(dtype)
-        solution = solution + torch.cholesky_solve(left.unsqueeze(1), factor).squeeze(1)
-    return solution
+    sides: Float[Tensor, "2 3"]  # weight, u and u^2 per side; an image weighs its place in the stream
+    powers: Float[Tensor, "5"]  # number and first four powers
+
+    @classmethod
+    def empty(cls, device: torch.device | None = None) -> PredictionSums:
+        """The sums before the first prediction."""
+        return cls(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in ((2, 3), (5,))))
+
+    def add_(self, weight: Float[Tensor, "2 B"], predicted: Float[Tensor, " B"], seen: int) -> None:
+        """Add predictions to these sums, which must be the caller's own.
+
+        Earlier ones, of a younger direction, weigh less.
+        """
+        powers = torch.stack([predicted**power for power in range(5)])
+        self.sides.add_((seen + len(predicted)) * (weight @ powers[:3].T))
+        self.powers.add_(powers.sum(1))
+
+
+class Likelihood(NamedTuple):
+    """A log ratio of two normals that is linear in u, because they share their variance."""
+
+    middle: Float[Tensor, ""]
+    rate: Float[Tensor, ""]  # nats per nat of u, with the weight the pool has earned
+
+    @classmethod
+    def none(cls, device: torch.device | None = None) -> Likelihood:
+        """The likelihood before the first prediction."""
+        return cls(*torch.zeros(2, dtype=torch.float64, device=device))
+
+    @classmethod
+    def of(cls, sums: PredictionSums, effective: Float[Tensor, ""], seen: int) -> Likelihood:
+        """The likelihood ratio of predictions, weighted by how many there were and how clearly they fall apart.
+
+        Sides are assigned by the margin of the image itself. Where images that look alike only share how easy they are,
+        predictions have one mode, Sarle's coefficient of bimodality is 0, and predictions add nothing.
+        """
+        sides, half, tiny = sums.sides / seen, POOLED.half_pool, POOLED.tiny_margins  # the latest image weighs 1
+        weight, first, second = sides.unbind(1)
+        total = sides.sum(0)
+        overall = total[1] / total[0].clamp(min=tiny)
+        spread = (total[2] / total[0].clamp(min=tiny) - overall.square()).clamp(min=tiny)
+        mean = (first + half * overall) / (weight + half)
+        square = (second + half * (spread + overall.square())) / (weight + half)
+        variance = (square - mean.square()).clamp(min=tiny).mean()
+        earned = effective / (effective + half) * bimodality(sums.powers).sqrt()
+        return cls(mean.mean(), earned * (mean[1] - mean[0]) / variance)
+
+    def log_ratio(self, predicted: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """What the prediction adds to the margin of each image."""
+        most, near = POOLED.largest_ratio, POOLED.near_share
+        ratio = (self.rate * (predicted - self.middle)).clamp(-most, most)
+        return -torch.log((1 - near) * torch.exp(-ratio) + near)
+
+
+def bimodality(powers: Float[Tensor, "5"]) -> Float[Tensor, ""]:
+    """Sarle's coefficient, (skewness^2 + 1) / kurtosis, from 0 for a normal to 1 for two points."""
+    mean, second, third, fourth = (powers[1:] / powers[0].clamp(min=1)).unbind()
+    variance = torch.maximum(second - mean.square(), 1e-6 * second + POOLED.tiny_margins)
+    skew = (third - 3 * mean * second + 2 * mean**3) / variance**1.5
+    kurtosis = (fourth - 4 * mean * third + 6 * mean.square() * second - 3 * mean**4) / variance.square()
+    of_normal = 1 / 3
+    excess = (skew.square() + 1) / kurtosis.clamp(min=1) - of_normal
+    return torch.where(powers[0] > 4, excess / (1 - of_normal), 0.0).clamp(0, 1)

@@ -6,29 +6,21 @@ stream is divided into calls.
 
 from __future__ import annotations
 
+import random
+from functools import cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unseen.detectors.pooled.constants import POOLED
 from unseen.detectors.pooled.distinction import Distinction
 from unseen.detectors.pooled.evidence import LogitMoments
-from unseen.detectors.pooled.likelihood import Likelihood, PredictionSums, fit_likelihood
-from unseen.detectors.pooled.names import TEXT_SHARE, TOP, NameSums, NearestNames
-from unseen.detectors.pooled.repeats import LearnedImages, digests
-from unseen.detectors.pooled.sides import Direction, SideSums, fit_direction, side_weights
-from unseen.detectors.state import flatten, map_state
+from unseen.detectors.pooled.names import Looks, NameSums, NearestNames
+from unseen.detectors.pooled.sides import Direction, Likelihood, PredictionSums, SideSums, side_weights
+from unseen.detectors.state import OldPlaces, map_state, rows_by_old_place
 from unseen.labels import Examples, LabelSpace
-
-INTERVAL = 256  # most samples between two updates
-BASELINE_SAMPLES = 256  # samples that set the baseline; then it stays, so that margins can be compared
-LATEST = 16  # samples by themselves that are pending in a smaller place, which costs less to copy
-EXAMPLE_WEIGHT = 2.0  # images of the stream that an example is worth: its name is sure
-MANY = 1 << 20  # samples from which on the direction is solved for in float64 alone
-FEW_VOTES = 5.0  # added to all votes before their logs are compared: numbers of votes differ by that much by accident
-FEW = 4096  # samples up to which conjugate gradients take less time than a factor
-FIRST_DIRECTION = 32  # samples before which no direction in image space is fitted
 
 
 class Claims(NamedTuple):
@@ -47,6 +39,18 @@ class SampleRows(NamedTuple):
     known: Claims
     negative: Claims
 
+    @classmethod
+    def empty(cls, labels: LabelSpace, count: int) -> SampleRows:
+        """Room for samples."""
+
+        def claims(names: int) -> Claims:
+            shape = count, min(POOLED.top, names)
+            return Claims(like.new_zeros(shape, dtype=torch.int64), like.new_zeros(shape))
+
+        like = labels.id_anchors
+        value, z = like.new_zeros(count, dtype=torch.float64), like.new_zeros(count, labels.dim)
+        return cls(z, value, value, claims(len(labels.names)), claims(len(labels.negatives)))
+
 
 class SampleBlock(NamedTuple):
     """Features of consecutive samples with their nearest names and their frozen evidence."""
@@ -59,63 +63,81 @@ class SampleBlock(NamedTuple):
 
     def rows(self, rows: slice) -> SampleBlock:
         """Some of the samples."""
-        if rows.start == 0 and rows.stop >= len(self.z):
-            return self
         return map_state(lambda part: part[rows], self)
 
 
 class Pending(NamedTuple):
-    """Samples since the last update: the first in `samples`, the last `latest_size` of them packed in `latest`."""
+    """Samples since the last update: the first `size` of the rows."""
 
     size: Int[Tensor, ""]
     samples: SampleRows
-    latest_size: Int[Tensor, ""]
-    latest: Float[Tensor, "LATEST W"]
 
     @classmethod
     def none(cls, labels: LabelSpace) -> Pending:
         """Room for as many samples as can be pending."""
-        zero = torch.zeros((), dtype=torch.int64)
-        return cls(zero, empty_rows(labels, INTERVAL), zero, packed(empty_rows(labels, LATEST)))
+        return cls(torch.zeros((), dtype=torch.int64), SampleRows.empty(labels, POOLED.interval))
 
-    def all(self, size: int, latest: int, more: SampleRows | None = None) -> SampleRows:
-        """The `size` pending samples, of which `latest` are in `latest`, and `more` behind them."""
-        parts = [map_state(lambda rows: rows[: size - latest], self.samples)] if size > latest else []
-        parts += [self.unpacked(self.latest[:latest])] if latest else []
-        parts += [] if more is None else [more]
-        return parts[0] if len(parts) == 1 else map_state(lambda *rows: torch.cat(rows), *parts)
+    def and_more(self, more: SampleRows) -> SampleRows:
+        """The pending samples and some behind them."""
+        size = int(self.size)
+        return map_state(lambda rows, new: torch.cat([rows[:size], new]), self.samples, more) if size else more
 
-    def unpacked(self, rows: Float[Tensor, "B W"]) -> SampleRows:
-        """Samples that were packed."""
-        widths = [part[0].numel() for part in flatten(self.samples).values()]
-        columns = iter(rows.split(widths, dim=1))
-        return map_state(lambda like: next(columns).to(like.dtype).reshape(-1, *like.shape[1:]), self.samples)
+    def after(self, more: SampleRows) -> Pending:
+        """The pending samples when some more have come."""
+        start, stop = int(self.size), int(self.size) + len(more.z)
+        rows = map_state(lambda rows, new: torch.cat([rows[:start], new, rows[stop:]]), self.samples, more)
+        return Pending(torch.full_like(self.size, stop), rows)
 
 
-def packed(rows: SampleRows) -> Float[Tensor, "B W"]:
-    """Each sample as one row of numbers, which are exact: so that one copy is enough to add a sample."""
-    return torch.cat([part.double().reshape(len(part), -1) for part in flatten(rows).values()], dim=1)
+class LearnedImages(NamedTuple):
+    """Which images the stream has taught: their tags by slot, 0 where there is none.
+
+    An image that comes again is no new evidence: learned each time, one that was once taken for unknown is taken for it
+    more surely every time. So it is judged like any other, and learned once.
+    """
+
+    tags: Int[Tensor, " SLOTS"]
+
+    @classmethod
+    def none(cls, device: torch.device | None = None) -> LearnedImages:
+        """The memory before the first image."""
+        return cls(torch.zeros(POOLED.slots, dtype=torch.int32, device=device))
+
+    def are_new(self, found: Digests) -> Bool[Tensor, " B"]:
+        """Which images were neither learned before nor stand earlier in the same batch."""
+        same = (found.slot.unsqueeze(1) == found.slot) & (found.tag.unsqueeze(1) == found.tag)
+        return (self.tags[found.slot] != found.tag) & ~same.tril(-1).any(1)
+
+    def with_images(self, found: Digests) -> LearnedImages:
+        """The memory after some images; of those with one slot the largest tag stays, on every device."""
+        return LearnedImages(self.tags.scatter_reduce(0, found.slot, found.tag, "amax", include_self=False))
 
 
-def empty_rows(labels: LabelSpace, count: int) -> SampleRows:
-    """Room for samples."""
+class Digests(NamedTuple):
+    """Where an image is remembered, and what distinguishes it there; never 0."""
 
-    def claims(names: int) -> Claims:
-        shape = count, min(TOP, names)
-        return Claims(like.new_zeros(shape, dtype=torch.int64), like.new_zeros(shape))
+    slot: Int[Tensor, " B"]
+    tag: Int[Tensor, " B"]
 
-    like = labels.id_anchors
-    value, z = like.new_zeros(count, dtype=torch.float64), like.new_zeros(count, labels.dim)
-    return SampleRows(z, value, value, claims(len(labels.names)), claims(len(labels.negatives)))
+    @classmethod
+    def of(cls, z: Float[Tensor, "B d"]) -> Digests:
+        """A hash of the rounded features of each image."""
+        rounded = (z[:, : POOLED.digest_features].double() / POOLED.step).round().long()
+        mixed = (rounded * multipliers(z.device)[: rounded.shape[1]]).sum(1)  # modulo 2^64
+        mixed = (mixed ^ (mixed >> 29)) * as_int64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio spreads the bits
+        return cls((mixed >> 20) & (POOLED.slots - 1), (((mixed >> 37) & 0x3FFFFFF) + 1).int())
 
 
-def with_rows_at(rows: Tensor, more: Tensor, start: int) -> Tensor:
-    """A copy of `rows` with `more` from the row `start` on."""
-    if rows.is_cuda:
-        return torch.cat([rows[:start], more, rows[start + len(more) :]])
-    copied = rows.numpy().copy()  # NumPy copies few rows in half the time of torch
-    copied[start : start + more.shape[0]] = more.numpy()
-    return torch.from_numpy(copied)
+@cache
+def multipliers(device: torch.device) -> Int[Tensor, " F"]:
+    """An odd number for each feature."""
+    drawn = random.Random(0)  # the same numbers in every version of Python
+    return torch.tensor([as_int64(drawn.getrandbits(64) | 1) for _ in range(POOLED.digest_features)], device=device)
+
+
+def as_int64(number: int) -> int:
+    """An integer modulo 2^64 as int64 holds it."""
+    return number - 2**64 if number >= 2**63 else number
 
 
 class Sums(NamedTuple):
@@ -131,48 +153,52 @@ class Sums(NamedTuple):
     def empty(cls, labels: LabelSpace) -> Sums:
         """The sums before the first sample: those of the examples, where there are some."""
         known, negative = (NameSums.empty(anchors) for anchors in (labels.id_anchors, labels.ood_anchors))
-        known, votes = sums_with_examples(known, labels.examples), torch.zeros(len(labels.names), dtype=torch.float64)
-        return cls(known, negative, votes, SideSums.empty(labels.dim), PredictionSums.empty())
+        if labels.examples is not None:
+            add_examples(known, labels.examples)
+        device = labels.id_anchors.device
+        votes = torch.zeros(len(labels.names), dtype=torch.float64, device=device)
+        return cls(known, negative, votes, SideSums.empty(labels.dim, device), PredictionSums.empty(device))
 
-    def updated(self, samples: SampleRows, seen: int | Int[Tensor, ""]) -> Sums:
-        """The sums after `samples`; `seen` came before them."""
-        weight = side_weights(samples.margin)
-        names = self.known.updated(*samples.known, samples.z), self.negative.updated(*samples.negative, samples.z)
-        votes = self.votes.index_add(0, samples.known.name[:, 0], weight[1])
-        sides = self.sides.updated(weight, samples.z, samples.margin)
-        if int(seen) < FIRST_DIRECTION:
-            return Sums(*names, votes, sides, map_state(torch.clone, self.predictions))
-        return Sums(*names, votes, sides, self.predictions.updated(weight, samples.predicted, seen))
-
-    def add_(self, samples: SampleRows, seen: int) -> Sums:
-        """Add samples to these sums, which must be the caller's own."""
+    def add_(self, samples: SampleRows, seen: int) -> None:
+        """Add samples, before which `seen` came, to these sums, which must be the caller's own."""
         weight = side_weights(samples.margin)
         self.known.add_(*samples.known, samples.z)
         self.negative.add_(*samples.negative, samples.z)
         self.votes.index_add_(0, samples.known.name[:, 0], weight[1])
         self.sides.add_(weight, samples.z, samples.margin)
-        if seen >= FIRST_DIRECTION:
+        if seen >= POOLED.first_direction:
             self.predictions.add_(weight, samples.predicted, seen)
-        return self
+
+    def transferred(self, before: LabelSpace, after: LabelSpace) -> Sums:
+        """The sums by the words of another label space; a new word has claimed no image and won no vote."""
+        places, fresh = OldPlaces.of(after, before), Sums.empty(after)
+        no_votes = torch.zeros_like(self.negative.images, dtype=self.votes.dtype)
+        known, negative = (
+            map_state(
+                lambda one, other, start, side=side: rows_by_old_place(one, other, side, fresh=start),
+                *(self.known, self.negative, start),
+            )
+            for side, start in zip(places, (fresh.known, fresh.negative), strict=True)
+        )
+        votes = rows_by_old_place(self.votes, no_votes, places.known, fresh=fresh.votes)
+        return self._replace(known=known, negative=negative, votes=votes)
 
 
-def sums_with_examples(sums: NameSums, examples: Examples | None) -> NameSums:
-    """Sums of names to which labelled examples have been added."""
-    if examples is None:
-        return sums
-    weight = sums.total.new_full((len(examples), 1), EXAMPLE_WEIGHT)
-    return sums.updated(examples.label.unsqueeze(1), weight, examples.z.to(sums.total))
+def add_examples(sums: NameSums, examples: Examples) -> None:
+    """Add labelled examples to the sums of names."""
+    weight = sums.total.new_full((len(examples), 1), POOLED.example_weight)
+    sums.add_(examples.label.unsqueeze(1), weight, examples.z.to(sums.total))
 
 
 class Fitted(NamedTuple):
     """What scores are made with, computed from the sums at the last update."""
 
-    known: Float[Tensor, " d"]  # where the mean text of all names would start on the known side
-    negative: Float[Tensor, " d"]
+    known: Looks
+    negative: Looks
     direction: Direction
     likelihood: Likelihood
     popularity: Float[Tensor, " K"]  # log of how much more often each name was the nearest than names are on average
-    votes: Float[Tensor, " K"]  # log(1 + votes / FEW_VOTES)
+    votes: Float[Tensor, " K"]  # log(1 + votes / few_votes)
     distinction: Distinction  # without rows where names have no examples
 
     @classmethod
@@ -181,22 +207,21 @@ class Fitted(NamedTuple):
         anchors = labels.id_anchors
         # names that have examples lie where images are from the first sample on, so that the others must start there
         start = None if labels.examples is None else labels.examples.mean
-        negative, known = sums.sides.means(start).to(anchors.dtype) - TEXT_SHARE * labels.text_mean
-        votes = popularity(sums.votes), torch.log1p(sums.votes / FEW_VOTES)
-        if seen < FIRST_DIRECTION:
-            pool = Direction.none(sums.sides.image), Likelihood.none(sums.votes)
-            return cls(known, negative, *pool, *votes, Distinction.none(labels))
-        dtype = anchors.dtype if seen < MANY else torch.float64
-        few = seen < FEW and not anchors.is_cuda and dtype != torch.float64
-        direction = fit_direction(sums.sides, dtype=dtype, few=few)
-        likelihood = fit_likelihood(sums.predictions, direction.images, seen)
+        negative, known = sums.sides.means(start).to(anchors.dtype) - POOLED.text_share * labels.text_mean
+        looks = Looks.of(anchors, sums.known, known), Looks.of(labels.ood_anchors, sums.negative, negative)
+        votes = popularity(sums.votes), torch.log1p(sums.votes / POOLED.few_votes)
+        if seen < POOLED.first_direction:
+            pool = Direction.none(labels.dim, anchors.device), Likelihood.none(anchors.device)
+            return cls(*looks, *pool, *votes, Distinction.none(labels))
+        direction = Direction.of(sums.sides)
+        likelihood = Likelihood.of(sums.predictions, direction.images, seen)
         distinction = Distinction.of(sums.sides, sums.known, known, labels)
-        return cls(known, negative, direction, likelihood, *votes, distinction)
+        return cls(*looks, direction, likelihood, *votes, distinction)
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
     """The log of how much more often each name was the nearest than the names are on average."""
-    return torch.log((votes + FEW_VOTES) / (votes.mean() + FEW_VOTES))
+    return torch.log((votes + POOLED.few_votes) / (votes.mean() + POOLED.few_votes))
 
 
 class PooledState(NamedTuple):
@@ -213,41 +238,40 @@ class PooledState(NamedTuple):
     @classmethod
     def start(cls, labels: LabelSpace) -> PooledState:
         """The state before the first sample."""
-        zero, sums = torch.zeros((), dtype=torch.float64), Sums.empty(labels)
-        sums = map_state(lambda part: part.to(labels.id_anchors.device), sums)
-        fresh = cls(
-            *(zero.long(), LogitMoments(zero, zero, zero), zero, sums, Fitted.of(sums, 0, labels)),
-            *(LearnedImages.none(), Pending.none(labels)),
-        )
-        on_device = map_state(lambda part: part.to(labels.id_anchors.device), fresh)
-        pending = on_device.pending._replace(size=fresh.pending.size, latest_size=fresh.pending.latest_size)
-        return on_device._replace(seen=fresh.seen, pending=pending)
+        device, sums = labels.id_anchors.device, Sums.empty(labels)
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        moments, fitted = LogitMoments(zero, zero, zero), Fitted.of(sums, 0, labels)
+        seen, learned = torch.zeros((), dtype=torch.int64), LearnedImages.none(device)
+        return cls(seen, moments, zero, sums, fitted, learned, Pending.none(labels))
 
     @property
     def until_update(self) -> int:
-        """How many samples may come before the next update."""
-        return until_update(int(self.seen))
+        """How many samples may come before the next update: a sixteenth of the stream, or `interval`."""
+        seen = int(self.seen)
+        interval = min(POOLED.interval, 1 << max(0, seen.bit_length() - 4))
+        return interval - seen % interval
+
+    def learned_from(self, samples: SampleRows, labels: LabelSpace, *, owned: bool = False) -> PooledState:
+        """The state after samples: taken in where an update is due, else pending.
+
+        Sums that are `owned` by the caller are written to.
+        """
+        seen, is_due = self.seen + len(samples.z), len(samples.z) >= self.until_update
+        if not is_due:
+            return self._replace(seen=seen, pending=self.pending.after(samples))
+        return self._replace(seen=seen)._taken_in(self.pending.and_more(samples), labels, owned=owned)
 
     def updated(self, labels: LabelSpace) -> PooledState:
         """The state that has taken in its pending samples."""
-        count, latest, seen = int(self.pending.size), int(self.pending.latest_size), int(self.seen)
-        sums, learned = self.sums, self.learned
-        if count:
-            samples, learned = new_samples(self.pending.all(count, latest), learned)
-            sums = sums.updated(samples, seen - count)
-        none = torch.zeros_like(self.pending.size)
-        pending = self.pending._replace(size=none, latest_size=none)
-        return self._replace(sums=sums, fitted=Fitted.of(sums, seen, labels), pending=pending, learned=learned)
+        size = int(self.pending.size)
+        return self._taken_in(map_state(lambda rows: rows[:size], self.pending.samples), labels)
 
-
-def new_samples(samples: SampleRows, learned: LearnedImages) -> tuple[SampleRows, LearnedImages]:
-    """The samples whose images were not learned before, and the memory with all of them."""
-    found = digests(samples.z)
-    rows, learned = learned.are_new(found).nonzero().squeeze(1), learned.with_images(found)
-    return (samples if len(rows) == len(samples.z) else map_state(lambda part: part[rows], samples)), learned
-
-
-def until_update(seen: int) -> int:
-    """How many samples may come before the next update: a sixteenth of the stream, or INTERVAL."""
-    interval = min(INTERVAL, 1 << max(0, seen.bit_length() - 4))
-    return interval - seen % interval
+    def _taken_in(self, samples: SampleRows, labels: LabelSpace, *, owned: bool = False) -> PooledState:
+        seen, found = int(self.seen), Digests.of(samples.z)
+        new = self.learned.are_new(found).nonzero().squeeze(1)
+        sums = self.sums if owned else map_state(torch.clone, self.sums)
+        sums.add_(map_state(lambda part: part[new], samples), seen - len(samples.z))
+        pending = self.pending._replace(size=torch.zeros_like(self.pending.size))
+        return self._replace(
+            sums=sums, fitted=Fitted.of(sums, seen, labels), learned=self.learned.with_images(found), pending=pending
+        )

@@ -22,7 +22,6 @@ from unseen.scan.cuda.bindings import ChainArguments, LearnArguments, launch, on
 from unseen.scan.cuda.blas import READS, Reads, check_reads, cublas_handle, gemm_address, product
 from unseen.scan.cuda.plan import Plan, cluster_size, make_plan
 
-MEMORY = 6 << 30  # bytes for the banks and logits of the blocks read together
 CHUNK = 16_384  # samples that a bank which does not move reads at once
 
 
@@ -35,11 +34,12 @@ def scan(
     kappa: float,
     tau: float,
     reads: Reads | None = None,
+    memory: int = 6 << 30,
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     if isinstance(targets, Tensor):
         targets = targets[None]
-    many = scan_many(bank, targets, z[None], step[None], kappa=kappa, tau=tau, reads=reads)
+    many = scan_many(bank, targets, z[None], step[None], kappa=kappa, tau=tau, reads=reads, memory=memory)
     return Scan(Top(*(part[0] for part in many.read)), many.bank[0])
 
 
@@ -52,11 +52,13 @@ def scan_many(
     kappa: float,
     tau: float,
     reads: Reads | None = None,
+    memory: int = 6 << 30,
 ) -> Scan:
     """`scan` of S independent streams at once; a stream that is shorter ends in zero features and steps.
 
     Streams that start from the same bank may share one of shape [C, d]. `reads` is about reads only: what is learned
     from is taken in float32, so banks are the same bits with every choice.
+    `memory` is how many bytes the banks and logits of the blocks that are read together may take.
     """
     reads = check_reads(reads or READS, z)
     streams, samples, dim = z.shape
@@ -68,7 +70,7 @@ def scan_many(
         return Scan(read, bank.clone())
     with on_device_of(z):
         plan = make_plan(step, kappa)
-        return Scan(read, scan_blocks(bank, targets, z, plan, read, kappa=kappa, tau=tau, reads=reads))
+        return Scan(read, scan_blocks(bank, targets, z, plan, read, kappa=kappa, tau=tau, reads=reads, memory=memory))
 
 
 def scan_blocks(
@@ -81,11 +83,12 @@ def scan_blocks(
     kappa: float,
     tau: float,
     reads: Reads,
+    memory: int,
 ) -> Float[Tensor, "S C d"]:
     """Go through the plan, as many blocks at a time as memory allows; write into `read`, return the last bank."""
     samples, dim = z.shape[1:]
     width = 4 * -(-(plan.teachers + dim) // 4)  # rows start at multiples of 16 bytes
-    size = blocks_at_once(bank, plan, width + (3 * dim // 2 if reads == "split" else 0))
+    size = blocks_at_once(bank, plan, width + (3 * dim // 2 if reads == "split" else 0), memory)
     for first in range(0, plan.blocks, size):
         blocks = slice(first, min(first + size, plan.blocks))
         part = slice(first * plan.rows, blocks.stop * plan.rows)
@@ -101,11 +104,11 @@ def scan_blocks(
     return bank
 
 
-def blocks_at_once(bank: Float[Tensor, "S C d"], plan: Plan, width: int) -> int:
-    """How many blocks of all streams fit into MEMORY."""
+def blocks_at_once(bank: Float[Tensor, "S C d"], plan: Plan, width: int, memory: int) -> int:
+    """How many blocks of all streams fit into some bytes of memory."""
     streams, classes, _ = bank.shape
     bytes_per_block = bank.element_size() * streams * classes * (width + 2 * plan.teachers + plan.rows)
-    return max(1, min(plan.blocks, MEMORY // bytes_per_block))
+    return max(1, min(plan.blocks, memory // bytes_per_block))
 
 
 def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float, reads: Reads | None = None) -> Top:

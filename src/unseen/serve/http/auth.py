@@ -1,4 +1,4 @@
-"""API keys: shown once, kept as hashes, each with a scope and an owner."""
+"""API keys: shown once, kept as hashes in a table, each with a scope and an owner."""
 
 import hashlib
 import hmac
@@ -8,24 +8,28 @@ import logging
 import os
 import re
 import secrets
+import sqlite3
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
-from unseen.storage.files import replacing
 
 if TYPE_CHECKING:
     from starlette.types import Scope  # `unseen keys` needs no server
 
 log = logging.getLogger("unseen.serve")
 
-MARKER = "keys.required"  # beside the keys once there was one
-NEEDS_KEY = "unseen.needs_key"  # where a request's scope says whether it needs a key
-KEY = "unseen.key"  # where a request's scope has the key it came with; None for a stranger
+TABLE, MARKER = "keys.db", "keys.required"  # beside the table once there was a key
+OLD = "keys.json"  # where unseen 0.2 kept them
+CREATE = """CREATE TABLE IF NOT EXISTS keys (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, scope TEXT NOT NULL, sha256 TEXT NOT NULL, expires REAL NOT NULL)"""
+KEY = "unseen.key"  # where a request's scope has the key it came with
 SCOPES = ("read", "observe", "admin")  # each includes those before it
 
 
@@ -48,98 +52,133 @@ LOCAL = ApiKey("local", EVERYONE, "admin", "")  # who calls from the same machin
 
 
 class ApiKeys:
-    """The keys of a data folder."""
+    """The keys of a data folder: one SQLite table, so that changes of several processes come one after another."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._marker = path, path.with_name(MARKER)
-        self._version = -1
-        self._keys: dict[str, ApiKey] = {}
-        self._folder, self._needed, self._checked = str(path.parent), False, -1
-        self._damage = ""  # why keys.json could not be read, since the service runs
-        self._read()
+    def __init__(self, data: Path) -> None:
+        self.path, self._marker = data / TABLE, data / MARKER
+        self._folder, self._needed, self._checked = str(data), False, -1
+        self._connection: sqlite3.Connection | None = None
+        self._file = 0  # the inode that the connection is to
+        self._damage = ""  # what was logged of a table that could not be read
 
     @property
     def needed(self) -> bool:
-        """Whether there ever was a key: revoking the last one, or losing the file, opens nothing."""
+        """Whether there ever was a key: revoking the last one, or losing the table, opens nothing."""
         if not self._needed and (changed := _changed(self._folder)) != self._checked:
-            self._needed, self._checked = self._marker.exists() or self.path.exists(), changed
+            files = (self._marker, self.path, self.path.with_name(OLD))
+            self._needed, self._checked = any(file.exists() for file in files), changed
         return self._needed
-
-    def __len__(self) -> int:
-        self._read()  # the first key, too, may have been added by another process
-        return len(self._keys)
 
     def all(self) -> list[ApiKey]:
         """Every key, in order of creation."""
-        return list(self._keys.values())
+        return self._rows("ORDER BY rowid")
 
     def add(self, owner: str, scope: str, expires: float = 0) -> str:
         """Make a key, good until a time (0: for ever), and return the only copy of its text."""
-        check_choice("a scope", scope, SCOPES)
-        if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
-            raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
-        key = ApiKey(secrets.token_hex(4), owner, scope, "")
-        text = f"unseen_{key.id}_{secrets.token_urlsafe(32)}"
-        self._keys[key.id] = ApiKey(key.id, owner, scope, _hashed(text), expires)
-        self._write()
-        return text
+        with self._changing() as db:
+            return _added(db, owner, scope, expires)
 
     def revoke(self, key: str) -> None:
         """Forget a key; who holds it is refused from now on."""
-        self._find(key)
-        del self._keys[key]
-        self._write()
+        with self._changing() as db:
+            _found(db, key)
+            db.execute("DELETE FROM keys WHERE id = ?", (key,))
 
     def rotate(self, key: str, grace: float, expires: float = 0) -> str:
         """Make a successor with the same owner and scope; the old key is good for `grace` seconds more."""
-        old = self._find(key)
-        ends = time.time() + grace
-        self._keys[key] = replace(old, expires=min(ends, old.expires or ends))
-        return self.add(old.owner, old.scope, expires)
-
-    def _find(self, key: str) -> ApiKey:
-        if key not in self._keys:
-            raise SettingError(f"expected the id of a key out of {sorted(self._keys)}, got {key!r}; list them first")
-        return self._keys[key]
+        with self._changing() as db:
+            old, ends = _found(db, key), time.time() + grace
+            db.execute("UPDATE keys SET expires = ? WHERE id = ?", (min(ends, old.expires or ends), key))
+            return _added(db, old.owner, old.scope, expires)
 
     def check(self, text: str | None) -> ApiKey:
-        """The key that `text` is; refuse it in constant time otherwise."""
-        self._read_again()
+        """The key that `text` is; refuse it in constant time otherwise, and every text while none can be read."""
         _, _, rest = (text or "").partition("_")
-        key = self._keys.get(rest.partition("_")[0])
+        try:
+            found = self._rows("WHERE id = ?", rest.partition("_")[0])
+            self._damage = ""
+        except StateError as error:
+            if str(error) != self._damage:  # once, until it changes
+                log.error("%s", error)
+            self._damage = str(error)
+            raise ServiceError(
+                503, "expected keys that can be read, got a damaged keys.db; the operator restores it"
+            ) from error
+        key = found[0] if found else None
         if text is None or not hmac.compare_digest(_hashed(text), key.sha256 if key else "0" * 64) or key is None:
             raise ServiceError(401, "expected a valid API key, got none; send it as: Authorization: Bearer unseen_…")
         if key.expires and key.expires < time.time():
             raise ServiceError(401, "expected a key that is good, got one that expired; ask for another", "key_expired")
         return key
 
-    def _write(self) -> None:
+    def _rows(self, which: str, *values: str) -> list[ApiKey]:
+        try:
+            db = self._opened()
+            return [ApiKey(*row) for row in db.execute(f"SELECT * FROM keys {which}", values)] if db else []
+        except sqlite3.Error as error:
+            self._file = 0
+            raise StateError(f"expected keys in {self.path}, got {error}; restore a backup or delete it") from error
+
+    def _opened(self) -> sqlite3.Connection | None:
+        """The table, opened again where it is another file than before; None where there never was one."""
+        if self.path.with_name(OLD).exists():
+            with self._changing():  # takes over the keys of 0.2
+                pass
+        file = _inode(str(self.path))
+        if file != self._file:
+            if self._connection:
+                self._connection.close()
+            self._connection = sqlite3.connect(self.path, timeout=5, check_same_thread=False) if file else None
+            self._file = file
+        return self._connection
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """Yield the table in a transaction of its own, made private and, where it is new, with the keys of 0.2."""
+        old = self.path.with_name(OLD)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._marker.touch(mode=0o600)
-            with replacing(self.path) as path:
-                path.write_text(json.dumps([asdict(key) for key in self._keys.values()], indent=1))
-            self.path.chmod(0o600)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         except OSError as error:
             folder = self.path.parent
             raise SettingError(f"expected a writable folder, got {folder} ({error.strerror}); choose --data") from error
-        self._read()
-
-    def _read_again(self) -> None:
-        """Take over what another process has written; while that cannot be read no key is good."""
         try:
-            self._read()
-        except StateError as error:
-            self._keys, self._version, self._damage = {}, _changed(str(self.path)), str(error)
-            log.error("%s", error)  # once, until the file changes
-        if self._damage:
-            raise ServiceError(503, "expected keys that can be read, got a damaged keys.json; the operator restores it")
+            with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as db:
+                db.execute("BEGIN IMMEDIATE")
+                is_new = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                db.execute(CREATE)
+                if is_new and old.exists():
+                    db.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", map(astuple, _old_keys(old)))
+                yield db
+                db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StateError(f"expected keys in {self.path}, got {error}; restore a backup or delete it") from error
+        old.unlink(missing_ok=True)
 
-    def _read(self) -> None:
-        """Take over what another process has written since."""
-        version = _changed(str(self.path))
-        if version != self._version:
-            self._keys, self._version, self._damage = {key.id: key for key in _read(self.path)}, version, ""
+
+def _old_keys(path: Path) -> list[ApiKey]:
+    try:
+        return [ApiKey(**row) for row in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError(f"expected a list of keys in {path}, got {error}; restore a backup or delete it") from error
+
+
+def _added(db: sqlite3.Connection, owner: str, scope: str, expires: float) -> str:
+    check_choice("a scope", scope, SCOPES)
+    if not re.fullmatch(r"\*|[\w.-]{1,64}", owner):
+        raise SettingError(f"expected an owner of letters, digits, . _ -, or *, got {owner!r}; choose another")
+    id = secrets.token_hex(4)
+    text = f"unseen_{id}_{secrets.token_urlsafe(32)}"
+    db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", (id, owner, scope, _hashed(text), expires))
+    return text
+
+
+def _found(db: sqlite3.Connection, key: str) -> ApiKey:
+    keys = {row[0]: ApiKey(*row) for row in db.execute("SELECT * FROM keys")}
+    if key not in keys:
+        raise SettingError(f"expected the id of a key out of {sorted(keys)}, got {key!r}; list them first")
+    return keys[key]
 
 
 def header(scope: "Scope", wanted: bytes) -> str | None:
@@ -163,25 +202,32 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_open_address(settings: Settings) -> None:
-    """Refuse an address that others can reach while there is no key."""
-    if not is_loopback(settings.host) and not len(ApiKeys(settings.data / "keys.json")):
+    """Refuse an address that others can reach, unless nginx is in front of it and there is a key."""
+    if is_loopback(settings.host):
+        return
+    if not settings.behind_proxy:
+        raise SettingError(
+            f"expected a loopback address, got {settings.host}: limits, time-outs and TLS for strangers are nginx's; "
+            "put it in front (deploy/nginx.conf), then pass --behind-proxy"
+        )
+    if not ApiKeys(settings.data).all():
         raise SettingError(
             f"expected an API key before binding {settings.host}, got none; make one with "
             f"`unseen keys add --scope admin --data {settings.data}`"
         )
 
 
-def _read(path: Path) -> list[ApiKey]:
-    try:
-        return [ApiKey(**row) for row in json.loads(path.read_text())] if path.exists() else []
-    except (OSError, ValueError, TypeError) as error:
-        raise StateError(f"expected a list of keys in {path}, got {error}; restore a backup or delete it") from error
-
-
 def _changed(path: str) -> int:
-    """When a file, or the list of files in a folder, was last changed; 0 where there is none."""
+    """When the list of files in a folder was last changed; 0 where there is none."""
     try:
         return os.stat(path).st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
     except (FileNotFoundError, NotADirectoryError):
         return 0
 

@@ -3,27 +3,29 @@
 import asyncio
 import hashlib
 import re
+import secrets
 from functools import partial
 from typing import NamedTuple
 
 from fastapi import Request
+from starlette.datastructures import FormData, UploadFile
 
 from unseen import LabelSpace, threshold
 from unseen.errors import DataError, ServiceError
 from unseen.features import load_features
 from unseen.labels import Examples
 from unseen.serve.http import bodies, schema
+from unseen.serve.http.auth import header
 from unseen.serve.http.bodies import FORM
-from unseen.serve.http.forms import Form
-from unseen.serve.http.middleware import HELD_BY
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.config import STREAM_ID, StreamConfig
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job
 from unseen.threshold.calibrated import fewest_images
 
 WAIT, LONGEST = 5.0, 30.0  # seconds that a caller waits for its stream before it is given the job instead
+WANTED_ID = b"x-unseen-stream"  # in which nginx says what a new stream is to be called: its place follows from that
 
 
 class Creation(NamedTuple):
@@ -42,38 +44,41 @@ class Creation(NamedTuple):
         return digest.hexdigest()
 
 
-async def read_creation(request: Request, service: Service, owner: str) -> Creation:
+async def read_creation(request: Request, limits: Limits) -> Creation:
     """What a request to create a stream asks for."""
     if bodies.media_type(request) != FORM:
-        creation = Creation(await service.read_json(request, schema.StreamBody, owner))
+        creation = Creation(bodies.parse_json(await request.body() or b"{}", schema.StreamBody))
     else:
-        parsers = service.store.threads.parsers.executor(owner)
-        form = await bodies.read_form(request, service.limits, parsers)
-        wanted = bodies.parse_json(form.texts.get("stream", "{}"), schema.StreamBody)
-        creation = Creation(wanted, single_file(form, "space"), single_file(form, "examples"))
+        async with bodies.read_form(request, limits) as form:
+            text = form.get("stream", "{}")
+            wanted = bodies.parse_json(text if isinstance(text, str) else await text.read(), schema.StreamBody)
+            creation = Creation(wanted, await single_file(form, "space"), await single_file(form, "examples"))
     given = (creation.wanted.names, creation.wanted.space, creation.upload)
     if sum(one is not None for one in given) != 1:
         raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
     return creation
 
 
-def single_file(form: Form, field: str) -> bytes | None:
+async def single_file(form: FormData, field: str) -> bytes | None:
     """The file in a field of a form, None where there is none."""
-    files = form.files.get(field, [])
+    files = [one for one in form.getlist(field) if isinstance(one, UploadFile)]
     if len(files) > 1:
         raise ServiceError(422, f"expected one file in the field `{field}`, got {len(files)}; send one")
-    return files[0].data if files else None
+    return await files[0].read() if files else None
 
 
 async def start(service: Service, owner: str, request: Request) -> Job:
-    """The job that creates the stream a request asks for; the same request sent twice gets the same job."""
-    creation = await read_creation(request, service, owner)
+    """The job that creates the stream a request asks for; the same request sent twice gets the same job.
+
+    Job and stream have one id, so that both are found on the same of several instances.
+    """
+    creation = await read_creation(request, service.limits)
     key = bodies.idempotency_key(request)
     name = f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.{creation.digest}" if key else ""
     refuse_other_request(service, owner, name)
-    job = service.jobs.start(owner, name, partial(run, service, creation))
-    request.scope[HELD_BY] = job.task
-    return job
+    wanted = header(request.scope, WANTED_ID) if service.settings.behind_proxy else None
+    id = wanted if wanted and STREAM_ID.fullmatch(wanted) else secrets.token_hex(8)
+    return service.jobs.start(owner, name, partial(run, service, creation), id)
 
 
 def refuse_other_request(service: Service, owner: str, name: str) -> None:
@@ -99,7 +104,7 @@ async def run(service: Service, creation: Creation, job: Job) -> str:
     labels = await taught_space(service, creation, job)
     wanted, rule = creation.wanted, creation.wanted.threshold
     config = StreamConfig(
-        "", wanted.name, job.owner, wanted.detector, wanted.settings, rule.kind, rule.settings, request=job.request
+        job.id, wanted.name, job.owner, wanted.detector, wanted.settings, rule.kind, rule.settings, request=job.request
     )
     job.stage = "opening"
     job.progress(0, 0)
@@ -124,10 +129,9 @@ async def taught_space(service: Service, creation: Creation, job: Job) -> LabelS
         return labels
     job.stage = "learning from examples"
     job.progress(0, 0)
-    examples = await service.run_parser(
-        job.owner, partial(uploaded_examples, creation.examples, labels.names, service.limits)
-    )
-    return await service.encoder.taught(job.owner, labels, examples, spare=wanted_to_spare(creation.wanted.threshold))
+    read = partial(uploaded_examples, creation.examples, labels.names, service.limits)
+    examples = await service.run_chore(job.owner, read)
+    return await service.encoder.taught(labels, examples, spare=wanted_to_spare(creation.wanted.threshold))
 
 
 def wanted_to_spare(rule: schema.ThresholdBody) -> int:
@@ -146,7 +150,7 @@ async def label_space(service: Service, creation: Creation, job: Job) -> LabelSp
         job.stage = "reading"
         return await service.run_chore(job.owner, lambda: service.store.folder.space(name))
     job.stage = "encoding words"
-    return await service.encoder.space(job.owner, wanted.names or [], wanted.negatives, progress=job.progress)
+    return await service.encoder.space(wanted.names or [], wanted.negatives, progress=job.progress)
 
 
 def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
@@ -173,8 +177,3 @@ def wanted_wait(request: Request) -> float:
         return 0.0
     found = re.search(r"wait=(\d{1,4})", prefer)
     return min(float(found[1]), LONGEST) if found else WAIT
-
-
-def finished(service: Service, job: Job) -> StreamEntry:
-    """The stream that a job made; raise why there is none."""
-    return service.store.find(str(job.result), job.owner)

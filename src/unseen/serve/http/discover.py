@@ -3,11 +3,10 @@
 import csv
 import io
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Body
 from jaxtyping import Float
 from starlette.responses import Response
 from torch import Tensor
@@ -19,9 +18,7 @@ from unseen.discover.review import ReviewedImage, coco, fiftyone
 from unseen.errors import EncoderError, LabelError, ServiceError
 from unseen.labels.edits import check_new_name, negative_vector
 from unseen.serve.http import edit_schema as forms
-from unseen.serve.http import schema
-from unseen.serve.http.downloads import download
-from unseen.serve.http.routes import AdminEntry, ReadEntry, Shared
+from unseen.serve.http.routes import BEARER, ERRORS, AdminEntry, ReadEntry, Shared
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import json_response
 from unseen.serve.stream.batch import dump_json
@@ -31,14 +28,9 @@ from unseen.serve.stream.store import StreamEntry
 from unseen.session import Session
 from unseen.storage.csv_cells import as_text_cell
 
-router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
+router = APIRouter(responses=ERRORS, dependencies=BEARER)
 PATH = "/v1/streams/{id}"
 PICTURED = 9  # samples of a group that are named as having a thumbnail
-
-
-def editing(model: type[forms.EditBody]) -> dict[str, Any]:
-    """How a route that takes an edit is described."""
-    return {"response_model": forms.EditInfo, "openapi_extra": schema.request_body(model)}
 
 
 @router.get(PATH + "/groups", response_model=forms.GroupList)
@@ -58,82 +50,56 @@ async def explain(service: Shared, entry: ReadEntry, seq: int) -> Any:
     return shown | {"key": entry.keys.get(seq), "pictured": [one for one in seqs if entry.thumbnail(one)]}
 
 
-@router.get(PATH + "/edits", response_model=forms.EditList)
-async def list_edits(entry: ReadEntry) -> Any:
-    """List what people changed since the last reset, oldest first."""
-    return {"edits": entry.opened.readers.reservoir.journal}
+@router.post(PATH + "/edits", response_model=forms.EditInfo)
+async def edit(
+    service: Shared, entry: AdminEntry, body: Annotated[forms.AnyEdit, Body(discriminator="verb")]
+) -> dict[str, Any]:
+    """Change the names of a running stream, or what people say of its samples, and return the record of it.
+
+    `promote` makes a known name of a group or of one kept sample, `rename` calls a name otherwise, `retire` moves it to
+    the negatives, `dismiss` shows a group never again, `correct` keeps what a person says that samples show, `undo`
+    takes back the last edit. The stream goes on with what it has learned.
+    """
+    stream, owner = entry.opened, entry.config.owner
+    change = await wanted_change(service, entry, body)
+
+    def work() -> dict[str, Any]:
+        if change is None:
+            return undo_edit(stream, service.limits, after=body.after)
+        service.store.check_disk(owner, 2 * stream.memory)
+        return edit_stream(stream, change, service.limits, after=body.after)
+
+    return await service.run_chore(owner, work)
 
 
-@router.get(PATH + "/space")
-async def label_space(service: Shared, entry: ReadEntry) -> Response:
-    """Download the label space of now, which the state needs and `LabelSpace.load` reads."""
-    labels = entry.opened.labels
+async def wanted_change(service: Service, entry: StreamEntry, body: forms.AnyEdit) -> Change | None:
+    """What an edit does to a session; None to undo the last one."""
+    stream = entry.opened
+    match body:
+        case forms.Promote(name=name, group=number, seq=seq):
+            if (number is None) == (seq is None):
+                raise ServiceError(422, "expected either a group or a seq, got both or neither; send one of them")
+            text = await name_vector(service, entry, body)
 
-    def write(path: Path) -> tuple[str, dict[str, str]]:
-        labels.save(path)
-        return f"{entry.config.id}.space.safetensors", {"x-unseen-labels": labels.fingerprint}
+            def promoted(session: Session) -> Edited:
+                which: int | str = number or KeptSamples.within(stream, session).key(seq or 0)
+                return promote(session, which, name, text)
 
-    return await download(service, entry, write)
-
-
-@router.post(PATH + "/promote", **editing(forms.PromoteBody))
-async def promote_group(service: Shared, entry: AdminEntry, request: Request) -> Any:
-    """Make a known name of a group or of one kept sample; the stream goes on with what it has learned."""
-    body = await service.read_json(request, forms.PromoteBody, entry.config.owner)
-    if (body.group is None) == (body.seq is None):
-        raise ServiceError(422, "expected either a group or a seq, got both or neither; send one of them")
-    stream, text = entry.opened, await name_vector(service, entry, body)
-
-    def change(session: Session) -> Edited:
-        which: int | str = body.group or KeptSamples.within(stream, session).key(body.seq or 0)
-        return promote(session, which, body.name, text)
-
-    return await edit(service, entry, change, body)
-
-
-@router.post(PATH + "/rename", **editing(forms.RenameBody))
-async def rename_name(service: Shared, entry: AdminEntry, request: Request) -> Any:
-    """Call a known name otherwise; what was learned of it stays."""
-    body = await service.read_json(request, forms.RenameBody, entry.config.owner)
-    return await edit(service, entry, lambda session: rename(session, body.name, body.new), body)
-
-
-@router.post(PATH + "/retire", **editing(forms.RetireBody))
-async def retire_name(service: Shared, entry: AdminEntry, request: Request) -> Any:
-    """Move a known name to the negatives: samples of it are unknown from now on."""
-    body = await service.read_json(request, forms.RetireBody, entry.config.owner)
-    return await edit(service, entry, lambda session: retire(session, body.name), body)
-
-
-@router.post(PATH + "/dismiss", **editing(forms.DismissBody))
-async def dismiss_group(service: Shared, entry: AdminEntry, request: Request) -> Any:
-    """Show a group never again; its samples stay unknown."""
-    body = await service.read_json(request, forms.DismissBody, entry.config.owner)
-    return await edit(service, entry, lambda session: dismiss(session, body.group), body)
-
-
-@router.post(PATH + "/correct", **editing(forms.CorrectBody))
-async def correct_samples(service: Shared, entry: AdminEntry, request: Request) -> Any:
-    """Keep what a person says that kept samples show, apart from their verdicts; nothing is learned from it."""
-    body = await service.read_json(request, forms.CorrectBody, entry.config.owner)
-    try:
-        names = {int(seq): name for seq, name in body.names.items()}
-    except ValueError as error:
-        raise ServiceError(422, f"expected sequence numbers, got {error}; send names by number") from error
-    return await edit(service, entry, partial(corrected, entry.opened, names), body)
-
-
-@router.post(PATH + "/undo", **editing(forms.EditBody))
-async def undo(service: Shared, entry: AdminEntry, request: Request) -> Any:
-    """Take back the last edit: exactly where nothing was observed since, else by its names."""
-    body = await service.read_json(request, forms.EditBody, entry.config.owner)
-    work = partial(undo_edit, entry.opened, service.limits, after=body.after)
-    return await service.run_chore(entry.config.owner, work)
+            return promoted
+        case forms.Rename(name=name, new=new):
+            return lambda session: rename(session, name, new)
+        case forms.Retire(name=name):
+            return lambda session: retire(session, name)
+        case forms.Dismiss(group=number):
+            return lambda session: dismiss(session, number)
+        case forms.Correct(names=names):
+            return partial(corrected, stream, {int(seq): name for seq, name in names.items()})
+    return None
 
 
 @router.get(PATH + "/review", response_model=forms.ReviewList)
 async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv", "coco", "fiftyone"] = "json") -> Any:
-    """The kept samples with their labels: the word of a person, or else the verdict."""
+    """The kept samples with their labels, the word of a person or else the verdict, and what people changed."""
     found = await service.run_chore(entry.config.owner, partial(reviewed_samples, entry.opened))
     rows = [(seq, row._replace(key=entry.keys.get(seq) or str(seq))) for seq, row in found]
     if format == "csv":
@@ -141,7 +107,8 @@ async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv
     if format in ("coco", "fiftyone"):
         maker = coco if format == "coco" else fiftyone
         return json_response(dump_json(maker([row for _, row in rows])))
-    return json_response(dump_json({"samples": [shown(seq, row) for seq, row in rows]}))
+    samples = [{"seq": seq, **row._asdict(), "label": row.label} for seq, row in rows]
+    return json_response(dump_json({"samples": samples, "edits": entry.opened.readers.reservoir.journal}))
 
 
 def as_csv(rows: list[tuple[int, ReviewedImage]]) -> str:
@@ -153,22 +120,6 @@ def as_csv(rows: list[tuple[int, ReviewedImage]]) -> str:
     return file.getvalue()
 
 
-def shown(seq: int, row: ReviewedImage) -> dict[str, Any]:
-    """A reviewed sample as JSON shows it."""
-    return {"seq": seq, **row._asdict(), "label": row.label}
-
-
-async def edit(service: Service, entry: StreamEntry, change: Change, body: forms.EditBody) -> dict[str, Any]:
-    """Change a stream and return the record, if its owner's share of the disk has room for the states it keeps."""
-    owner, stream = entry.config.owner, entry.opened
-
-    def work() -> dict[str, Any]:
-        service.store.check_disk(owner, 2 * stream.memory)
-        return edit_stream(stream, change, service.limits, after=body.after)
-
-    return await service.run_chore(owner, work)
-
-
 def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
     """The text vector of a suggestion or a negative that is called so, None where there is none."""
     suggested = words.of(labels)
@@ -177,7 +128,7 @@ def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, 
     return negative_vector(labels, name)
 
 
-async def name_vector(service: Service, entry: StreamEntry, body: forms.PromoteBody) -> Float[Tensor, " d"]:
+async def name_vector(service: Service, entry: StreamEntry, body: forms.Promote) -> Float[Tensor, " d"]:
     """The text vector of a new name: sent with it, of a suggestion or a negative called so, or encoded."""
     labels = entry.opened.labels
     try:
@@ -192,7 +143,7 @@ async def name_vector(service: Service, entry: StreamEntry, body: forms.PromoteB
     if found is not None:
         return found
     try:
-        return await service.encoder.name_vector(entry.config.owner, labels, body.name)
+        return await service.encoder.name_vector(labels, body.name)
     except EncoderError as error:
         raise ServiceError(
             422,

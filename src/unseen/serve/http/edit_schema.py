@@ -10,15 +10,16 @@ Group = Annotated[int, Field(ge=1, lt=1 << 31)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
-class EditBody(RequestBody):
+class Edit(RequestBody):
     """An edit; `after` is the number of the last edit that the caller knows of, and another one is refused, 409."""
 
     after: int | None = Field(None, ge=0, description="`edit` of the groups that the caller has seen.")
 
 
-class PromoteBody(EditBody):
+class Promote(Edit):
     """A group, or one kept sample, becomes a known name."""
 
+    verb: Literal["promote"]
     name: Name
     group: Group | None = Field(None, description="Number of a group.")
     seq: int | None = Field(None, ge=0, description="Number of one kept sample, instead of a group.")
@@ -27,31 +28,44 @@ class PromoteBody(EditBody):
     )
 
 
-class RenameBody(EditBody):
+class Rename(Edit):
     """A known name is called otherwise."""
 
+    verb: Literal["rename"]
     name: Name
     new: Name
 
 
-class RetireBody(EditBody):
+class Retire(Edit):
     """A known name becomes a negative."""
 
+    verb: Literal["retire"]
     name: Name
 
 
-class DismissBody(EditBody):
+class Dismiss(Edit):
     """A group is not shown again."""
 
+    verb: Literal["dismiss"]
     group: Group
 
 
-class CorrectBody(EditBody):
+class Correct(Edit):
     """What a person says that kept samples show, by their numbers."""
 
-    names: dict[str, Annotated[str, Field(max_length=256)]] = Field(
+    verb: Literal["correct"]
+    names: dict[Annotated[str, Field(pattern="^[0-9]{1,18}$")], Annotated[str, Field(max_length=256)]] = Field(
         min_length=1, description='By sequence number: a name, or "unknown" for none of the names.'
     )
+
+
+class Undo(Edit):
+    """The last edit is taken back: exactly where nothing was observed since, else by its names."""
+
+    verb: Literal["undo"]
+
+
+AnyEdit = Promote | Rename | Retire | Dismiss | Correct | Undo
 
 
 class EditInfo(BaseModel):
@@ -62,12 +76,6 @@ class EditInfo(BaseModel):
     edit: int
     verb: Literal["promote", "rename", "retire", "dismiss", "correct", "undo"]
     seq: int = Field(description="The first sample that was judged after it.")
-
-
-class EditList(BaseModel):
-    """Edits since the last reset, oldest first."""
-
-    edits: list[EditInfo]
 
 
 class ReviewedSample(BaseModel):
@@ -85,9 +93,10 @@ class ReviewedSample(BaseModel):
 
 
 class ReviewList(BaseModel):
-    """Kept samples, oldest first."""
+    """Kept samples, and edits since the last reset, oldest first."""
 
     samples: list[ReviewedSample]
+    edits: list[EditInfo]
 
 
 class WordInfo(BaseModel):

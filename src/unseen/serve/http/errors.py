@@ -36,6 +36,7 @@ def error_response(error: UnseenError) -> Response:
         response.headers["retry-after"] = "1"
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
+        response.headers["connection"] = "close"  # a stranger that sends many requests at once is served one
     return response
 
 
@@ -74,7 +75,7 @@ def allowed_methods(request: Request) -> list[str]:
     for route in request.app.routes:
         if route.matches(request.scope)[0] != Match.NONE:
             found |= getattr(route, "methods", None) or set()
-    return sorted(found | ({"HEAD"} if "GET" in found else set()))
+    return sorted(found)
 
 
 async def on_disconnect(_: Request, error: Exception) -> Response:

@@ -55,7 +55,7 @@ class EventHub:
     def __init__(self, listeners: int) -> None:
         self._most = listeners
         self._listeners: dict[str, set[Backlog]] = defaultdict(set)
-        self._closed = False
+        self.is_closed = False
 
     def has_listeners(self, stream: str) -> bool:
         """Whether anyone listens to a stream."""
@@ -68,7 +68,7 @@ class EventHub:
 
     def close(self) -> None:
         """End every listener's connection."""
-        self._closed = True
+        self.is_closed = True
         for stream in list(self._listeners):
             self.end(stream)
 
@@ -119,7 +119,7 @@ class EventHub:
         for past in kept:
             yield past
         quiet = 0
-        while not self._closed:
+        while not self.is_closed:
             event: VerdictEvent | None
             try:
                 event = await asyncio.wait_for(queue.get(), CHECK)

@@ -2,17 +2,15 @@
 
 import json
 import logging
-import os
 import queue
-import threading
-from collections import defaultdict
 from datetime import UTC, datetime
+from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 ACCESS, AUDIT = "access.jsonl", "audit.jsonl"
 WAITING = 20_000  # lines that may wait for the disk; more are dropped and counted
-BYTES, FILES = 64 << 20, 4  # of a log: size of a file, and how many there are
+BYTES, FILES = 64 << 20, 3  # of a log: size of a file, and how many older ones there are
 
 log = logging.getLogger("unseen.serve")
 
@@ -21,76 +19,50 @@ class RequestLog:
     """Files access.jsonl, one line per request, and audit.jsonl, one line per change that a key was used for."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.folder, self.dropped, self._failed = folder, 0, False
-        self._lines: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self.folder, self.dropped = folder, 0
+        self._lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING)
+        self._listener: QueueListener | None = None
+        if folder is not None:
+            self._listener = QueueListener(self._lines, *(self._file(folder / name) for name in (ACCESS, AUDIT)))
+            self._listener.start()
 
     def write(self, file: str, **fields: Any) -> None:
         """Note something with the time; what cannot be written in time is dropped."""
-        if self.folder is None:
-            return
-        if self._lines.qsize() > WAITING:
-            self.dropped += 1
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._thread.start()
-        self._lines.put((file, line(**fields)))
+        if self._listener:
+            try:
+                self._lines.put_nowait(logging.makeLogRecord({"name": file, "msg": line(**fields)}))
+            except queue.Full:
+                self.dropped += 1
 
     def close(self) -> None:
         """Write what waits and end the thread."""
-        if self._thread:
-            self._lines.put(None)
-            self._thread.join(2)
+        if self._listener:
+            self._listener.stop()
+            for handler in self._listener.handlers:
+                handler.close()
 
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            parts = [self._lines.get()]
-            while parts[-1] and not self._lines.empty():
-                parts.append(self._lines.get())
-            is_open = parts[-1] is not None
-            texts: dict[str, list[str]] = defaultdict(list)
-            for part in filter(None, parts):
-                texts[part[0]].append(part[1])
-            for file, lines in texts.items():
-                self._append(file, lines)
+    def _file(self, path: Path) -> logging.Handler:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        handler = RotatingFileHandler(path, maxBytes=BYTES, backupCount=FILES, delay=True)
+        handler.addFilter(logging.Filter(path.name))
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.handleError = self._failed  # type: ignore[method-assign]
+        return handler
 
-    def _append(self, file: str, lines: list[str]) -> None:
-        assert self.folder is not None
-        try:
-            append(self.folder / file, lines)
-            self._failed = False
-            if (self.folder / file).stat().st_size > BYTES:
-                rotate(self.folder / file)
-        except OSError as error:
-            self.dropped += len(lines)
-            if not self._failed:  # once, until it works again
-                log.warning("no log: %s", error.strerror)
-            self._failed = True
+    def _failed(self, record: logging.LogRecord) -> None:
+        if not self.dropped:  # once
+            log.warning("no log in %s: lines are dropped and counted", self.folder)
+        self.dropped += 1
 
 
 def line(**fields: Any) -> str:
-    """One line of JSON with the time."""
+    """One line of JSON with the time; what a terminal could take for a command is escaped."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return json.dumps({"time": now, **fields}, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return json.dumps({"time": now, **fields}, separators=(",", ":"))
 
 
-def append(path: Path, lines: list[str]) -> None:
-    """Add lines to a file that only its owner reads."""
+def append(path: Path, text: str) -> None:
+    """Add a line to a log, in a folder that only its owner reads."""
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    with open(path, "a", opener=_private) as file:
-        file.writelines(lines)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
-
-
-def rotate(path: Path) -> None:
-    """Give a full file the number 1, its predecessors the next, and drop the oldest."""
-    for number in range(FILES - 1, 0, -1):
-        older = path.with_name(f"{path.name}.{number}")
-        newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
-        if newer.exists():
-            newer.replace(older)
+    with path.open("a") as file:
+        file.write(text + "\n")

@@ -1,25 +1,23 @@
 """The routes: each checks a key, calls one verb of a stream, and answers."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from starlette.responses import Response, StreamingResponse
-from starlette.websockets import WebSocket
 
 import unseen
 from unseen.errors import ServiceError
 from unseen.serve.http import bodies, creation, schema, views
 from unseen.serve.http import events as events_module
-from unseen.serve.http.auth import LOCAL, ApiKey, bearer_secret
-from unseen.serve.http.binary import ARROW, SAFETENSORS
-from unseen.serve.http.bodies import RAW
+from unseen.serve.http.auth import KEY, LOCAL, ApiKey
+from unseen.serve.http.bodies import RAW, SAFETENSORS
 from unseen.serve.http.downloads import download
 from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.service import Service
-from unseen.serve.http.sockets import observe_socket
 from unseen.serve.http.views import json_response
 from unseen.serve.settings import Limits
 from unseen.serve.stream.batch import dump_json
@@ -29,21 +27,24 @@ from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING,
 from unseen.serve.stream.stream import Stream
 from unseen.serve.stream.unknown_alarm import UnknownAlarm
 
-router = APIRouter(responses={"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}})
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}}
+BEARER = [Security(HTTPBearer(auto_error=False))]
+router = APIRouter(responses=ERRORS, dependencies=BEARER)
+samples = APIRouter(responses=ERRORS)  # without what the framework would solve for each of very many requests
 BINARY = {
     RAW: "Rows of little-endian float32: the fast way.",
     SAFETENSORS: "A safetensors file with one tensor `features` of shape [n, d].",
-    ARROW: "An Arrow stream without compression: a column `features` of lists of floats and, perhaps, one `key`.",
     "image/*": "One image file; `?key=` is what it is called.",
 }
 SAMPLES = schema.request_body(schema.Samples, raw=BINARY, form={"images": True})
-SAMPLES |= {"security": [{"HTTPBearer": []}]}
+STREAM_PARAMETER = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+SAMPLES |= {"security": [{"HTTPBearer": []}], "parameters": [STREAM_PARAMETER]}
 PAGE = 1000  # streams in one answer
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
+OBSERVE = SAMPLES | {"parameters": [STREAM_PARAMETER, schema.IDEMPOTENCY_KEY]}
 CREATE = schema.request_body(schema.StreamBody, form={"space": True, "examples": True, "stream": False}) | IDEMPOTENT
 CREATED: dict[int | str, dict[str, Any]] = {202: {"model": schema.JobInfo, "description": "A job that goes on."}}
-ALARM = schema.request_body(schema.AlarmBody)
-RESTORE = schema.request_body(schema.RestoreBody, raw="A state in safetensors.")
+RESTORE = schema.request_body(schema.RestoreBody, raw={RAW: "A state in safetensors."})
 
 
 async def shared_service(request: Request) -> Service:
@@ -53,14 +54,21 @@ async def shared_service(request: Request) -> Service:
 
 
 Shared = Annotated[Service, Depends(shared_service)]
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False))]
+
+
+def caller(request: Request, scope: str) -> ApiKey:
+    """The key that a request came with, if it has a scope."""
+    key: ApiKey = request.scope[KEY]
+    if not key.allows(scope):
+        raise ServiceError(403, f"expected a key with scope {scope}, got {key.scope}; ask for another")
+    return key
 
 
 def authorized(scope: str) -> Any:
     """A dependency: the caller's key, if it has a scope."""
 
-    async def key(service: Shared, header: Credentials) -> ApiKey:
-        return service.authorize(header.credentials if header else None, scope)
+    async def key(request: Request) -> ApiKey:
+        return caller(request, scope)
 
     return Depends(key)
 
@@ -68,8 +76,8 @@ def authorized(scope: str) -> Any:
 def found(scope: str) -> Any:
     """A dependency: the stream a path names, if the caller's key has a scope."""
 
-    async def entry(service: Shared, header: Credentials, id: str) -> StreamEntry:
-        return service.find(header.credentials if header else None, id, scope)
+    async def entry(request: Request, service: Shared, id: str) -> StreamEntry:
+        return service.store.find(id, caller(request, scope).owner)
 
     return Depends(entry)
 
@@ -77,30 +85,23 @@ def found(scope: str) -> Any:
 Reader = Annotated[ApiKey, authorized("read")]
 Admin = Annotated[ApiKey, authorized("admin")]
 ReadEntry = Annotated[StreamEntry, found("read")]
-ObserveEntry = Annotated[StreamEntry, found("observe")]
 AdminEntry = Annotated[StreamEntry, found("admin")]
 
 
-@router.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=SAMPLES | IDEMPOTENT)
-async def observe(request: Request, id: str) -> Response:
+@samples.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=OBSERVE)
+async def observe(request: Request) -> Response:
     """Learn from samples and return their verdicts."""
     service: Service = request.app.state.service
-    entry = service.store.find(id, service.caller(request, "observe").owner)
+    entry = service.store.find(request.path_params["id"], caller(request, "observe").owner)
     return json_response(await service.observe(entry, await service.read_batch(request, entry)))
 
 
-@router.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
-async def score(request: Request, id: str) -> Response:
+@samples.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
+async def score(request: Request) -> Response:
     """The verdicts on samples without learning anything."""
     service: Service = request.app.state.service
-    entry = service.store.find(id, service.caller(request, "read").owner)
+    entry = service.store.find(request.path_params["id"], caller(request, "read").owner)
     return json_response(await service.score(entry, await service.read_batch(request, entry)))
-
-
-@router.websocket("/v1/streams/{id}/observe")
-async def observe_messages(socket: WebSocket, id: str) -> None:
-    """Observe over one connection: each message is samples, each answer their verdicts."""
-    await observe_socket(socket.app.state.service, socket, id)
 
 
 @router.get("/healthz")
@@ -136,16 +137,10 @@ async def create(service: Shared, key: Admin, request: Request) -> Response:
     """
     job = await creation.start(service, key.owner, request)
     if await job.wait(creation.wanted_wait(request)):
-        return await described(service, creation.finished(service, job), 201)
+        return await described(service, service.store.find(str(job.result), job.owner), 201)
     response = json_response(dump_json(views.job_info(job)), 202)
     response.headers.update({"location": f"/v1/jobs/{job.id}", "retry-after": "1"})
     return response
-
-
-@router.get("/v1/jobs", response_model=schema.JobList)
-async def list_jobs(service: Shared, key: Reader) -> Any:
-    """List the jobs of the key's owner, oldest first."""
-    return {"jobs": [views.job_info(job) for job in service.jobs.owned(key.owner)]}
 
 
 @router.get("/v1/jobs/{id}", response_model=schema.JobInfo)
@@ -177,9 +172,9 @@ async def list_streams(
 
 
 @router.get("/v1/streams/{id}", response_model=schema.StreamInfo | schema.StreamSummary)
-async def inspect(service: Shared, entry: ReadEntry) -> Response:
-    """Counts, threshold, coverage, drift and snapshots."""
-    return await described(service, entry)
+async def inspect(service: Shared, entry: ReadEntry, recent: bool = False) -> Response:
+    """Counts, threshold, coverage, drift and snapshots; with `recent` the latest margins and verdicts too."""
+    return await described(service, entry, recent=recent)
 
 
 @router.delete("/v1/streams/{id}")
@@ -190,19 +185,11 @@ async def delete(service: Shared, entry: AdminEntry) -> dict[str, str]:
     return {"deleted": entry.config.id}
 
 
-@router.post("/v1/streams/{id}/reset", response_model=schema.StreamInfo)
-async def reset(service: Shared, entry: AdminEntry) -> Response:
-    """Forget everything a stream learned; sequence numbers go on."""
-    await service.run_chore(entry.config.owner, entry.opened.reset)
-    return await described(service, entry)
-
-
-@router.post("/v1/streams/{id}/alarm", response_model=schema.AlarmInfo, openapi_extra=ALARM)
-async def restart_alarm(service: Shared, entry: AdminEntry, request: Request) -> Any:
+@router.post("/v1/streams/{id}/alarm")
+async def restart_alarm(entry: AdminEntry, body: schema.AlarmBody) -> schema.AlarmInfo:
     """Take note of an alarm on the unknown rate: the test starts again, with an allowed rate or one learned anew."""
-    body = await service.read_json(request, schema.AlarmBody, entry.config.owner)
     watch = entry.opened.history.watch = UnknownAlarm(body.allowed)
-    return watch.shown()
+    return schema.AlarmInfo.model_validate(watch.shown())
 
 
 @router.get("/v1/streams/{id}/events")
@@ -213,13 +200,13 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     """
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
-    secret = bearer_secret(request.scope)
     after = events_module.last_event(request.headers.get("last-event-id"), newest=entry.opened.at.seq - 1)
 
     async def past(after: int) -> list[VerdictEvent]:
         return await service.run_chore(entry.config.owner, partial(views.past_events, entry, after))
 
-    messages = service.events.listen(entry.config.id, lambda: service.may(secret, entry, "read"), after, past)
+    may_listen = partial(service.may, request.scope, entry)
+    messages = service.events.listen(entry.config.id, may_listen, after, past)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
@@ -245,60 +232,46 @@ async def state(service: Shared, entry: ReadEntry) -> Response:
     return await download(service, entry, write)
 
 
-@router.get("/v1/streams/{id}/snapshots", response_model=schema.SnapshotList)
-async def list_snapshots(entry: ReadEntry) -> Any:
-    """List the snapshots, oldest first."""
-    return {"snapshots": views.snapshot_list(entry.opened.snapshots)}
+@router.get("/v1/streams/{id}/space", responses={200: {"model": schema.LabelPage}})
+async def label_space(
+    service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors", offset: int = 0
+) -> Response:
+    """Download the label space of now, which the state needs, or see a page of its names with their negatives."""
+    labels, owner = entry.opened.labels, entry.config.owner
+    if format == "json":
+        return json_response(await service.run_chore(owner, lambda: dump_json(views.label_page(labels, offset))))
+
+    def write(path: Path) -> tuple[str, dict[str, str]]:
+        labels.save(path)
+        return f"{entry.config.id}.space.safetensors", {"x-unseen-labels": labels.fingerprint}
+
+    return await download(service, entry, write)
 
 
 @router.post("/v1/streams/{id}/snapshots", status_code=201)
 async def take_snapshot(service: Shared, entry: AdminEntry) -> dict[str, int]:
-    """Take a snapshot and return its number."""
+    """Take a snapshot and return its number; where there are too many, the oldest makes room."""
     taken = await service.run_chore(entry.config.owner, partial(keep_snapshot, service, entry))
     return {"snapshot": taken.entry}
 
 
-@router.delete("/v1/streams/{id}/snapshots/{entry_number}")
-async def delete_snapshot(service: Shared, entry: AdminEntry, entry_number: int) -> dict[str, int]:
-    """Delete a snapshot taken by hand."""
-    snapshots = entry.opened.snapshots
-    await service.run_chore(entry.config.owner, lambda: snapshots.find(entry_number, KEPT).path.unlink())
-    return {"deleted": entry_number}
-
-
 @router.post("/v1/streams/{id}/restore", response_model=schema.StreamInfo, openapi_extra=RESTORE)
 async def restore(service: Shared, entry: AdminEntry, request: Request) -> Response:
-    """Go back to a snapshot or to an uploaded state."""
-    stream = entry.opened
+    """Go back to a snapshot, to the beginning (snapshot 0), or to an uploaded state; sequence numbers go on."""
+    stream, body = entry.opened, await request.body()
     if bodies.media_type(request) == RAW:
-        work = partial(restore_upload, stream, await request.body(), service.limits)
+        work: Callable[[], object] = partial(restore_upload, stream, body, service.limits)
     else:
-        number = (await service.read_json(request, schema.RestoreBody, entry.config.owner)).snapshot
-        work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path)
+        number = bodies.parse_json(body or b"{}", schema.RestoreBody).snapshot
+        work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path) if number else stream.reset
     await service.run_chore(entry.config.owner, work)
     return await described(service, entry)
 
 
-@router.get("/v1/streams/{id}/history", response_model=schema.HistoryInfo)
-async def history(service: Shared, entry: ReadEntry) -> Response:
-    """Curves, recent margins and the latest verdicts."""
-    entry.opened  # noqa: B018 - said at once where it is not open
-    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.stream_history(entry)))
-    return json_response(text)
-
-
-@router.get("/v1/streams/{id}/labels", response_model=schema.LabelPage)
-async def labels(service: Shared, entry: ReadEntry, offset: int = 0) -> Response:
-    """A page of known names, each with the negatives closest to it."""
-    space = entry.opened.labels
-    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.label_page(space, offset)))
-    return json_response(text)
-
-
-async def described(service: Service, entry: StreamEntry, status: int = 200) -> Response:
+async def described(service: Service, entry: StreamEntry, status: int = 200, *, recent: bool = False) -> Response:
     """Everything about a stream."""
-    shown = await service.run_chore(entry.config.owner, partial(views.stream_info, entry))
-    return json_response(dump_json(shown), status)
+    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.stream_info(entry, recent=recent)))
+    return json_response(text, status)
 
 
 def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:

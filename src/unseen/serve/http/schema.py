@@ -12,9 +12,7 @@ Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field
 
 
 FAST = Field(fail_fast=True)  # one error is enough
-Keys = Annotated[list[Annotated[str, Field(max_length=1024)]], FAST]
-Row = Annotated[list[FiniteFloat], FAST]
-Rows = Annotated[list[Row], FAST]
+Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
     "name": "Idempotency-Key",
@@ -76,11 +74,9 @@ class RequestBody(BaseModel):
 class Samples(RequestBody):
     """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64."""
 
-    features: Rows | str | None = None
-    images: Annotated[list[str], FAST] | None = None
-    keys: Annotated[list[Annotated[str, Field(max_length=1024)]], FAST] | None = Field(
-        None, description="What the samples are called."
-    )
+    features: list[list[FiniteFloat]] | str | None = None
+    images: list[str] | None = None
+    keys: list[Annotated[str, Field(max_length=1024)]] | None = Field(None, description="What the samples are called.")
 
 
 class ThresholdBody(RequestBody):
@@ -93,7 +89,7 @@ class ThresholdBody(RequestBody):
 class StreamBody(RequestBody):
     """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
 
-    names: Annotated[list[str], FAST] | None = None
+    names: Annotated[list[Name], FAST] | None = None
     negatives: int = Field(NEGATIVES, ge=0, le=100_000)
     space: str | None = Field(None, max_length=128)
     name: str = Field("", max_length=128)
@@ -103,7 +99,7 @@ class StreamBody(RequestBody):
 
 
 class RestoreBody(RequestBody):
-    """A snapshot to go back to."""
+    """A snapshot to go back to; 0 is the beginning."""
 
     snapshot: int = Field(ge=0, le=2**62)
 
@@ -122,11 +118,21 @@ class VerdictRecord(BaseModel):
     seq: int | None = None
 
 
+class SkippedImage(BaseModel):
+    """An image of a request that could not be read: its place, what it is called, and why."""
+
+    index: int
+    key: str
+    reason: str
+
+
 class VerdictList(BaseModel):
     """Verdicts in the order of the request; `repeated` where an idempotency key was used before."""
 
     verdicts: list[VerdictRecord]
     repeated: bool
+    skipped: list[SkippedImage] = []
+    pictured: bool = Field(False, description="Whether there are thumbnails of the samples.")
 
 
 class StreamSummary(BaseModel):
@@ -183,12 +189,6 @@ class SnapshotInfo(BaseModel):
     time: int
 
 
-class SnapshotList(BaseModel):
-    """The snapshots of a stream, oldest first."""
-
-    snapshots: list[SnapshotInfo]
-
-
 class AlarmInfo(BaseModel):
     """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
 
@@ -198,27 +198,16 @@ class AlarmInfo(BaseModel):
     raised_at: int | None = Field(description="The sample that raised the alarm.")
 
 
-class HistoryPoint(BaseModel):
-    """Shares over the samples since the point before, and the threshold at its end."""
-
-    seq: int
-    known: float
-    taught: float
-    threshold: float | None
-
-
 class PicturedVerdict(VerdictRecord):
     """A verdict, and whether its thumbnail is kept."""
 
     pictured: bool
 
 
-class HistoryInfo(BaseModel):
-    """Curves, the margins of recent samples, and the latest verdicts."""
+class RecentInfo(BaseModel):
+    """The margins of recent samples, and the latest verdicts."""
 
-    points: list[HistoryPoint]
     margins: list[float]
-    drift: float
     latest: list[PicturedVerdict]
 
 
@@ -270,6 +259,7 @@ class StreamInfo(StreamSummary):
     replayed: int
     faults: list[str]
     snapshots: list[SnapshotInfo]
+    recent: RecentInfo | None = Field(None, description="Where it was asked for.")
 
 
 class JobInfo(BaseModel):
@@ -283,12 +273,6 @@ class JobInfo(BaseModel):
     started: str
     stream: str | None
     error: "Error | None"
-
-
-class JobList(BaseModel):
-    """Jobs, oldest first."""
-
-    jobs: list[JobInfo]
 
 
 class StreamList(BaseModel):
@@ -307,17 +291,15 @@ class Error(BaseModel):
 
 
 def request_body(
-    model: type[RequestBody], *, raw: str | dict[str, str] = "", form: dict[str, bool] | None = None
+    model: type[RequestBody], *, raw: dict[str, str] | None = None, form: dict[str, bool] | None = None
 ) -> dict[str, Any]:
     """The OpenAPI description of a body of several media types, which a route dispatches on itself.
 
-    A JSON model, raw bytes described by `raw` (of one kind, or by media type), or a form whose fields are files (True)
-    or texts.
+    A JSON model, raw bytes described by media type, or a form whose fields are files (True) or texts.
     """
     content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
-    for media, meaning in ({"application/octet-stream": raw} if isinstance(raw, str) else raw).items():
-        if meaning:
-            content[media] = {"schema": {"type": "string", "format": "binary", "description": meaning}}
+    for media, meaning in (raw or {}).items():
+        content[media] = {"schema": {"type": "string", "format": "binary", "description": meaning}}
     if form:
         kinds = {True: {"type": "string", "format": "binary"}, False: {"type": "string"}}
         fields = {name: kinds[is_file] for name, is_file in form.items()}

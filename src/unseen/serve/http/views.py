@@ -32,7 +32,7 @@ def stream_summary(entry: StreamEntry) -> dict[str, Any]:
     return {**shown, "seq": entry.stream.at.seq if entry.stream else None}
 
 
-def stream_info(entry: StreamEntry) -> dict[str, Any]:
+def stream_info(entry: StreamEntry, *, recent: bool = False) -> dict[str, Any]:
     """Everything about a stream that is open, the summary of another."""
     if entry.stream is None:
         return stream_summary(entry)
@@ -76,6 +76,7 @@ def stream_info(entry: StreamEntry) -> dict[str, Any]:
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": snapshot_list(stream.snapshots),
+        **({"recent": recent_info(entry)} if recent else {}),
     }
 
 
@@ -99,17 +100,12 @@ def snapshot_list(snapshots: SnapshotFolder) -> list[dict[str, Any]]:
     ]
 
 
-def stream_history(entry: StreamEntry) -> dict[str, Any]:
-    """Curves, recent margins and the latest verdicts, with which of them have a thumbnail."""
-    stream = entry.opened
-    history, recent = stream.history, stream.history.recent
+def recent_info(entry: StreamEntry) -> dict[str, Any]:
+    """Recent margins and the latest verdicts, with which of them have a thumbnail."""
+    recent = entry.opened.history.recent
     latest = recent_records(entry, recent.after(recent.first + len(recent.verdicts) - LATEST - 1))
-    return {
-        "points": [point._asdict() | {"threshold": finite(point.threshold)} for point in history.points],
-        "margins": history.margins,
-        "drift": history.drift,
-        "latest": [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest],
-    }
+    shown = [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest]
+    return {"margins": entry.opened.history.margins, "latest": shown}
 
 
 def recent_records(entry: StreamEntry, recent: RecentVerdicts) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import * as groups from "/groups.js";
 import * as review from "/review.js";
 import * as upload from "/upload.js";
 import { explain } from "/why.js";
-import { dragThreshold, drawMargins, drawTime } from "/charts.js";
+import { dragThreshold, drawMargins } from "/charts.js";
 import { cancel, created } from "/jobs.js";
 
 const $ = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@ const PICTURES = 256; // kept for verdicts that may still be on screen
 const page = {
   last: null, // the number of the last sample that was shown
   counted: null, later: [], // counts as of a sample, and the verdicts that came after it
-  stream: null, ended: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, points: [], moved: [], held: [], paused: false,
+  stream: null, ended: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, held: [], paused: false,
   pictures: new Map(), // sequence number -> { url, name }
 };
 
@@ -59,7 +59,7 @@ async function choose(id) {
   page.listening?.abort();
   for (const { url } of page.pictures.values()) URL.revokeObjectURL(url);
   page.pictures.clear();
-  Object.assign(page, { stream: id, ended: null, margins: [], tried: null, names: 0, moved: [], held: [], last: null, counted: null, later: [] });
+  Object.assign(page, { stream: id, ended: null, margins: [], tried: null, names: 0, held: [], last: null, counted: null, later: [] });
   $("stream").value = id;
   $("verdicts").replaceChildren();
   $("labels").replaceChildren();
@@ -75,27 +75,20 @@ async function choose(id) {
 
 async function refresh() {
   if (!page.stream) return { latest: [] };
-  const info = await json(at());
+  const info = await json(`${at()}?recent=true`);
   if (info.status !== "ready") live(false, info.status);
   if (info.status !== "ready") throw new Error(info.reason || `this stream is ${info.status}`);
-  const history = await json(at("history"));
   showInfo(info);
-  Object.assign(page, { margins: history.margins, points: history.points });
-  draw();
-  return history;
+  page.margins = info.recent.margins;
+  drawMargins(page);
+  return info.recent;
 }
 
 function showInfo(info) {
   const { counts, threshold, labels } = info;
   Object.assign(page, { counted: { ...counts, seq: info.seq }, later: page.later.filter((verdict) => verdict.seq >= info.seq) });
   showCounts();
-  $("coverage").textContent = `${Math.round(100 * info.coverage)} %`;
-  const moved = Object.values(info.moved);
-  $("moved-box").hidden = $("moved-legend").hidden = !moved.length;
-  if (moved.length) {
-    $("moved").textContent = Math.max(...moved).toPrecision(2);
-    page.moved = [...page.moved, { seq: info.seq, moved: Math.max(...moved) }].slice(-400);
-  }
+  $("coverage").textContent = counts.seen ? `${Math.round(100 * info.coverage)} %` : "—";
   $("drift").className = info.drifting ? "alarm" : "";
   $("drift").firstElementChild.textContent = info.drifting ? "alarm" : "steady";
   const raised = info.alarm.raised_at !== null;
@@ -131,7 +124,7 @@ async function namesChanged() {
 const corrected = () => Promise.all([groups.showUndo(), review.reload()]);
 
 async function showNames() {
-  const { names, total } = await json(at(`labels?offset=${page.names}`));
+  const { names, total } = await json(at(`space?format=json&offset=${page.names}`));
   for (const { name, nearest } of names) {
     const row = $("labels").insertRow();
     row.insertCell().textContent = isolated(name);
@@ -152,14 +145,15 @@ function showSnapshots(snapshots) {
     const text = document.createElement("span");
     text.textContent = `after block ${one.snapshot} · ${one.kind} · ${new Date(1000 * one.time).toLocaleString()}`;
     item.append(text, button("Restore", async () => {
-      await ask(at("restore"), { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ snapshot: one.snapshot }) });
-      await refresh();
+      await restore(one.snapshot);
     }, `Restore the snapshot after block ${one.snapshot}`));
-    if (one.kind === "kept") {
-      item.append(button("Delete", async () => { await ask(at(`snapshots/${one.snapshot}`), { method: "DELETE" }); await refresh(); }));
-    }
     return item;
   }));
+}
+
+async function restore(snapshot) {
+  await ask(at("restore"), { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ snapshot }) });
+  await refresh();
 }
 
 function button(text, work, label = text) {
@@ -264,11 +258,6 @@ function show(verdict, seen = page.pictures.get(verdict.seq)) {
   while ($("verdicts").childElementCount > LATEST) $("verdicts").lastElementChild.remove();
 }
 
-function draw() {
-  drawMargins(page);
-  drawTime(page);
-}
-
 let due = null;
 function refreshSoon() {
   due ??= setTimeout(() => { due = null; refresh().catch(showError); }, 1000);
@@ -290,12 +279,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "p") pause();
   if (event.key === "g") $("group").click();
 });
-new ResizeObserver(() => { if (page.stream) draw(); }).observe($("histogram"));
+new ResizeObserver(() => { if (page.stream) drawMargins(page); }).observe($("histogram"));
 $("take").onclick = reportingErrors(async () => { await ask(at("snapshots"), { method: "POST" }); await refresh(); });
 $("reset").onclick = reportingErrors(async () => {
   if (!confirm("Forget everything this stream has learned?")) return;
-  await ask(at("reset"), { method: "POST" });
-  await refresh();
+  await restore(0);
 });
 $("delete").onclick = reportingErrors(async () => {
   if (!confirm("Delete this stream and its snapshots?")) return;

@@ -1,4 +1,4 @@
-// The charts of the page: recent margins with the threshold, and shares over time.
+// The chart of the page: recent margins with the threshold.
 
 const $ = (id) => document.getElementById(id);
 const BINS = 40;
@@ -61,35 +61,6 @@ function steps(low, high) {
   const step = [rough / 5, rough / 2, rough, 2 * rough].find((size) => (high - low) / size <= 8) ?? rough;
   const first = Math.ceil(low / step);
   return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
-}
-
-export function drawTime(page) {
-  const points = page.points, box = room($("time"));
-  if (points.length < 2) {
-    const middle = (box.left + box.right) / 2;
-    $("time").replaceChildren(drawn("text", { x: middle, y: 100, "text-anchor": "middle" }, "appears after the first few blocks"));
-    return;
-  }
-  const first = points[0].seq, last = points.at(-1).seq;
-  const x = (seq) => box.left + ((seq - first) / Math.max(1, last - first)) * (box.right - box.left);
-  const y = (share) => box.bottom - share * (box.bottom - box.top);
-  const curve = (rows, name, most = 1, pace = 0.3) => {
-    let mean = rows[0]?.[name];
-    return rows.map((row) => `${x(row.seq).toFixed(1)},${y((mean += pace * (row[name] - mean)) / most).toFixed(1)}`).join(" ");
-  };
-  const moved = page.moved.filter((row) => row.seq >= first && row.seq <= last);
-  const known = curve(points, "known");
-  $("time").replaceChildren(
-    ...[0, 0.5, 1].flatMap((share) => [
-      drawn("line", { class: "axis", x1: box.left, x2: box.right, y1: y(share), y2: y(share) }),
-      drawn("text", { x: box.left - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}%`),
-    ]),
-    drawn("polygon", { class: "area", points: `${box.left},${box.bottom} ${known} ${box.right},${box.bottom}` }),
-    drawn("polyline", { class: "curve taught", points: curve(points, "taught") }),
-    drawn("polyline", { class: "curve known", points: known }),
-    ...(moved.length > 1 ? [drawn("polyline", { class: "curve moved", points: curve(moved, "moved", Math.max(...moved.map((row) => row.moved), 1e-9), 1) })] : []),
-    drawn("text", { x: box.left, y: HEIGHT - 10 }, `sample ${first.toLocaleString("en")}`),
-    drawn("text", { x: box.right, y: HEIGHT - 10, "text-anchor": "end" }, last.toLocaleString("en")));
 }
 
 export function dragThreshold(page, event) {

@@ -27,7 +27,7 @@ export async function choose() {
 export async function edit(verb, body) {
   const options = { method: "POST", headers: { "content-type": "application/json" } };
   try {
-    const record = await json(state.at(verb), { ...options, body: JSON.stringify({ ...body, after: state.edit }) });
+    const record = await json(state.at("edits"), { ...options, body: JSON.stringify({ verb, ...body, after: state.edit }) });
     $("group-said").textContent = sentence(record);
   } finally { // after a conflict too: someone else has changed the names
     await showUndo();
@@ -47,7 +47,7 @@ function sentence(record) {
 }
 
 export async function showUndo() {
-  const { edits } = await json(state.at("edits"));
+  const { edits } = await json(state.at("review"));
   const undone = new Set(edits.map((one) => one.undone));
   const open = edits.filter((one) => one.verb !== "undo" && !undone.has(one.edit));
   state.edit = edits.at(-1)?.edit ?? 0;

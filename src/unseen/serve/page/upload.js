@@ -4,6 +4,7 @@ import { json } from "/api.js";
 
 const $ = (id) => document.getElementById(id);
 const BATCH = 8; // images in one request
+const SHOWN = 20; // names of files that were skipped
 const state = { at: null, run: null, stream: null, picture: null, show: null };
 
 export function attach(given) {
@@ -13,13 +14,16 @@ export function attach(given) {
 
 async function send(files) {
   const images = [...files].filter((file) => file.type.startsWith("image/"));
+  const skipped = [...files].filter((file) => !images.includes(file)).map((file) => ({ key: file.name, reason: "not an image" }));
   if (!state.stream()) throw new Error("create a stream first");
   if (!images.length) throw new Error("expected images, got none; choose picture files");
+  showSkipped(skipped);
   const verb = $("learn").checked ? "observe" : "score";
   Object.assign($("sending"), { hidden: false, max: images.length, value: 0 });
   try {
     for (let first = 0; first < images.length; first += BATCH) {
-      await sendPart(images.slice(first, first + BATCH), verb);
+      skipped.push(...await sendPart(images.slice(first, first + BATCH), verb));
+      showSkipped(skipped);
       $("sending").value = first + BATCH;
     }
   } finally {
@@ -30,12 +34,28 @@ async function send(files) {
 async function sendPart(files, verb) {
   const form = new FormData();
   for (const file of files) form.append("images", file);
-  const { verdicts } = await json(state.at(verb), { method: "POST", body: form, headers: { "idempotency-key": crypto.randomUUID() } });
-  verdicts.forEach((verdict, i) => {
-    const seen = { url: URL.createObjectURL(files[i]), name: files[i].name };
+  let found;
+  try {
+    found = await json(state.at(verb), { method: "POST", body: form, headers: { "idempotency-key": crypto.randomUUID() } });
+  } catch (error) {
+    if (error.code !== "image") throw error; // none of these could be read
+    return files.map((file) => ({ key: file.name, reason: "cannot be read" }));
+  }
+  const skipped = found.skipped ?? [], left = files.filter((_, i) => !skipped.some((one) => one.index === i));
+  found.verdicts.forEach((verdict, i) => {
+    const seen = { url: URL.createObjectURL(left[i]), name: left[i].name };
     if (verdict.seq !== undefined) state.picture(verdict.seq, seen);
     state.show(verdict, seen);
   });
+  return skipped;
+}
+
+// What was left out and why: the others are judged.
+function showSkipped(skipped) {
+  $("skipped").hidden = !skipped.length;
+  $("skipped-count").textContent = `Skipped ${skipped.length === 1 ? "one file" : `${skipped.length} files`}:`;
+  $("skipped-names").replaceChildren(...skipped.slice(0, SHOWN).map(({ key, reason }) =>
+    Object.assign(document.createElement("li"), { textContent: `${key}: ${reason}` })));
 }
 
 for (const name of ["dragover", "dragleave", "drop"]) {

@@ -34,8 +34,8 @@ export async function explain(at, seq, changed) {
   $("why-save").onclick = async () => {
     const word = $("why-word").value.trim();
     try {
-      const body = JSON.stringify({ names: { [seq]: word || "unknown" } });
-      await json(at("correct"), { method: "POST", headers: { "content-type": "application/json" }, body });
+      const body = JSON.stringify({ verb: "correct", names: { [seq]: word || "unknown" } });
+      await json(at("edits"), { method: "POST", headers: { "content-type": "application/json" }, body });
       $("why").close();
       await changed();
     } catch (error) { $("why-said").textContent = error.message; }

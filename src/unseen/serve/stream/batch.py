@@ -28,9 +28,14 @@ class SampleBatch:
     digest: bytes = b""  # hash of the request's samples, where there is a key
     keys: Sequence[str | None] = ()  # what the caller calls its images; () for none
     thumbnails: Sequence[bytes] = ()
+    skipped: Sequence[dict[str, object]] = ()  # images of the request that could not be read
 
     def __len__(self) -> int:
         return len(self.z)
+
+    def without(self, skipped: Sequence[dict[str, object]]) -> "SampleBatch":
+        """The samples beside images that were skipped."""
+        return replace(self, skipped=skipped)
 
 
 class BatchVerdicts(NamedTuple):
@@ -50,9 +55,14 @@ class BatchVerdicts(NamedTuple):
                 row["seq"] = seq
         return rows
 
-    def with_text(self, keys: Sequence[str | None] = ()) -> "BatchVerdicts":
+    def with_text(self, batch: SampleBatch) -> "BatchVerdicts":
         """The verdicts with what is sent of them."""
-        return self._replace(text=dump_json({"verdicts": self.rows(keys), "repeated": self.repeated}))
+        content: dict[str, Any] = {"verdicts": self.rows(batch.keys), "repeated": self.repeated}
+        if batch.skipped:
+            content["skipped"] = batch.skipped
+        if batch.thumbnails:
+            content["pictured"] = True
+        return self._replace(text=dump_json(content))
 
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -63,7 +73,7 @@ def with_texts(work: Work, batches: Sequence[SampleBatch]) -> list[BatchVerdicts
     """The answers to a block with what is sent of them, made by the thread that computed them: it takes as long
     as the rest of a request, and the loop serves everyone."""
     answers = zip(work(batches), batches, strict=True)
-    return [one if isinstance(one, Exception) else one.with_text(batch.keys) for one, batch in answers]
+    return [one if isinstance(one, Exception) else one.with_text(batch) for one, batch in answers]
 
 
 def dump_json(content: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ def expected_bytes(labels: LabelSpace, state: int, durability: Durability) -> in
     space = (len(labels.names) + len(labels.negatives)) * row
     journal = (AUTOS * durability.every + durability.retain) * row + durability.receipts * RECEIPT
     states = AUTOS + 1 + (STEPS + 1 if durability.retain else 0)
-    return space + states * state + (0 if durability.volatile else journal)
+    return space + states * state + journal
 
 
 def check_quota(taken: int, more: int, limits: Limits) -> None:

@@ -1,14 +1,16 @@
 """The data folder: streams made whole or not at all, deleted without a trace, and one process that may write.
 
 DATA/lock                       held by the one process that may write here
-DATA/keys.json                  API keys, hashed
+DATA/keys.db                    API keys, hashed
 DATA/spaces/NAME.safetensors    label spaces that an operator offers by name
-DATA/streams/ID/                stream.json, space.safetensors, journal.db, snapshots/, spaces/ (and a lock on Ray)
+DATA/streams/ID/                stream.json, space.safetensors, journal.db, snapshots/, spaces/
 """
 
 import fcntl
+import os
 import secrets
 import shutil
+import stat
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,33 +21,38 @@ from unseen.errors import ServiceError, SettingError, StateError
 from unseen.serve.stream.config import STREAM_ID, StreamConfig, write_config
 from unseen.storage.files import sync_folder
 
+OURS = {"keys.db", "keys.db-journal", "keys.json", "keys.required", "logs", "spaces", "cache", "lock"}  # before streams
+
 
 class DataFolder:
-    """A data folder, or `only` one stream of it, that this process has locked."""
+    """A data folder that this process has locked."""
 
-    def __init__(self, data: Path, only: str | None = None) -> None:
-        self.data, self.streams, self.only = data, data / "streams", only
+    def __init__(self, data: Path) -> None:
+        self.data, self.streams = data, data / "streams"
         try:
+            if data.exists():
+                refuse_foreign_folder(data)
             data.mkdir(parents=True, exist_ok=True, mode=0o700)
             for folder in (self.streams, data / "spaces"):
                 folder.mkdir(exist_ok=True, mode=0o700)
             data.chmod(data.stat().st_mode & 0o770)  # what was learned is nobody else's to read
-            self._lock = exclusive_lock((self.streams / only if only else data) / "lock")
+            self._lock = exclusive_lock(data / "lock")
         except OSError as error:
             raise SettingError(f"expected a writable folder, got {data} ({error.strerror}); choose --data") from error
 
     def stream_folders(self) -> list[Path]:
         """The folders of all streams, after removing those half made or half deleted."""
-        if self.only:
-            return [self.streams / self.only]
         for folder in self.streams.iterdir():
             if folder.name.startswith((".new-", ".old-")):
                 _remove(folder)
         return sorted(path for path in self.streams.iterdir() if STREAM_ID.fullmatch(path.name) and path.is_dir())
 
     def add_stream(self, labels: LabelSpace, wanted: StreamConfig) -> StreamConfig:
-        """Make the folder of a stream whose id is ours, never the caller's."""
-        config = replace(wanted, id=secrets.token_hex(8), created=datetime.now(UTC).isoformat(timespec="seconds"))
+        """Make the folder of a stream."""
+        config = replace(wanted, created=datetime.now(UTC).isoformat(timespec="seconds"))
+        config = config if config.id else replace(config, id=secrets.token_hex(8))
+        if (self.streams / config.id).exists():
+            raise ServiceError(409, f"expected the id of no stream, got {config.id}; create it with another")
         half = self.streams / f".new-{config.id}"
         half.mkdir()
         try:
@@ -76,6 +83,18 @@ class DataFolder:
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
+
+
+def refuse_foreign_folder(data: Path) -> None:
+    """Refuse a folder that is not this user's alone to write, or that holds what no service has made."""
+    found = data.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+        what = "one of another user or that everyone may write to"
+    elif not (data / "streams").is_dir() and {path.name for path in data.iterdir()} - OURS:
+        what = "one with other content"
+    else:
+        return
+    raise SettingError(f"expected an empty folder or one of a service, got {data}, {what}; pass --data {data}/unseen")
 
 
 def _remove(folder: Path) -> None:

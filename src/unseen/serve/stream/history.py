@@ -1,4 +1,4 @@
-"""What a page shows of a stream: recent margins, shares over time, whether the margins drift, and thumbnails."""
+"""What a page shows of a stream: recent margins, whether they drift, and thumbnails."""
 
 import math
 from collections import OrderedDict
@@ -11,8 +11,6 @@ from unseen.serve.stream.unknown_alarm import UnknownAlarm
 from unseen.verdicts import VERDICT_DTYPE, VerdictArray
 
 RECENT = 2048  # samples in the histogram
-POINTS = 400  # points of the curves: when full, every other is dropped and the stride doubles
-STRIDE = 16
 SETTLED = 1000  # samples after which a detector has learned most
 THUMBNAILS = 256  # of the latest samples, kept in memory
 UNKNOWN_THUMBNAILS = 512  # of the latest unknown samples, for groups
@@ -22,15 +20,6 @@ DRIFTED = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 
 
 
 T = TypeVar("T")
-
-
-class Point(NamedTuple):
-    """Shares over the samples since the point before, and the threshold at its end."""
-
-    seq: int
-    known: float
-    taught: float
-    threshold: float
 
 
 class RecentVerdicts(NamedTuple):
@@ -52,14 +41,11 @@ class History:
         """Begin when the session has seen so many samples."""
         self._settling = max(0, SETTLED - seen)  # samples to come whose margins still move because it learns
         self._settled_at: int | None = None  # the number of the first sample after those
-        self.points: list[Point] = []
         self.watch = UnknownAlarm()
         self.growing: list[int] = []  # numbers of groups that grew fast when samples were last grouped
-        self._stride = STRIDE
         self.recent = RecentVerdicts(0, np.empty(0, VERDICT_DTYPE))
         self._room = self.recent.verdicts  # whose rows are written once: `recent` is the last of them
         self._filled = 0  # rows of it
-        self._known = self._taught = self._since = 0  # samples since the last point
 
     def add(self, first: int, verdicts: VerdictArray) -> None:
         """Remember the verdicts of consecutive samples, the first of them numbered `first`."""
@@ -67,11 +53,6 @@ class History:
             self._settled_at = first + self._settling
         self._keep(first + len(verdicts), verdicts[-RECENT:])
         self.watch.add(first, verdicts)
-        self._since += len(verdicts)
-        self._known += int(np.count_nonzero(verdicts["known"]))
-        self._taught += int(np.count_nonzero(verdicts["route"]))
-        if self._since >= self._stride:
-            self._add_point(first + len(verdicts), float(verdicts["threshold"][-1]))
 
     def _keep(self, after: int, verdicts: VerdictArray) -> None:
         """Keep verdicts, the last of them before number `after`, and let go of the oldest.
@@ -86,12 +67,6 @@ class History:
         self._filled += len(verdicts)
         kept = self._room[max(0, self._filled - RECENT) : self._filled]
         self.recent = RecentVerdicts(after - len(kept), kept)
-
-    def _add_point(self, seq: int, threshold: float) -> None:
-        self.points.append(Point(seq, self._known / self._since, self._taught / self._since, threshold))
-        self._known = self._taught = self._since = 0
-        if len(self.points) > POINTS:
-            self.points, self._stride = self.points[1::2], 2 * self._stride
 
     @property
     def margins(self) -> list[float]:

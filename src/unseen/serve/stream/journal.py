@@ -20,7 +20,6 @@ from typing import NamedTuple
 from unseen.errors import StateError
 from unseen.serve.stream.disk_errors import disk_is_full, is_transient
 from unseen.serve.stream.receipts import Receipt, Receipts, forget_receipts, hash_of
-from unseen.serve.stream.wal import journal_damage, refuse_holes
 
 VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
 OPEN = """
@@ -131,76 +130,20 @@ class Tip:
 
 
 class Journal:
-    """A journal that keeps nothing, for benchmarks and trials; SqliteJournal is the durable one."""
-
-    lost_tip = False  # whether the number of the last acknowledged entry was removed
-
-    def append(
-        self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
-    ) -> Position:
-        """Add one entry and its receipts, drop what `retention` allows, and return the new point."""
-        return Position(at.entry + 1, at.seq + entry.count, at.chain)
-
-    def run(self, append: Callable[[], None]) -> Future[None]:
-        """Do what appends while the caller goes on, where that takes time; the caller waits before it does anything."""
-        done: Future[None] = Future()
-        append()
-        done.set_result(None)
-        return done
-
-    def take_back(self, to: Position) -> None:
-        """Remove the entry after a point, which could not be computed."""
-
-    def receipt(self, key: bytes) -> Receipt | None:
-        """What was answered to a key, if that is still remembered."""
-        return None
-
-    def unanswered(self) -> list[Receipt]:
-        """The receipts of the last block whose answers were not written."""
-        return []
-
-    def answer(self, receipts: Iterable[Receipt]) -> None:
-        """Keep the answers to receipts that were appended without; they are written with the next entry."""
-
-    def flush(self) -> None:
-        """Write the answers that were kept, and wait for the disk."""
-
-    def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
-        """Yield every entry after a point, with the point behind it."""
-        return iter(())
-
-    def note(self, name: str) -> str | None:
-        """What was noted under a name."""
-        return None
-
-    def set_note(self, name: str, value: str) -> None:
-        """Note something about the journal as a whole."""
-
-    def size(self) -> int:
-        """The bytes the journal takes on disk."""
-        return 0
-
-    def rest(self) -> None:
-        """Close the files until they are needed again."""
-
-    def close(self) -> None:
-        """Close the files; what was appended stays."""
-
-
-class SqliteJournal(Journal):
     """A journal in one SQLite file. One thread at a time may use it; at rest it holds no file open."""
 
     is_open = False
+    lost_tip = False  # whether the number of the last acknowledged entry was removed
     _noted = 0.0  # when the time of an entry was last noted
 
     def __init__(self, path: Path, start: Position) -> None:
         self.path, self.start, self.tip = path, start, Tip(path.with_name(TIP))
         self._receipts = Receipts()
-        refuse_holes(path.with_name(path.name + "-wal"))
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._connection.executescript((OPEN + SCHEMA if self._is_new() else OPEN) + MOMENTS)
             self.is_open = True
+            self._check_receipts()
             self._check_tip()
         except sqlite3.Error as error:
             self._connection.close()
@@ -251,26 +194,32 @@ class SqliteJournal(Journal):
             raise
 
     def run(self, append: Callable[[], None]) -> Future[None]:
+        """Do what appends while the caller goes on; the caller waits before it does anything."""
         return DISK.submit(append)
 
     def take_back(self, to: Position) -> None:
+        """Remove the entry after a point, which could not be computed."""
         self.tip.write(to.entry)  # first: it may be behind the journal, never before it
         with self._transaction():
             remove_after(self._db, to.entry)
 
     def receipt(self, key: bytes) -> Receipt | None:
+        """What was answered to a key, if that is still remembered."""
         try:
             return self._receipts.find(self._db, key)
         except ValueError as error:
             raise journal_damage(self.path, error) from error
 
     def unanswered(self) -> list[Receipt]:
+        """The receipts of the last block whose answers were not written."""
         return self._receipts.unanswered(self._db)
 
     def answer(self, receipts: Iterable[Receipt]) -> None:
+        """Keep the answers to receipts that were appended without; they are written with the next entry."""
         self._receipts.answer(receipts)
 
     def flush(self) -> None:
+        """Write the answers that were kept, and wait for the disk."""
         if self._receipts:
             with self._transaction():
                 self._receipts.add(self._db, ())
@@ -291,24 +240,35 @@ class SqliteJournal(Journal):
             raise disk_is_full(error) if is_transient(error) else journal_damage(self.path, error) from error
 
     def note(self, name: str) -> str | None:
+        """What was noted under a name."""
         row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def set_note(self, name: str, value: str) -> None:
+        """Note something about the journal as a whole."""
         self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
 
     def size(self) -> int:
+        """The bytes the journal takes on disk."""
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def rest(self) -> None:
+        """Close the files until they are needed again."""
         self.is_open = False
         self._connection.close()
 
     def close(self) -> None:
+        """Close the files; what was appended stays."""
         with suppress(sqlite3.Error):  # a replay gives the answers again
             self.flush()
         self.rest()
+
+    def _check_receipts(self) -> None:
+        """Refuse an index that does not agree with its table: a retry would not be found, and learned twice."""
+        found = self._connection.execute("PRAGMA integrity_check('receipts')").fetchone()[0]
+        if found != "ok":
+            raise journal_damage(self.path, found)
 
     def _check_tip(self) -> None:
         """Refuse a journal that lacks what was acknowledged: SQLite takes a shortened log for one that ended there."""
@@ -337,3 +297,8 @@ class SqliteJournal(Journal):
         if row is None or row[0].hex() != after.chain:
             raise journal_damage(self.path, f"entry {after.entry}, which a snapshot covers, is missing or altered")
         return after
+
+
+def journal_damage(path: Path, why: object) -> StateError:
+    """The error for a journal that cannot be trusted."""
+    return StateError(f"expected the journal {path.name} as it was written, got damage ({why}); restore a backup")

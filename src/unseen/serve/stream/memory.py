@@ -41,10 +41,14 @@ def state_bytes(config: StreamConfig, labels: LabelSpace) -> int:
 
 
 def check_names(labels: LabelSpace, limits: Limits) -> None:
-    """Refuse a label space of too many names, however it came."""
+    """Refuse a label space of too many names or too long ones, however it came: answers repeat them."""
     for what, names, most in (("names", labels.names, limits.names), ("negatives", labels.negatives, limits.negatives)):
         if len(names) > most:
             raise ServiceError(413, f"expected at most {most:,} {what}, got {len(names):,}; leave some out", "names")
+        if (longest := max(map(len, names), default=0)) > limits.name:
+            raise ServiceError(
+                413, f"expected {what} of at most {limits.name} characters, got {longest:,}; shorten them", "names"
+            )
 
 
 @lru_cache(64)

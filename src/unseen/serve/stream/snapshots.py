@@ -56,14 +56,6 @@ class SnapshotFolder:
         """Where a snapshot of an entry belongs, whether it is there or not."""
         return SavedSnapshot(kind, entry, self.folder / f"{kind}-{entry:012d}.safetensors")
 
-    def new(self, kind: str, entry: int) -> SavedSnapshot:
-        """Where a new snapshot belongs; refuse one by hand too many."""
-        if kind == KEPT and len(self.all(KEPT)) >= self._most_kept:
-            raise ServiceError(
-                409, f"expected at most {self._most_kept} snapshots, got one more; delete one first", "snapshots"
-            )
-        return self.slot(kind, entry)
-
     def all(self, *kinds: str) -> list[SavedSnapshot]:
         """The snapshots on disk, oldest first; automatic ones and those taken by hand unless `kinds` says."""
         found = []
@@ -79,6 +71,11 @@ class SnapshotFolder:
             if saved.entry == entry:
                 return saved
         raise ServiceError(404, f"expected a snapshot of this stream, got {entry}; list them first")
+
+    def forget_kept(self) -> None:
+        """Remove the oldest snapshots taken by hand where there are too many."""
+        for old in self.all(KEPT)[: -self._most_kept]:
+            old.path.unlink()
 
     def forget_before(self) -> None:
         """Remove the states of before edits that are too long ago to be undone."""

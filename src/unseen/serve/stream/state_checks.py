@@ -14,7 +14,7 @@ from unseen.serve.stream.config import UNFIT
 from unseen.session import Session
 
 MOST = 1 << 53  # samples that a count may be of
-ROWS = {"waiting": "pending", "pending.size": "pending.samples.z", "pending.latest_size": "pending.latest"}
+ROWS = {"waiting": "pending", "pending.size": "pending.samples.z"}
 TRIED = 512  # samples after which everything that a state holds has been used
 
 

@@ -1,9 +1,8 @@
-"""The set of streams behind a service: what the routes need of it, and the one that computes in this process."""
+"""The set of streams behind a service."""
 
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from unseen.serve.stream.memory import check_names, state_bytes
 from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
 from unseen.serve.work.batcher import MicroBatcher
-from unseen.serve.work.fair_pool import ServiceThreads, thread_pool
+from unseen.serve.work.threads import Threads, thread_pool
 
 log = logging.getLogger("unseen.serve")
 
@@ -88,24 +87,35 @@ class StreamEntry:
             await batcher.idle()
 
 
-class StreamStore(ABC):
-    """All streams of a data folder. Where a stream is opened and closed is for a subclass to say."""
+class StreamStore:
+    """All streams of a data folder, open in this process."""
 
     def __init__(self, folder: DataFolder, settings: Settings) -> None:
         self.folder, self.settings = folder, settings
-        self.threads = ServiceThreads(settings.compute)
+        self.threads = Threads(settings.compute)
         self.entries = {path.name: _entry(path) for path in folder.stream_folders()}
         self.stopping = False
         self.on_commit: Callable[[float], object] = lambda seconds: None  # told how long the disk took
         self.ready, self._retried, self._summed = False, 0.0, 0.0
 
-    @abstractmethod
     def open(self, entry: StreamEntry) -> None:
-        """Bring a stream back to where it was."""
+        """Replay a stream."""
+        config, settings = entry.config, self.settings
+        stream = Stream(self.folder.streams / config.id, config, settings.durability)
+        stream.rest()
+        stream.on_commit = lambda seconds: self.on_commit(seconds)
+        executor, queue = self.threads.writers(config.owner), settings.limits.queue
+        observe, score = (partial(with_texts, work) for work in (stream.observe, stream.score))
+        entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)
+        entry.score = MicroBatcher(score, executor, block=BLOCK, queue=queue)
+        entry.stream, entry.status = stream, READY
 
-    @abstractmethod
     def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:
-        """Stop what writes to a stream, after a last snapshot unless it is deleted anyway."""
+        """Close the files of a stream."""
+        if entry.stream and is_deleted:
+            entry.stream.abandon()
+        elif entry.stream:
+            entry.stream.close()
 
     def open_all(self) -> None:
         """Open every stream that can be read, several at a time; one that fails concerns no other."""
@@ -237,7 +247,7 @@ class StreamStore(ABC):
             stream.rest()
 
     def _queue_snapshot(self, stream: Stream) -> None:
-        if not stream.snapshot_queued and not stream.durability.volatile:
+        if not stream.snapshot_queued:
             stream.snapshot_queued = True
             self.threads.keeper.submit(_snapshot, stream)
 
@@ -253,29 +263,6 @@ class StreamStore(ABC):
         for entry in self.entries.values():  # without a snapshot the next start replays, and nothing is lost
             self.release(entry, is_deleted=time.monotonic() > deadline)
         self.folder.close()
-
-
-class LocalStreams(StreamStore):
-    """Streams opened in this process, which share its threads."""
-
-    def open(self, entry: StreamEntry) -> None:
-        """Replay a stream."""
-        config, settings = entry.config, self.settings
-        stream = Stream(self.folder.streams / config.id, config, settings.durability)
-        stream.rest()
-        stream.on_commit = lambda seconds: self.on_commit(seconds)
-        executor, queue = self.threads.writers.executor(config.owner), settings.limits.queue
-        observe, score = (partial(with_texts, work) for work in (stream.observe, stream.score))
-        entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)
-        entry.score = MicroBatcher(score, executor, block=BLOCK, queue=queue)
-        entry.stream, entry.status = stream, READY
-
-    def release(self, entry: StreamEntry, *, is_deleted: bool) -> None:
-        """Close the files of a stream."""
-        if entry.stream and is_deleted:
-            entry.stream.abandon()
-        elif entry.stream:
-            entry.stream.close()
 
 
 def _entry(folder: Path) -> StreamEntry:

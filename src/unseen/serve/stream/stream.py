@@ -43,7 +43,6 @@ from unseen.serve.stream.journal import (
     JournalEntry,
     Position,
     Retention,
-    SqliteJournal,
 )
 from unseen.serve.stream.memory import session_bytes
 from unseen.serve.stream.new_session import fresh_session
@@ -129,8 +128,9 @@ class Stream:
         with self._saving:
             covered = self.replay_seconds
             session, at = self._flushed()
-            saved = self.snapshots.new(kind, at.entry)
+            saved = self.snapshots.slot(kind, at.entry)
             session.save(saved.path, with_space=False, position=list(at))
+            self.snapshots.forget_kept()
             if kind == AUTO:
                 self._snapshotted = at.seq
                 with self._lock:
@@ -191,7 +191,7 @@ class Stream:
     @property
     def snapshot_due(self) -> bool:
         """Whether an automatic snapshot should be taken."""
-        return not self.durability.volatile and self.at.seq - self._snapshotted >= self.durability.every
+        return self.at.seq - self._snapshotted >= self.durability.every
 
     @property
     def memory(self) -> int:
@@ -213,7 +213,7 @@ class Stream:
 
     def close(self) -> None:
         """Take a last snapshot, so that the next start replays nothing, and close the files."""
-        if not self.durability.volatile and self.at.seq > self._snapshotted:
+        if self.at.seq > self._snapshotted:
             try:
                 self.snapshot(AUTO)
             except OSError as error:  # the journal has it all
@@ -291,7 +291,7 @@ class Stream:
     @property
     def holds_files(self) -> bool:
         """Whether the journal's files are open."""
-        return isinstance(self.journal, SqliteJournal) and self.journal.is_open
+        return self.journal.is_open
 
     def _append(self, entry: JournalEntry, receipts: Sequence[Receipt] = ()) -> None:
         self._fresh, started = False, time.perf_counter()  # until it is confirmed, what is on disk is not known
@@ -314,8 +314,7 @@ class Stream:
             raise ServiceError(404, "expected a stream, got one that was deleted; create another")
 
     def _recover(self) -> None:
-        file = self.folder / "journal.db"
-        self.journal = Journal() if self.durability.volatile else SqliteJournal(file, self.start)
+        self.journal = Journal(self.folder / "journal.db", self.start)
         if self.journal.lost_tip:
             self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
         newest = newest_state(self.snapshots, self.resumed, self.faults)

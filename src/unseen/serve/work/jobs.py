@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,8 +24,8 @@ class Job:
     """One piece of work of an owner; `request` is equal for the same request sent twice."""
 
     owner: str
+    id: str
     request: str = ""
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
     stage: str = "waiting"  # what is being done, in a word
     done: int = 0  # of `total` units of the stage; 0 of 0 where they are not counted
     total: int = 0
@@ -90,14 +89,16 @@ class Jobs:
         self._each = each
         self._jobs: dict[str, Job] = {}
 
-    def start(self, owner: str, request: str, work: Callable[[Job], Awaitable[Any]]) -> Job:
+    def start(self, owner: str, request: str, work: Callable[[Job], Awaitable[Any]], id: str) -> Job:
         """The job of a request, started unless the same request started it before."""
         found = self.of_request(owner, request)
         if found and found.status in (RUNNING, DONE):
             return found
         if sum(job.status == RUNNING for job in self.owned(owner)) >= self._each:
             raise ServiceError(429, f"expected at most {self._each} jobs at once, got one more; wait for one", "jobs")
-        job = Job(owner, request)
+        if id in self._jobs and (self._jobs[id].owner != owner or self._jobs[id].status == RUNNING):
+            raise ServiceError(409, f"expected the id of no job, got {id}; ask with another", "conflict")
+        job = Job(owner, id, request)
         self._jobs[job.id] = job
         job.task = asyncio.ensure_future(job.run(work))
         job.task.add_done_callback(partial(self._ended, job))

@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from unseen.detectors.base import DetectorOutput
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import DetectorOutput, Frozen
 from unseen.errors import LabelError
 from unseen.labels import Examples
 from unseen.odds import top

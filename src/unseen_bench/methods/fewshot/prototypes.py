@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from unseen.detectors.base import DetectorOutput, above_zero
-from unseen.odds import energy, logits
-from unseen.text import neglabel, text_logits
+from unseen.odds import energy, logits, neglabel, text_logits
 from unseen_bench.methods.fewshot.base import TAU, FewShot
 from unseen_bench.theory import optimal_prototypes
 

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.detectors.base import DetectorOutput, unit
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import DetectorOutput, Frozen, unit
 from unseen.errors import DataError, StateError, import_extra
 
 INVERSE_PENALTY = 30.0  # of the head, on unit features; CLIP's own linear probes use 0.3 on features of norm 10

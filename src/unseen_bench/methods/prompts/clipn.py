@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, normalize, scaled_dot_product_attention, softplus
 
-from unseen.detectors.base import DetectorOutput, above_zero
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import DetectorOutput, Frozen, above_zero
 from unseen.errors import EncoderError, LabelError
 from unseen.labels import LabelSpace
 

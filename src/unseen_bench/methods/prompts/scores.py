@@ -6,8 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import DetectorOutput
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import DetectorOutput, Frozen
 from unseen.errors import LabelError
 from unseen_bench.methods.prompts.methods import LSN
 

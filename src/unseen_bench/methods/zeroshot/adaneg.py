@@ -17,11 +17,11 @@ from torch.nn.functional import logsigmoid, pad
 from unseen.detectors.base import Detector, DetectorOutput, above_zero, in_range, setting
 from unseen.detectors.neglabel import grouped_log_odds, random_groups
 from unseen.errors import check_choice
-from unseen.gate import exact_near_bound
-from unseen.odds import CACHE, energy, logit
-from unseen.text import TextLogits
+from unseen.odds import TextLogits, energy, logit
+from unseen.scan.gate import exact_near_bound
 from unseen_bench.methods.zeroshot.adaneg_memory import Memory, MemoryWriter, SlotWrite, WriteTable
 
+CACHE = 1 << 17  # numbers of all slots of some classes that stay in the cache of a core
 GPU_CACHE = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
 PAIRS = 1 << 18  # pairs of a changed class and a sample that are read again at once
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
 from unseen.detectors.base import Detector, DetectorOutput, positive
-from unseen.odds import energy, top
-from unseen.text import text_logits
+from unseen.odds import energy, text_logits, top
 
 
 class NameCounts(NamedTuple):

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import DetectorOutput, setting
-from unseen.detectors.frozen import FrozenSoftmax
+from unseen.detectors.base import DetectorOutput, FrozenSoftmax, setting
 from unseen.odds import energy
 
 

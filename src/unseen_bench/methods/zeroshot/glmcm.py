@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import DetectorOutput, setting
-from unseen.detectors.frozen import FrozenSoftmax
+from unseen.detectors.base import DetectorOutput, FrozenSoftmax, setting
 from unseen.errors import FeatureError
 
 LOGITS = 2**24  # patch logits held at once: 196 patches x 1000 names x 512 samples would be six times as many

@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.detectors.base import DetectorOutput, above_zero, in_range, setting
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import DetectorOutput, Frozen, above_zero, in_range, setting
 from unseen.detectors.neglabel import PUBLISHED_GROUPS, random_groups
 from unseen.errors import FeatureError
 

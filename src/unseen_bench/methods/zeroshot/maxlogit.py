@@ -6,8 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import DetectorOutput
-from unseen.detectors.frozen import Frozen
+from unseen.detectors.base import DetectorOutput, Frozen
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.detectors.base import DetectorOutput
-from unseen.detectors.frozen import FrozenSoftmax
+from unseen.detectors.base import DetectorOutput, FrozenSoftmax
 from unseen.odds import logits
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.labels import LabelSpace
-from unseen.text import TextLogits, text_logits
+from unseen.odds import TextLogits, text_logits
 
 # Rounding moves a trust by about 1e-5 at tau = 0.01 when the shape of a matrix product changes. A trust this close to
 # the bound is computed in float64, so that the block size cannot change a route.

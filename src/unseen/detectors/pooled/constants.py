@@ -1,0 +1,83 @@
+"""Every number of the detector, and where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PooledConstants:
+    """The numbers that were not derived from the label space or the stream.
+
+    Unless a line says otherwise, they were chosen by AUROC and balanced accuracy on streams of stored CLIP ViT-B/16
+    features (imagenet200, its low-resolution twin, Tiny-ImageNet, random label spaces); `benchmarks/ablation.py` prints
+    what a part is worth, and most may change by half without a difference of a tenth of a point.
+    """
+
+    # Updates
+    interval: int = 256  # most samples between two updates: what a GPU or a core needs to be busy
+    baseline_samples: int = 256  # samples that set the baseline; then it stays, so that margins can be compared
+    first_direction: int = 32  # samples before which no direction in image space is fitted
+
+    # Frozen evidence
+    contrast: float = 0.5  # weight of best - mean logit
+    surprise: float = 0.25  # weight of contrast^2 / (2 variance)
+    borrowed: float = 10.0  # negatives whose variance is added where names are too few to have one of their own
+    few_names: int = 4  # with fewer, the spread of logits cannot be estimated from all but the best
+    peak_at_one: float = 2.45  # this and the next two: a fit of the peak of the right name in 21 label spaces
+    peak_per_log: float = 1.15
+    peak_lost: float = 2.0
+    fitted_separations: tuple[float, float] = (2.0, 12.0)  # in which that fit holds
+
+    # Examples
+    fewest_examples: int = 8  # the mean peak of fewer is off by more than a third of the deviation of a peak
+    most_examples: int = 1024  # that are looked at
+    example_weight: float = 2.0  # images of the stream that an example is worth: its name is sure
+    evidence_deviation: float = 3.15  # of the evidence of examples where margins deviate as the threshold expects
+    distinction_share: float = 0.2  # share by which margins deviate more with what distinction adds
+    unit_start: float = 8.0  # examples that this deviation is worth before there are any
+
+    # Names in image space
+    top: int = 16  # names of a side that may matter for an image: at tau = 0.01 the others have no mass
+    name_scale: float = 40.0  # nats per unit of cosine in image space; text has 1 / tau = 100
+    text_share: float = 0.25  # how far apart names lie in image space, against their distance in text space
+    name_start: float = 1.0  # images that the start of a name is worth
+    claimed_by_look: float = 0.5  # share of what image space adds that counts when names claim images
+    naming_samples: float = 32.0  # images after which the look of a name counts half when an image is named
+    least_share: float = 1e-3  # an image that is claimed less than this teaches a name nothing worth the time
+    few_votes: float = 5.0  # added to all votes before their logs are compared: they differ by that much by accident
+
+    # Sides and pool
+    boundary: float = 1.0  # the margin that is as likely known as unknown
+    slope: float = 0.5  # log-odds of the known side per nat of margin
+    ridge: float = 2.0  # prior precision of the direction, in samples
+    side_start: float = 8.0  # images that the start of a mean is worth
+    start_margins: tuple[float, float] = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
+    near_share: float = 0.1  # share of unknown images that look like known ones
+    half_pool: float = 16.0  # effective images after which the pool counts half; also the start of a moment
+    largest_ratio: float = 50.0  # nats; beyond, the exponential says no more
+
+    # Distinction
+    specific: float = 120.0  # nats per unit of specific likeness to the nearest name
+    plain: float = 40.0  # the same of plain likeness: `name_scale`
+    naming: float = 0.05  # nats per nat of the discriminant, which takes all directions to be independent
+    naming_start: float = 16.0  # images that the start of a name is worth in it
+    half_naming: float = 1.0  # examples of the name with the fewest, two at least, with which it counts half
+    shrinkage: float = 0.5  # share of the variation that is taken to be the same in all directions
+    text_samples: float = 4.0  # examples that the text of a name is worth
+    half_stream: float = 128.0  # images of the stream after which the distinction counts half
+    half_examples: float = 16.0  # examples after which it counts half
+    unshown: float = 0.25  # names with examples that would make up for one without
+
+    # Repeats
+    slots: int = 1 << 16  # images that are remembered, a later one in the place of an earlier with the same slot
+    step: float = 1e-3  # features are rounded to it: the same image in another batch differs by less, others by more
+    digest_features: int = 64  # numbers of an image that are looked at
+
+    # Arithmetic
+    tiny: float = 1e-9  # floor of the variance of logits: every name, or every image, is the same
+    tiny_margins: float = 1e-4  # the same of margins, and of the weight of a side
+    tiny_images: float = 1e-12  # the same of images
+
+
+POOLED = PooledConstants()

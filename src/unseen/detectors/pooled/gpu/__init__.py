@@ -1,1 +1,0 @@
-"""On a GPU: streams of one detector are learned in lockstep, by recorded CUDA graphs of Triton kernels."""

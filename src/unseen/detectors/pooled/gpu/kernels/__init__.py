@@ -1,1 +1,0 @@
-"""The formulas of the recommended detector as Triton kernels, fused so that an update is some twenty launches."""
