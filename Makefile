@@ -117,7 +117,7 @@ paper: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt 'torch' 'hatchling'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,export,heic,video,plot,bench,serve,ray,tables,sklearn,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[encode,fast,export,heic,video,plot,bench,serve,ray,tables,sklearn,dev]'
 	touch $@
 
 clean:

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.commands import rows, run
 from helpers.pictures import save_shade
-from helpers.tiny_models import ColourEncoder, save_clip
+from helpers.tiny_models import ColourEncoder, TinyOffline, save_clip
 from unseen.encoders import catalogue
 from unseen.encoders.offline import encoder as offline
 from unseen.errors import DataError, EncoderError, SettingError
@@ -32,7 +32,7 @@ def test_encode_writes_features_and_a_second_run_finds_them(photos, tmp_path):
     [
         (["--decode", "gpu"], "expected an encoder on a GPU"),
         (["--decode", "pil"], "expected a way of decoding out of pillow, gpu"),
-        (["--decode", "gpu", "--ray", "local"], "expected no --decode with --ray"),
+        (["--decode", "gpu", "--ray", "local"], "expected no --decode and no --runtime with --ray"),
         (["--ray", "ray://host:10001"], "start the command on a node"),
     ],
 )
@@ -98,9 +98,13 @@ def test_models_list_and_show():
 
 
 @pytest.mark.usefixtures("cached")
-def test_models_fetch_reports_the_result(monkeypatch):
+def test_models_fetch_measures_and_reports_the_result(monkeypatch):
     monkeypatch.setattr(offline, "fetch", lambda report: report(5, 10))
-    assert rows(run("models", "fetch", "offline", "--json"))[0]["name"] == "offline"
+    monkeypatch.setattr(catalogue, "load_encoder", lambda name, device: TinyOffline(device=device))
+    monkeypatch.setattr("unseen.encoders.runtimes.installed_runtimes", lambda: ["torch"])
+    (row,) = rows(run("models", "fetch", "offline", "--json"))
+    assert (row["name"], list(row["rates"])) == ("offline", ["torch"])
+    assert "torch" in run("models", "show", "offline").stdout
     with pytest.raises(SettingError, match="expected one of offline"):
         run("models", "fetch", "nothing")
 

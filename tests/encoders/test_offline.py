@@ -10,6 +10,7 @@ from PIL import Image as Pillow
 from unseen.encoders import catalogue, load_encoder
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.offline import text
+from unseen.encoders.runtimes import RUNTIMES, onnx_tower
 from unseen.errors import EncoderError, MissingExtra, SettingError
 from unseen.features import load_features
 from unseen.images import Image, find_images, read_entries
@@ -31,7 +32,7 @@ def gradient():
 def tower():
     if not offline.TOWER.path.is_file():
         pytest.skip("the offline tower is not here; run: unseen models fetch offline")
-    return load_encoder("offline", device="cpu", dtype=torch.float32)
+    return load_encoder("offline", device="cpu", dtype=torch.float32, runtime="torch")
 
 
 @pytest.mark.data
@@ -50,9 +51,14 @@ def test_patches_are_unit_vectors_one_per_place(tower):
 
 
 @pytest.mark.data
-def test_bfloat16_vectors_are_close_to_float32(tower):
-    fast = load_encoder("offline", device="cpu", dtype=torch.bfloat16)
-    assert torch.cosine_similarity(fast.images([gradient()]), tower.images([gradient()])).min() > 0.9995
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_runtime_has_the_vectors_of_torch_in_float32(tower, runtime):
+    pytest.importorskip(runtime)
+    expected = tower.images([gradient()])
+    for dtype, close in ((torch.float32, 0.9999), (torch.bfloat16, 0.999)):
+        other = load_encoder("offline", device="cpu", dtype=dtype, runtime=runtime)
+        assert torch.cosine_similarity(other.images([gradient()]), expected).min() > close
+        assert other.fingerprint == tower.fingerprint
 
 
 @pytest.mark.data
@@ -73,17 +79,23 @@ def test_an_encoder_that_was_not_fetched_is_reported(monkeypatch, tmp_path):
 
 
 def test_dequantised_weights_have_the_layout_of_torch(tmp_path):
-    _save_graph(tmp_path / "m.onnx", zero_point=0)
-    weights = offline.read_weights(tmp_path / "m.onnx")
+    weights = offline.read_weights(_save_graph(tmp_path / "m.onnx", zero_point=0))
     expected = torch.tensor([[1.0, 2.0, 3.0], [-40.0, 50.0, -60.0]])  # out x in, each row times its own scale
     assert weights.keys() == {"visual_projection.weight", "vision_model.post_layernorm.bias"}
     torch.testing.assert_close(weights["visual_projection.weight"], expected)
 
 
+def test_the_graph_in_floats_multiplies_by_the_dequantised_weights(tmp_path):
+    graph = offline.float_graph(_save_graph(tmp_path / "m.onnx", zero_point=0))
+    pixels = torch.tensor([[0.1, 200.0, -3.0]])  # which bytes with one scale would round off
+    assert onnx_tower(graph)(pixels).tolist() == [pytest.approx([391.1, 10176.0])]
+    assert {node.op_type for node in onnx.load_from_string(graph).graph.node} == {"DequantizeLinear", "MatMul"}
+
+
 def test_weights_that_are_not_symmetric_are_refused(tmp_path):
-    _save_graph(tmp_path / "m.onnx", zero_point=3)
-    with pytest.raises(EncoderError, match="expected symmetric int8 weights"):
-        offline.read_weights(tmp_path / "m.onnx")
+    for read in (offline.read_weights, offline.float_graph):
+        with pytest.raises(EncoderError, match="expected symmetric int8 weights"):
+            read(_save_graph(tmp_path / "m.onnx", zero_point=3))
 
 
 def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
@@ -110,12 +122,31 @@ def test_unknown_models_are_named():
 
 
 def _save_graph(path, zero_point):
-    make = onnx.helper.make_tensor
+    """A graph of one product in eight bits, as the pinned file has 73 of them."""
+    make, node = onnx.helper.make_tensor, onnx.helper.make_node
     tensors = [
         make("w_quantized", onnx.TensorProto.INT8, [3, 2], [1, -4, 2, 5, 3, -6]),
         make("w_scale", onnx.TensorProto.FLOAT, [2], [1.0, 10.0]),
         make("w_zero_point", onnx.TensorProto.INT8, [2], [zero_point, 0]),
         make("vision_model.post_layernorm.bias", onnx.TensorProto.FLOAT, [2], [0.5, 0.25]),
     ]
-    node = onnx.helper.make_node("MatMulInteger", ["x", "w_quantized"], ["y"], name="/visual_projection/MatMul_quant")
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [], tensors)), path)
+    nodes = [
+        node("DynamicQuantizeLinear", ["pixel_values"], ["bytes", "scale", "zero"]),
+        node("Mul", ["scale", "w_scale"], ["scales"]),
+        node(
+            "MatMulInteger",
+            ["bytes", "w_quantized", "zero", "w_zero_point"],
+            ["whole"],
+            name="/visual_projection/MatMul_quant",
+        ),
+        node("Cast", ["whole"], ["floats"], to=onnx.TensorProto.FLOAT),
+        node("Mul", ["floats", "scales"], ["image_embeds"]),
+    ]
+    kind = onnx.TensorProto.FLOAT
+    inputs, outputs = (
+        [onnx.helper.make_tensor_value_info(name, kind, ["n", width])]
+        for name, width in (("pixel_values", 3), ("image_embeds", 2))
+    )
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, tensors)
+    onnx.save(onnx.helper.make_model(graph), path)
+    return path

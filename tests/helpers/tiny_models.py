@@ -76,6 +76,9 @@ def pictures(count: int, *, seed: int = 0, size: tuple[int, int] = (50, 40)) -> 
 class TinyOffline(OfflineEncoder):
     """The offline encoder with a small image tower of random weights."""
 
+    def __init__(self, **where):
+        super().__init__(**{"runtime": "torch", **where})
+
     def _check_fetched(self):
         pass
 

@@ -31,6 +31,12 @@ def encode(
         str | None,
         typer.Option(help="Of products: float32 or bfloat16. Default: by the device.", **options.MORE),
     ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the image tower on a CPU: openvino, onnxruntime or torch. Default: the fastest.", **options.MORE
+        ),
+    ] = None,
     batch: options.Batch = 64,
     root: options.Root = None,
     stride: options.Stride = 1,
@@ -62,7 +68,7 @@ def encode(
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
     if ray:
-        _check_ray(ray, decode)
+        _check_ray(ray, decode, runtime)
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
@@ -80,7 +86,7 @@ def encode(
     from unseen.images import find_images
 
     entries = find_images(sources, root=root, stride=stride)
-    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision))
+    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision), runtime=runtime)
     check_decoder(model, decode)
     cache = FeatureCache(folder, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
@@ -90,15 +96,17 @@ def encode(
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 
-def _check_ray(ray: str, decode: str) -> None:
+def _check_ray(ray: str, decode: str, runtime: str | None) -> None:
     """Refuse what a cluster cannot do."""
     if ray.startswith("ray://"):
         raise SettingError(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if decode != "pillow":
-        raise SettingError("expected no --decode with --ray, whose tasks decode on CPUs; leave it out")
+    if runtime or decode != "pillow":
+        raise SettingError(
+            "expected no --decode and no --runtime with --ray, whose workers decode on CPUs and choose; leave them out"
+        )
 
 
 class EncodedBatch(NamedTuple):

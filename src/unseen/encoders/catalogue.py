@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from unseen.encoders.base import SplitEncoder
+from unseen.encoders.device import fast_dtype
 from unseen.encoders.offline import encoder as offline
+from unseen.encoders.runtimes import measured_rates
 from unseen.errors import EncoderError, MissingExtra, SettingError
 from unseen.progress import Progress, no_progress
 
@@ -23,7 +25,7 @@ SHORT_NAMES: Mapping[str, str] = {
     "ViT-L/14@336": "openai/clip-vit-large-patch14-336",
 }
 
-# prefix -> module and class; each takes (what follows the prefix, device=, dtype=) and is imported only when named
+# prefix -> module and class, imported only when named; each takes what follows the prefix, device=, dtype=, runtime=
 BACKENDS: Mapping[str, tuple[str, str]] = {
     "offline": ("unseen.encoders.offline.encoder", "OfflineEncoder"),
     "hub": ("unseen.encoders.hub", "HubEncoder"),
@@ -40,13 +42,15 @@ def load_encoder(
     *parts: Any,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    runtime: str | None = None,
 ) -> SplitEncoder:
     """The encoder called `name`, or the one of a model that is loaded already.
 
     `name` is "offline", a short name such as "ViT-B/16", a hub id, a local folder, "open_clip:RN50/openai", or an
     ONNX file of `unseen models export`. A CLIP model of transformers comes with its processor,
     `load_encoder(model, processor)`, one of open_clip with `load_encoder(model, preprocess, tokenizer)`; it is moved
-    to `device`. `dtype` is that of the large products.
+    to `device`. `dtype` is that of the large products, `runtime` what runs the image tower on a CPU: "openvino",
+    "onnxruntime" or "torch" (the fastest of those that are installed).
 
     >>> encoder = load_encoder("offline")            # doctest: +SKIP
     >>> encoder.texts(["a photo of a cat."]).shape   # doctest: +SKIP
@@ -56,13 +60,13 @@ def load_encoder(
     unseen.errors.SettingError: expected load_encoder('offline') alone, got 1 more; pass the model itself
     """
     if not isinstance(name, str | Path):
-        return _of_model(name, parts, device=device, dtype=dtype)
+        return _of_model(name, parts, device=device, dtype=dtype, runtime=runtime)
     if parts:
         raise SettingError(f"expected load_encoder({str(name)!r}) alone, got {len(parts)} more; pass the model itself")
     backend, rest = resolve_name(name)
     module, cls = BACKENDS[backend]
     make: Callable[..., SplitEncoder] = getattr(importlib.import_module(module), cls)
-    return make(rest, device=device, dtype=dtype)
+    return make(rest, device=device, dtype=dtype, runtime=runtime)
 
 
 def _of_model(model: Any, parts: Sequence[Any], **where: Any) -> SplitEncoder:
@@ -136,6 +140,18 @@ class Model:
             offline.fetch(progress)
         else:
             load_encoder(self.name, device="cpu")
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Images per second of each runtime on the CPU of this machine; none where nothing was measured."""
+        if self.name == "offline":
+            return measured_rates(OFFLINE[1], fast_dtype(torch.device("cpu")))
+        return measured_rates(self.source, torch.float32)
+
+    def measure(self) -> None:
+        """Measure the runtimes that are installed, by which later runs choose."""
+        encoder: Any = load_encoder(self.name, device="cpu")
+        encoder.runtimes.measure(encoder.byte_steps.crop)
 
 
 MODELS: Mapping[str, Model] = {

@@ -15,11 +15,11 @@ def named_precision(name: str | None) -> torch.dtype | None:
     return PRECISIONS[name]
 
 
-def pick_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, else a GPU where there is one."""
+def pick_device(device: torch.device | str | None, runtime: str | None = None) -> torch.device:
+    """The device asked for, else a GPU where there is one and the runtime works on it."""
     has_gpu = torch.cuda.is_available()
     try:
-        found = torch.device(device or ("cuda" if has_gpu else "cpu"))
+        found = torch.device(device or ("cuda" if has_gpu and runtime in (None, "torch") else "cpu"))
     except RuntimeError as error:
         raise SettingError(
             f"expected a device such as cpu or cuda:0, got {device!r}; leave it out to choose"

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from urllib.parse import urlparse
 
 import torch
@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from unseen.encoders.preprocess import Preprocess, crop_narrow
-from unseen.encoders.torch_encoder import TorchEncoder, explained_imports, patch_vectors
+from unseen.encoders.torch_encoder import TorchEncoder, Where, explained_imports, patch_vectors
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
@@ -32,11 +32,9 @@ IGNORED_SETTINGS = (
 class HubEncoder(TorchEncoder):
     """A dual encoder with the processor and the tokenizer that lie beside its weights."""
 
-    def __init__(
-        self, source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, source: str, **where: Unpack[Where]) -> None:
         model, self.processor, self.tokenizer = _load(source)
-        super().__init__(source, model, device=device, dtype=dtype)
+        super().__init__(source, model, **where)
 
     @classmethod
     def of_model(
@@ -44,9 +42,7 @@ class HubEncoder(TorchEncoder):
         model: Any,
         processor: Any,
         tokenizer: Any = None,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **where: Unpack[Where],
     ) -> Self:
         """The encoder of a loaded model with its processor, or with its image processor and its tokenizer."""
         tokenizer = tokenizer or getattr(processor, "tokenizer", None)
@@ -57,7 +53,7 @@ class HubEncoder(TorchEncoder):
             )
         encoder = cls.__new__(cls)
         encoder.processor, encoder.tokenizer = getattr(processor, "image_processor", processor), tokenizer
-        TorchEncoder.__init__(encoder, model.name_or_path or OWN_MODEL, model.eval(), device=device, dtype=dtype)
+        TorchEncoder.__init__(encoder, model.name_or_path or OWN_MODEL, model.eval(), **where)
         return encoder
 
     @property

@@ -1,11 +1,8 @@
 """An image tower as one ONNX file with its preprocessing inside: written by `export`, run by ONNX Runtime."""
 
-import copy
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float, UInt8
@@ -14,6 +11,8 @@ from torch.nn.functional import normalize
 
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.preprocess import Preprocess
+from unseen.encoders.runtimes import INPUT, export_tower
+from unseen.encoders.torch_encoder import Where
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
@@ -25,12 +24,13 @@ PREPROCESS, MODEL, FINGERPRINT = "unseen.preprocess", "unseen.model", "unseen.fi
 class OnnxEncoder:
     """The images of a dual encoder; its texts stay with the model it was exported from."""
 
-    def __init__(
-        self, source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, source: str, **where: Unpack[Where]) -> None:
+        dtype, runtime = where.get("dtype"), where.get("runtime")
         if dtype not in (None, torch.float32):
             raise EncoderError(f"expected float32, the precision of the exported graph, got {dtype}; leave dtype out")
-        self.session = _session(Path(source), torch.device(device or "cpu"))
+        if runtime not in (None, "onnxruntime"):
+            raise EncoderError(f"expected the runtime onnxruntime for {source}, got {runtime}; leave --runtime out")
+        self.session = _session(Path(source), torch.device(where.get("device") or "cpu"))
         metadata = self.session.get_modelmeta().custom_metadata_map
         if PREPROCESS not in metadata:
             raise EncoderError(
@@ -59,7 +59,7 @@ class OnnxEncoder:
 
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
         """One unit vector per prepared image."""
-        (features,) = self.session.run(None, {"pixel_values": self.preprocess.standardised(pixels).numpy()})
+        (features,) = self.session.run(None, {INPUT: self.preprocess.standardised(pixels).numpy()})
         return normalize(torch.from_numpy(features), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
@@ -71,36 +71,15 @@ class OnnxEncoder:
 
 def export(encoder: HubEncoder, path: str | Path) -> Path:
     """Write the image tower of `encoder` as one ONNX file that carries its preprocessing, and return its path."""
-    import_extra("onnxscript", "export")  # which torch's exporter needs
     onnx = import_extra("onnx", "export")
     preprocess = Preprocess.from_processor(encoder.processor)
-    pixels = torch.zeros(2, 3, preprocess.crop, preprocess.crop)
-    with replacing(path) as temporary, redirect_stdout(StringIO()):  # the exporter prints its own progress
-        torch.onnx.export(
-            _ImageTower(copy.deepcopy(encoder.model).float().cpu()).eval(),
-            (pixels,),
-            temporary,
-            input_names=["pixel_values"],
-            output_names=["image_embeds"],
-            dynamic_shapes=({0: "batch"},),
-            external_data=False,
-            dynamo=True,
-        )
+    with replacing(path) as temporary:
+        export_tower(encoder, temporary, (preprocess.crop, preprocess.crop))
         graph = onnx.load(temporary)
         values = {PREPROCESS: preprocess.to_json(), MODEL: encoder.name, FINGERPRINT: encoder.fingerprint}
         onnx.helper.set_model_props(graph, values)
         onnx.save(graph, temporary)
     return Path(path)
-
-
-class _ImageTower(torch.nn.Module):
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        output = self.model.get_image_features(pixel_values=pixel_values)
-        return output if isinstance(output, Tensor) else output.pooler_output
 
 
 def _session(path: Path, device: torch.device) -> Any:

