@@ -28,7 +28,7 @@ def test_there_are_few_commands_and_options():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_of_edit_is_a_command_and_takes_its_words(verb):
-    assert leaf_of([verb]) is leaf_of(["edit"])
+    assert leaf_of([verb]).name == "edit"
     with pytest.raises(SettingError, match=f"after {verb}, got a b c"):
         run(verb, "a", "b", "c", "--state", "state")
 

@@ -28,7 +28,8 @@ detect = partial(run, "detect")
 
 def leaf_of(words: Sequence[str]) -> Any:
     """The command that some words call."""
-    found, rest = typer.main.get_command(app), list(words)
+    found: Any = typer.main.get_command(app)
+    rest = list(words)
     while hasattr(found, "commands"):
         _, found, rest = found.resolve_command(found.make_context("unseen", list(rest), resilient_parsing=True), rest)
     return found

@@ -17,9 +17,6 @@ from unseen.storage.files import replacing
 from unseen_bench import theory
 from unseen_bench.exhibits import plots
 
-POINTS = 8  # of the regret curve in the table
-SHOWN = 10  # classes, the farthest first
-
 
 def run(
     features: str,
@@ -117,7 +114,7 @@ def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
     output.say(f"plot written to {path}")
 
 
-def _distances(found: theory.Gap) -> Table:
+def _distances(found: theory.Gap, shown: int = 10) -> Table:
     table = Table(title="squared distance of each name from its best prototype")
     table.add_column("class")
     columns = {
@@ -128,7 +125,7 @@ def _distances(found: theory.Gap) -> Table:
     }
     for column in columns:
         table.add_column(column, justify="right")
-    for index in found.distance.argsort(descending=True)[:SHOWN].tolist():
+    for index in found.distance.argsort(descending=True)[:shown].tolist():
         table.add_row(found.names[index], *(f"{float(values[index]):.3f}" for values in columns.values()))
     table.add_section()
     table.add_row(f"all {len(found.names)}", *(f"{float(values.sum()):,.1f}" for values in columns.values()))
@@ -144,9 +141,9 @@ def _regret(regret: theory.Regret) -> Table:
     return table
 
 
-def _points(regret: theory.Regret) -> list[tuple[int, float, float]]:
+def _points(regret: theory.Regret, points: int = 8) -> list[tuple[int, float, float]]:
     total = len(regret.loss)
-    chosen = sorted({max(1, total * part // POINTS) for part in range(1, POINTS + 1)})
+    chosen = sorted({max(1, total * part // points) for part in range(1, points + 1)})
     return [(n, float(regret.curve[n - 1]), float(regret.bound[n - 1])) for n in chosen]
 
 
