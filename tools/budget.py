@@ -64,7 +64,7 @@ BUDGETS = (
     Budget("serve", "lines", 4_650, 3_500, due="31"),
     Budget("unseen_bench", "lines", 6_243, 5_700),
     Budget("tests", "lines", 17_900, 13_500),
-    Budget("benchmarks", "lines", 3_215, 2_200),
+    Budget("benchmarks", "lines", 2_966, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
