@@ -272,28 +272,6 @@ def test_adaneg_matches_a_sample_by_sample_reference(adaptive: str, slots: int, 
     torch.testing.assert_close(frozen.score[0], detector.score(memory, later[:1]).score[0])
 
 
-@pytest.mark.parametrize("adaptive", ["sample", "task"])
-@pytest.mark.parametrize("slots", [1, 2, 10])
-def test_adaneg_rewritten_together_as_on_a_gpu_equals_write_by_write(adaptive, slots, monkeypatch) -> None:
-    labels = space(3, 12, 12)
-    detector, z = AdaNeg(labels, adaptive=adaptive, slots=slots, tau=0.05), stream(labels, 150, noise=0.3)
-    pieces = [60, 1, 89]
-    expected, memory = in_pieces(detector, z, pieces)
-    monkeypatch.setattr("unseen_bench.methods.zeroshot.adaneg.PAIRS", 64)
-    monkeypatch.setattr(AdaNeg, "_rewrite", AdaNeg._rewrite_together)
-    found, same = in_pieces(detector, z, pieces)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(same, memory)
-
-
-def in_pieces(detector: Detector, z: Tensor, pieces: list[int]) -> tuple[DetectorOutput, Any]:
-    state, outputs = detector.start(), []
-    for part in z.split(pieces):
-        output, state = detector.observe(state, part)
-        outputs.append(output)
-    return DetectorOutput.joined(outputs), state
-
-
 def test_adaneg_replaces_its_least_sure_image_only() -> None:
     labels = space(2, 4, 8)
     detector = AdaNeg(labels, slots=1, tau=0.05)

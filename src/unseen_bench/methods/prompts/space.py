@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -49,26 +48,18 @@ def learn(
     encoder: HubEncoder,
     options: LearnOptions,
     *,
-    progress: Path | None = None,
     report: Callable[[Epoch, PromptLearner], None] = lambda epoch, method: None,
 ) -> LabelSpace:
-    """`space` with rows of learned prompts, from labelled images of its names.
-
-    A run that was stopped goes on from the file `progress`, which is removed at the end.
-    """
+    """`space` with rows of learned prompts, from labelled images of its names."""
     method, tower = options.learner(), PromptTower(encoder)
     images = chosen_crops(images, space.id_anchors) if method.needs == "crops" else images
     kept, held_out = divide(images, _teaches(images.label.tolist(), options.held_out))
     words = space.negatives[:LAPT_NEGATIVES] if method.moves_negatives else ()
     known = tower.tokens(space.names, method.context)
     negative = tower.tokens(words, method.context) if words else None
-    training = Training(
-        method, tower, known, kept, held_out, negative, seed=options.seed, patience=options.patience, progress=progress
-    )
+    training = Training(method, tower, known, kept, held_out, negative, seed=options.seed, patience=options.patience)
     for epoch in training:
         report(epoch, method)
-    if progress:
-        progress.unlink(missing_ok=True)
     return learned_space(space, training, training.rows())
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -90,8 +89,7 @@ class AdaNeg(Detector[Memory]):
         taught = route.nonzero().squeeze(1).tolist()
         writer = MemoryWriter(state, {label[t] for t in taught})
         writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
-        rewrite = self._rewrite_together if z.is_cuda else self._rewrite
-        rewrite(adapted, writes, writer, cosine, near)
+        self._rewrite(adapted, writes, writer, cosine, near)
         return self._reading(cosine, trust, adapted, route), writer.finish(z)
 
     def _rewrite(
@@ -102,24 +100,7 @@ class AdaNeg(Detector[Memory]):
         cosine: Float[Tensor, "C T"],
         near: Float[Tensor, "M T"],
     ) -> None:
-        """Put the cosines to each changed prototype into `adapted`; NumPy's calls on small arrays cost a third."""
-        host, texts, images = (part.numpy() for part in (adapted, cosine, near))
-        for name, slot, sources, first, last in writes:
-            slots = np.vstack([texts[name, first:last], images[sources, first:last]])
-            gram = writer.write_gram(name, slot, slots[:, 0])
-            weight = np.exp((slots - 1) * self.beta) if self.adaptive == "sample" else np.ones_like(slots)
-            length = np.sqrt((weight * (gram @ weight)).sum(axis=0))
-            host[name, first:last] = (weight * slots).sum(axis=0) / length
-
-    def _rewrite_together(
-        self,
-        adapted: Float[Tensor, "C T"],
-        writes: Sequence[SlotWrite],
-        writer: MemoryWriter,
-        cosine: Float[Tensor, "C T"],
-        near: Float[Tensor, "M T"],
-    ) -> None:
-        """Do what `_rewrite` does for all writes at once, where the tensors are: for a GPU."""
+        """Put the cosines to each changed prototype into `adapted`, for all writes at once."""
         if not writes:
             return
         table = WriteTable.of(writes, adapted.device)
