@@ -235,7 +235,7 @@ def actors(arguments: Arguments) -> Iterator[Row]:
             job = encode.EncodeJob("offline", None, arguments.batches[0], gpus=share)
             arrived, started = list[tuple[float, int]](), time.perf_counter()
             with cluster.connect("local") as ray:
-                plan = encode.plan(ray, [photos], Path(folder) / f"{share}", job, size=encode.SHARD)
+                plan = encode.plan(ray, [photos], Path(folder) / f"{share}", job, size=encode.NUMBERS.shard)
                 for shard in encode.run(ray, plan, job):
                     arrived.append((time.perf_counter() - started, shard.encoded))
             (first, _), *others = arrived

@@ -86,7 +86,7 @@ def test_bad_pictures_are_refused_with_a_reason(bad, reason):
 
 
 def test_decompression_bombs_are_refused():
-    with pytest.raises(ImageError, match="^too large: more than 89,478,485 pixels"):
+    with pytest.raises(ImageError, match="too large: more than 89,478,485 pixels"):
         decode(encoded(Pillow.new("1", (9500, 9500))))
 
 

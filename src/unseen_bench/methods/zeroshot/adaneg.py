@@ -20,9 +20,17 @@ from unseen.odds import TextLogits, energy, logit
 from unseen.scan.gate import exact_near_bound
 from unseen_bench.methods.zeroshot.adaneg_memory import Memory, MemoryWriter, SlotWrite, WriteTable
 
-CACHE = 1 << 17  # numbers of all slots of some classes that stay in the cache of a core
-GPU_CACHE = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
-PAIRS = 1 << 18  # pairs of a changed class and a sample that are read again at once
+
+@dataclass(frozen=True)
+class ReadNumbers:
+    """How much is read at once: numbers that stay in a cache."""
+
+    cache: int = 1 << 17  # numbers of all slots of some classes that stay in the cache of a core
+    gpu_cache: int = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
+    pairs: int = 1 << 18  # pairs of a changed class and a sample that are read again at once
+
+
+NUMBERS = ReadNumbers()
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +117,7 @@ class AdaNeg(Detector[Memory]):
         count = table.last - table.first
         write = torch.repeat_interleave(count)  # one entry for each sample that a write changes
         sample = torch.arange(len(write), device=count.device) + (table.first + count - count.cumsum(0))[write]
-        for one, t in zip(write.split(PAIRS), sample.split(PAIRS), strict=True):
+        for one, t in zip(write.split(NUMBERS.pairs), sample.split(NUMBERS.pairs), strict=True):
             name, sources = table.name[one], table.sources[one]
             slots = torch.cat([cosine[name, t].unsqueeze(1), near[sources.clamp(min=0), t.unsqueeze(1)]], dim=1)
             is_empty = pad(sources < 0, (1, 0))
@@ -143,7 +151,9 @@ class AdaNeg(Detector[Memory]):
         """The cosine of each sample to the prototype of each class; a class without images is its text."""
         adapted, taken = cosine.clone(), (memory.rows >= 0).sum(dim=1)
         for count in range(1, int(taken.max()) + 1):  # classes with equally many images need no empty slots
-            size = max(1, (GPU_CACHE if cosine.is_cuda else CACHE) // max(1, (count + 1) * cosine.shape[1]))
+            size = max(
+                1, (NUMBERS.gpu_cache if cosine.is_cuda else NUMBERS.cache) // max(1, (count + 1) * cosine.shape[1])
+            )
             for names in (taken == count).nonzero().squeeze(1).split(size):
                 slots = torch.cat([cosine[names, None], near[memory.rows[names, :count]]], dim=1)
                 adapted[names] = self._mixture(slots, memory.gram[names, : count + 1, : count + 1])
