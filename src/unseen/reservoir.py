@@ -159,6 +159,41 @@ class Reservoir:
         """Every image that is kept now."""
         return self.with_recent().kept
 
+    @property
+    def corrections(self) -> dict[str, str]:
+        """The latest word of a person on each image, undone ones left out."""
+        undone = {one.get("undone") for one in self.journal}
+        found: dict[str, str] = {}
+        for one in self.journal:
+            if one["verb"] == "correct" and one["edit"] not in undone:
+                found |= one["corrections"]
+        return found
+
+    def corrected(self, names: Sequence[str]) -> tuple[Float[Tensor, "n d"], Bool[Tensor, " n"]]:
+        """The kept images that a person has corrected, and which of them show one of the names."""
+        words, known = self.corrections, set(names)
+        if not words:
+            return torch.zeros(0, self.kept.z.shape[1]), torch.zeros(0, dtype=torch.bool)
+        called = self.images.names()
+        rows = torch.tensor([key in words for key in called], dtype=torch.bool)
+        is_known = [words[key] in known for key in called if key in words]
+        return self.images.features[rows], torch.tensor(is_known, dtype=torch.bool)
+
+    def rejudged(self, verdicts: Verdicts, start: int) -> Reservoir:
+        """The reservoir with other verdicts on the images from place `start` on."""
+        images = self.images
+        rows = (images.place >= start) & (images.place < start + len(verdicts))
+        if not bool(rows.any()):
+            return self
+        found = verdicts.select(images.place[rows] - start)
+        columns = {"margin": found.margin, "label": found.label, "known": ~found.unknown}
+        changed = {
+            name: getattr(images, name).index_put((rows,), column.to(getattr(images, name)))
+            for name, column in columns.items()
+        }
+        group = images.group.masked_fill(changed["known"], 0)
+        return self.with_images(replace(images, **changed, group=group))
+
     def with_images(self, images: KeptImages, **changes: object) -> Reservoir:
         """The reservoir with other columns for the same images."""
         return replace(self, kept=images, recent=(), **changes)  # type: ignore[arg-type]
@@ -199,7 +234,7 @@ class Reservoir:
 def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     """The images of several calls with what was decided about them."""
     places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
-    rows = ((p.z, p.verdicts.margin, p.verdicts.label, p.verdicts.known) for p in parts)
+    rows = ((p.z, p.verdicts.margin, p.verdicts.label, ~p.verdicts.unknown) for p in parts)
     z, margin, label, known = map(torch.cat, zip(*rows, strict=True))
     keys = tuple(chain.from_iterable(part.keys for part in parts))
     place = torch.from_numpy(places)

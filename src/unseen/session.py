@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
@@ -20,19 +20,28 @@ from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.labels import LabelSpace
 from unseen.reservoir import UNKNOWN, Reservoir
-from unseen.threshold import (
-    Adaptive,
-    ByExamples,
-    Calibrated,
-    Calibration,
-    RecallInterval,
-    ThresholdRule,
-    calibration,
-)
-from unseen.threshold.calibrated import check_images, fewest_images
+from unseen.threshold import Adaptive, Calibrated, Calibration, RecallInterval, ThresholdRule, calibration
+from unseen.threshold.adaptive import MarginHistory
+from unseen.threshold.calibrated import odd_images
 from unseen.verdicts import Verdicts
 
-FIRST_INTERVAL = 16  # images between two calibrations by examples, up to 128; then a quarter to an eighth of the stream
+FIRST_INTERVAL = 16  # images between two looks at what was told, up to 128; then a quarter to an eighth of the stream
+
+
+class ToldImages(NamedTuple):
+    """Images of which a person has said whether they are known."""
+
+    z: Float[Tensor, "n d"]
+    known: Bool[Tensor, " n"]
+
+    @classmethod
+    def none(cls, dim: int) -> ToldImages:
+        """No image of a width."""
+        return cls(torch.zeros(0, dim), torch.zeros(0, dtype=torch.bool))
+
+    def and_more(self, z: Float[Tensor, "m d"], known: Bool[Tensor, " m"]) -> ToldImages:
+        """These images and some more."""
+        return ToldImages(torch.cat([self.z, z.detach().float().cpu()]), torch.cat([self.known, known.cpu()]))
 
 
 class Tally(NamedTuple):
@@ -75,8 +84,8 @@ class Session:
     ) -> None:
         """Start a stream; of its unknown images at most `keep` are kept for `unseen.discover`.
 
-        A label space alone gets the recommended detector. With an encoder, `observe` and `score` take images too. Where
-        the label space spares enough examples for the recall of an adaptive rule, they set the threshold.
+        A label space alone gets the recommended detector. With an encoder, `observe` and `score` take images too.
+        Examples that the label space spares tell an adaptive rule where known images lie.
         """
         if isinstance(detector, LabelSpace):
             detector = detectors.make(detectors.DEFAULT, detector)
@@ -88,13 +97,13 @@ class Session:
         self.encoder = encoder
         self._detector = detector
         self._space_at: tuple[Path, str] | None = None  # where the label space was last written, and which
-        rule = by_examples(rule or Adaptive(), detector.labels)
-        rule = rule.for_detector(derives_baseline=detector.derives_baseline)
+        rule = (rule or Adaptive()).for_detector(in_nats=detector.in_nats)
         zero = torch.zeros((), dtype=torch.int64)
         # one pair, because calibration replaces both while others score
         self._live = rule, Snapshot(detector.start(), rule.start(), Tally(zero, zero, zero, zero))
         self._reservoir = Reservoir.empty(detector.labels.dim, unknown=keep)
-        self.calibrate_by_examples()
+        self._told = ToldImages.none(detector.labels.dim)
+        self.look_at_told()
 
     def __repr__(self) -> str:
         return f"Session({self.detector.name}, {self.detector.labels!r}, seen={int(self.snapshot.tally.seen)})"
@@ -155,10 +164,10 @@ class Session:
         z, names = self._features(z)
         parts: list[Verdicts] = []
         keys, start, count = keys or names, 0, z.shape[0]
-        if count > self.until_calibration:  # in several parts: what is refused must not be learned in part
+        if count > self.until_look:  # in several parts: what is refused must not be learned in part
             self.detector.check_features(z)
         while start < count or not parts:
-            stop, seen = min(count, start + self.until_calibration), int(self.snapshot.tally.seen)
+            stop, seen = min(count, start + self.until_look), int(self.snapshot.tally.seen)
             some = z[start:stop]
             parts.append(self.learn(*self.detector.observe(self.snapshot.detector, some)))
             self._reservoir = self._reservoir.after(some, parts[-1], seen, keys[start:stop])
@@ -166,18 +175,18 @@ class Session:
         return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
 
     def learn(self, output: DetectorOutput, state: Any) -> Verdicts:
-        """The verdicts on samples that the detector has observed, at most `until_calibration` of them.
+        """The verdicts on samples that the detector has observed, at most `until_look` of them.
 
-        `state` is that of the detector after them. Where the last one completes the count, examples set the threshold.
+        `state` is that of the detector after them. Where the last one completes the count, what was told is looked at.
         """
         rule, before = self._live
-        is_due = output.score.shape[0] == self.until_calibration
+        is_due = output.score.shape[0] == self.until_look
         host = output.cpu()  # verdicts are for the host
-        decisions, margins = rule.learn(before.threshold, host.margin, host.clarity)
+        decisions, margins = rule.learn(before.threshold, host.margin)
         verdicts = Verdicts(self.detector.labels.names, host, decisions)
         self._live = rule, Snapshot(state, margins, _tally_after(before.tally, verdicts))
         if is_due:
-            self.calibrate_by_examples()
+            self.look_at_told()
         return verdicts
 
     def score(self, z: Float[Tensor, "T d"] | Any) -> Verdicts:
@@ -198,63 +207,121 @@ class Session:
         z, keys = as_features(value, self.encoder, most_dims=3 if self.detector.parts else 2)
         return KeyedFeatures(z if isinstance(value, Tensor) else z.to(labels.id_anchors.device), keys)
 
-    def rejudge(self, verdicts: Verdicts) -> Verdicts:
-        """Verdicts on the same margins under the threshold and the p_known as they are now.
+    def rejudge(self, z: Float[Tensor, "T d"], *, since: Snapshot | None = None) -> Verdicts:
+        """Verdicts on images that were observed, by everything learned: what a folder gets at its end.
+
+        `z` are the images in their order, `since` the snapshot before the first of them (the start of the stream). The
+        threshold is set by the margins that they have now, and stays.
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
-        >>> early = session.observe(demo.load().z[:10])
-        >>> late = session.rejudge(early)
-        >>> bool((late.margin == early.margin).all()), bool((late.threshold == session.threshold).all())
-        (True, True)
+        >>> early = session.observe(demo.load().z[:40])
+        >>> late = session.rejudge(demo.load().z[:40])
+        >>> len(late), bool((late.threshold == session.threshold).all()), int(session.snapshot.tally.seen)
+        (40, True, 40)
         """
+        z, _ = self._features(z)
         rule, snapshot = self._live
-        return verdicts.rejudged(rule.read(snapshot.threshold, verdicts.margin))
+        output = self.detector.score(snapshot.detector, z).cpu()
+        before = rule.start() if since is None else since.threshold
+        state = rule.judged_again(snapshot.threshold, before, output.margin)
+        verdicts = Verdicts(self.detector.labels.names, output, rule.read(state, output.margin))
+        tally = (since or Snapshot(None, None, Tally(*torch.zeros(4, dtype=torch.int64)))).tally
+        known = tally.known + (~verdicts.unknown).sum()
+        self._live = rule, snapshot._replace(threshold=state, tally=snapshot.tally._replace(known=known))
+        self._reservoir = self._reservoir.rejudged(verdicts, int(tally.seen))
+        return verdicts
 
-    def calibrate(self, z: Float[Tensor, "n d"] | Any, *, recall: float = 0.95) -> Calibration:
-        """Bound the threshold by images that are known to be known, from now on; nothing is learned from them.
+    def calibrate(
+        self, z: Float[Tensor, "n d"] | Any, *, recall: float | None = None, guarantee: bool = False, keep_odd: bool = False
+    ) -> Calibration:
+        """Tell the threshold of images that are known to be known; the detector learns nothing from them.
 
-        A new known image then passes with probability at least `recall`, as long as the detector does not move its
-        margins: calibrate again after it has learned much. See `threshold.Calibrated`.
+        They are looked at again whenever the stream has grown by an eighth. One that lies far below the others is left
+        out, unless `keep_odd`. With `guarantee` a new known image passes with probability at least `recall`, whatever
+        that costs, as long as the detector does not move its margins: see `threshold.Calibrated`. A detector whose
+        margins are not in nats needs it.
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
         >>> known = demo.load().z[:40]             # images of which you know that they show your names
-        >>> found = session.calibrate(known, recall=0.9)
-        >>> found.images, bool(session.threshold <= found.threshold), session.rule.name
-        (40, True, 'calibrated')
+        >>> found = session.calibrate(known)
+        >>> found.images, found.threshold == session.threshold
+        (40, True)
+        >>> session.calibrate(known, recall=0.9, guarantee=True).images, session.rule.name
+        (40, 'calibrated')
         """
         z, _ = self._features(z)
-        check_images(len(z), recall)
-        before, snapshot = self._live
-        margins = self.detector.score(snapshot.detector, z).cpu().margin
-        rule = Calibrated.of(before, recall=recall, images=len(z))
-        stream = snapshot.threshold.stream if isinstance(before, Calibrated) else snapshot.threshold
+        recall = recall if recall is not None else getattr(self.rule, "recall", Adaptive.recall)
+        margins = self.detector.score(self.snapshot.detector, z).cpu().margin
+        if guarantee or not self.detector.in_nats:
+            return self._guarantee(margins, recall)
+        self._follow(recall)
+        odd = torch.zeros(0, dtype=torch.int64) if keep_odd else odd_images(margins)
+        kept = torch.ones(len(z), dtype=torch.bool).index_fill(0, odd, False)
+        self.tell(z[kept.to(z.device)], torch.ones(int(kept.sum()), dtype=torch.bool))
+        low, high = self.recall_interval or RecallInterval(0.0, 1.0)
+        return Calibration(int(kept.sum()), recall, self.threshold, low, high, tuple(odd.tolist()))
+
+    def _follow(self, recall: float) -> None:
+        """Let the stream, and what is told, set the threshold from now on."""
+        rule = Adaptive(recall, in_nats=True)
+        if self.rule != rule:
+            self._live = rule, self.snapshot._replace(threshold=rule.fitted(self._stream or rule.start()))
+
+    def _guarantee(self, margins: Float[Tensor, " n"], recall: float) -> Calibration:
+        """Let these margins of known images set the threshold from now on."""
+        rule, snapshot = Calibrated(recall, len(margins), in_nats=self.detector.in_nats), self.snapshot
+        stream = self._stream or rule.inner.start()
         state = rule.calibrated_state(stream, margins, at=int(snapshot.tally.seen))
         self._live = rule, snapshot._replace(threshold=state)
         return calibration(margins, recall=recall)
 
-    def calibrate_by_examples(self) -> None:
-        """Set the threshold anew by the examples that the label space spares, where they are what sets it.
-
-        Where an edit of the names has left too few of them, the stream sets it from now on.
-        """
+    @property
+    def _stream(self) -> MarginHistory | None:
+        """What the threshold rule knows of the stream, None for a fixed threshold."""
         rule, snapshot = self._live
-        if not isinstance(rule, ByExamples):
-            return
-        spared = self.detector.labels.spared
-        if spared is None or len(spared) < fewest_images(rule.recall):
-            self._live = rule.inner, snapshot._replace(threshold=snapshot.threshold.stream)
-            return
-        margins = self.detector.score(snapshot.detector, spared.z.to(self.detector.labels.id_anchors)).cpu().margin
-        rule = replace(rule, images=len(spared))
-        state = rule.calibrated_state(snapshot.threshold.stream, margins, at=int(snapshot.tally.seen))
-        self._live = rule, snapshot._replace(threshold=state)
+        state = snapshot.threshold.stream if isinstance(rule, Calibrated) else snapshot.threshold
+        return state if isinstance(state, MarginHistory) else None
+
+    def tell(self, z: Float[Tensor, "n d"] | Any, known: Bool[Tensor, " n"] | Sequence[bool]) -> None:
+        """Tell an adaptive threshold which images are known and which are not; the detector learns nothing from them.
+
+        >>> from unseen import demo
+        >>> session = Session(demo.load().space)
+        >>> before = session.threshold
+        >>> session.tell(demo.load().z[:10], [True] * 10)
+        >>> session.threshold == before
+        False
+        """
+        if not self.detector.in_nats:
+            raise SettingError(
+                f"expected a detector whose margins are in nats, got {self.detector.name!r}; use pooled, or calibrate"
+            )
+        z, _ = self._features(z)
+        self._told = self._told.and_more(z, torch.as_tensor(known, dtype=torch.bool))
+        self.look_at_told()
 
     @property
-    def until_calibration(self) -> int:
-        """After how many images the examples set the threshold anew: a fixed count, whatever the calls."""
-        if not isinstance(self.rule, ByExamples):
+    def told(self) -> ToldImages:
+        """All images whose side is known: spared examples, calibration photos and corrected verdicts."""
+        labels, told = self.detector.labels, self._told
+        if labels.spared is not None:
+            told = told.and_more(labels.spared.z, torch.ones(len(labels.spared), dtype=torch.bool))
+        return told.and_more(*self._reservoir.corrected(labels.names))
+
+    def look_at_told(self) -> None:
+        """Set the threshold anew by the margins that images now have whose side is known."""
+        rule, snapshot = self._live
+        if isinstance(rule, Adaptive) and self.detector.in_nats and len((told := self.told).z):
+            z = told.z.to(self.detector.labels.id_anchors)
+            margin = self.detector.score(snapshot.detector, z).cpu().margin
+            self._live = rule, snapshot._replace(threshold=rule.told(snapshot.threshold, margin, told.known))
+
+    @property
+    def until_look(self) -> int:
+        """After how many images what was told is looked at again: a fixed count, whatever the calls."""
+        if not isinstance(self.rule, Adaptive) or not len(self.told.z):
             return sys.maxsize
         seen = int(self.snapshot.tally.seen)
         interval = max(FIRST_INTERVAL, 1 << max(0, seen.bit_length() - 3))
@@ -298,7 +365,7 @@ class Session:
         return checkpoint.to_bytes(self._states(), self.identity)
 
     def _states(self) -> dict[str, Any]:
-        return {**self.snapshot._asdict(), "reservoir": self._reservoir.tensors()}
+        return {**self.snapshot._asdict(), "reservoir": self._reservoir.tensors(), "told": self._told}
 
     @classmethod
     def load(
@@ -337,12 +404,15 @@ class Session:
         for what, value in self.identity.items():
             checkpoint.check_agreement(what, value, found.identity.get(what), remedy)
         fresh = self.snapshot._asdict()
-        if unknown := found.states.keys() - fresh.keys() - {"reservoir"}:
+        if unknown := found.states.keys() - fresh.keys() - {"reservoir", "told"}:
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
         states = checkpoint.with_missing_parts(found, fresh)
         parts = {name: checkpoint.restore_state(start, states.get(name, {})) for name, start in fresh.items()}
         reservoir = self._restored_reservoir(states.get("reservoir"), int(parts["tally"].seen))
-        return self.at(Snapshot(**parts), reservoir=reservoir)
+        session = self.at(Snapshot(**parts), reservoir=reservoir)
+        if told := states.get("told"):
+            session._told = ToldImages.none(self.detector.labels.dim).and_more(told["z"], told["known"])
+        return session
 
     def _restored_reservoir(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:
         """The reservoir of a state; where a state has none, it begins with the next image."""
@@ -408,22 +478,11 @@ class SessionSpec:
         return self.build().identity
 
 
-def by_examples(rule: ThresholdRule[Any], labels: LabelSpace) -> ThresholdRule[Any]:
-    """The rule by which the examples that a label space spares set the threshold, `rule` where they cannot.
-
-    They cannot where there are too few for its recall, and do not where a rule is not adaptive.
-    """
-    spared = 0 if labels.spared is None else len(labels.spared)
-    if not isinstance(rule, Adaptive) or spared < fewest_images(rule.recall):
-        return rule
-    return ByExamples.of(rule, recall=rule.recall, images=spared)
-
-
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:
     route = verdicts.output.route
     return Tally(
         tally.seen + len(route),
-        tally.known + verdicts.known.sum(),
+        tally.known + (~verdicts.unknown).sum(),
         tally.taught_known + (route > 0).sum(),
         tally.taught_unknown + (route < 0).sum(),
     )

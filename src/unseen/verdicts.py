@@ -30,49 +30,53 @@ VERDICT_DTYPE = np.dtype(
         ("threshold", "<f8"),
         ("label", "<i4"),
         ("route", "i1"),
-        ("known", "?"),
+        ("known", "?"),  # at or above the threshold: known or doubtful
         ("warming", "?"),
     ]
 )
+KNOWN, DOUBTFUL, UNKNOWN = VERDICTS = ("known", "doubtful", "unknown")
 FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # of one record
 
 
 class Verdict(NamedTuple):
     """What is decided about one image.
 
-    >>> Verdict("cat", True, margin=3.1, p_known=0.96, nearest="cat", threshold=0.4).name
+    >>> Verdict("known", "cat", margin=3.1, p_known=0.96, nearest="cat", threshold=0.4).name
     'cat'
     """
 
+    verdict: str  # known, doubtful (above the threshold, but more likely unknown than known) or unknown
     name: str | None  # the known name, None for an unknown image
-    known: bool
     margin: float  # score - baseline, in nats
     p_known: float  # probability that the image is known
     nearest: str  # the most likely known name, also of an unknown image
-    threshold: float  # the margin from which an image is called known
+    threshold: float  # the margin from which an image is not called unknown
     warming: bool = False  # True while too few images have been seen for the threshold to be reliable
 
     @property
-    def probability(self) -> float:
-        """How likely the verdict itself is: of an unknown image, that it is unknown.
+    def known(self) -> bool:
+        """Whether the image is called known."""
+        return self.verdict == KNOWN
 
-        >>> Verdict(None, False, -2.0, p_known=0.25, nearest="cat", threshold=0.4).probability
-        0.75
-        """
-        return self.p_known if self.known else 1 - self.p_known
+    @property
+    def unknown(self) -> bool:
+        """Whether the image is called unknown."""
+        return self.verdict == UNKNOWN
 
     @property
     def why(self) -> str:
         """The reason in one sentence; `unseen.discover.explain` adds words, negatives and similar images.
 
-        >>> print(Verdict(None, False, -2.0, p_known=0.25, nearest="cat", threshold=0.4).why)
-        unknown: nearest to cat, but 2.4 below the threshold; 75 % sure
+        >>> print(Verdict("unknown", None, -2.0, p_known=0.25, nearest="cat", threshold=0.4).why)
+        unknown: nearest to cat, but 2.4 below the threshold; known with a probability of 25 %
         """
         away = f"{abs(self.margin - self.threshold):.1f}"
-        sure = f"{100 * self.probability:.0f} % sure" + (", the threshold is young" if self.warming else "")
-        if self.known:
-            return f"known: {self.name}, {away} above the threshold; {sure}"
-        return f"unknown: nearest to {self.nearest}, but {away} below the threshold; {sure}"
+        sure = f"known with a probability of {100 * self.p_known:.0f} %" + (
+            ", the threshold is young" if self.warming else ""
+        )
+        if self.unknown:
+            return f"unknown: nearest to {self.nearest}, but {away} below the threshold; {sure}"
+        return f"{self.verdict}: {self.name}, {away} above the threshold; {sure}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +103,6 @@ class Verdicts(Sequence[Verdict]):
         """The verdicts on some samples."""
         output = DetectorOutput(*(column[rows] for column in self.output))
         return Verdicts(self.names, output, Decisions(*(column[rows] for column in self.decisions)))
-
-    def rejudged(self, decisions: Decisions) -> Verdicts:
-        """Other decisions about the same margins: those of a threshold that was set later."""
-        return Verdicts(self.names, self.output, decisions)
 
     @property
     def score(self) -> Float[Tensor, " T"]:
@@ -135,9 +135,24 @@ class Verdicts(Sequence[Verdict]):
         return self.decisions.warming
 
     @cached_property
+    def unknown(self) -> Bool[Tensor, " T"]:
+        """Which samples have a margin below their threshold."""
+        return self.margin < self.threshold
+
+    @property
+    def doubtful(self) -> Bool[Tensor, " T"]:
+        """Which samples are not below it, but more likely unknown than known."""
+        return ~self.unknown & (self.p_known < 0.5)
+
+    @property
     def known(self) -> Bool[Tensor, " T"]:
-        """Which samples have a margin at or above their threshold."""
-        return self.margin >= self.threshold
+        """Which samples are neither unknown nor doubtful."""
+        return ~self.unknown & (self.p_known >= 0.5)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many samples have each verdict."""
+        return {word: int(getattr(self, word).sum()) for word in VERDICTS}
 
     def __len__(self) -> int:
         return len(self.score)
@@ -155,21 +170,22 @@ class Verdicts(Sequence[Verdict]):
     @cached_property
     def _rows(self) -> list[Verdict]:
         # once: a column per verdict would make reading them all quadratic
-        known, nearest = self.known.tolist(), [self.names[label] for label in self.label.tolist()]
-        names = [name if is_known else None for name, is_known in zip(nearest, known, strict=True)]
+        words, nearest = self.verdict, [self.names[label] for label in self.label.tolist()]
+        names = [None if word == UNKNOWN else name for name, word in zip(nearest, words, strict=True)]
         margin, p_known, threshold, warming = (
             column.tolist() for column in (self.margin, self.p_known, self.threshold, self.warming)
         )
-        return list(map(Verdict, names, known, margin, p_known, nearest, threshold, warming))
+        return list(map(Verdict, words, names, margin, p_known, nearest, threshold, warming))
 
     def __repr__(self) -> str:
-        return f"Verdicts({int(self.known.sum())} known, {int((~self.known).sum())} unknown)"
+        return f"Verdicts({', '.join(f'{count} {word}' for word, count in self.counts.items())})"
 
     def structured(self) -> VerdictArray:
         """The numbers as one numpy structured array."""
         table = np.empty(len(self), VERDICT_DTYPE)
         for field in VERDICT_DTYPE.names or ():
-            column = self.output.route if field == "route" else getattr(self, field)
+            column = {"route": self.output.route, "known": ~self.unknown}.get(field)
+            column = getattr(self, field) if column is None else column
             table[field] = column.cpu().numpy()
         return table
 
@@ -181,7 +197,7 @@ class Verdicts(Sequence[Verdict]):
     @property
     def verdict(self) -> list[str]:
         """The verdict on each sample in a word."""
-        return self.columns()["verdict"]
+        return verdict_words(~self.unknown.cpu().numpy(), self.p_known.cpu().numpy())
 
     def columns(self, keys: Sequence[str] | None = None) -> dict[str, list[Any]]:
         """The columns of FIELDS, one entry per sample, without `key` where no keys are given.
@@ -249,15 +265,21 @@ class Verdicts(Sequence[Verdict]):
 
 def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> dict[str, list[Any]]:
     """The columns of FIELDS for the numbers in `table`."""
-    known, nearest = table["known"].tolist(), [names[label] for label in table["label"].tolist()]
+    words = verdict_words(table["known"], table["p_known"])
+    nearest = [names[label] for label in table["label"].tolist()]
     found: dict[str, list[Any]] = {
         "key": list(keys),
-        "verdict": ["known" if is_known else "unknown" for is_known in known],
-        "name": [name if is_known else None for name, is_known in zip(nearest, known, strict=True)],
+        "verdict": words,
+        "name": [None if word == UNKNOWN else name for name, word in zip(nearest, words, strict=True)],
         "nearest": nearest,
     }
     found |= {field: list(map(finite, table[field].tolist())) for field in ("margin", "threshold", "p_known")}
     return found | {"warming": table["warming"].tolist()}
+
+
+def verdict_words(passes: np.ndarray[Any, Any], p_known: np.ndarray[Any, Any]) -> list[str]:
+    """The verdict in a word on samples that are or are not above the threshold."""
+    return np.where(passes, np.where(p_known < 0.5, DOUBTFUL, KNOWN), UNKNOWN).tolist()
 
 
 def records(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> Iterator[dict[str, Any]]:

@@ -93,11 +93,11 @@ def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Ten
 
 
 def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
-    """Stream each trial through its session, in parts that end where examples calibrate, and judge it by the truth."""
+    """Stream each trial through its session, in parts that end where what was told is looked at, and judge it by the truth."""
     verdicts: list[list[Verdicts]] = [[] for _ in sessions]
     seconds, start, length = 0.0, 0, max((len(trial.z) for trial in trials), default=0)
     while start < length or not all(verdicts):
-        rows = slice(start, start + min(session.until_calibration for session in sessions))
+        rows = slice(start, start + min(session.until_look for session in sessions))
         started = perf_counter()
         observed = observe([session.snapshot.detector for session in sessions], rows)
         outputs = [output.cpu() for output, _ in observed]
@@ -176,7 +176,7 @@ def verdict_metrics(verdicts: Verdicts, known: Bool[Tensor, " T"], unknown: Bool
     95 % of the known; `ece` is the expected calibration error of the p_known.
     """
     margin, judged = verdicts.margin, known | unknown
-    kept, rejected = _fraction(verdicts.known[known]), _fraction(~verdicts.known[unknown])
+    kept, rejected = _fraction(~verdicts.unknown[known]), _fraction(verdicts.unknown[unknown])
     return {
         "kept": kept,
         "rejected": rejected,
@@ -189,7 +189,7 @@ def verdict_metrics(verdicts: Verdicts, known: Bool[Tensor, " T"], unknown: Bool
 
 def early_metrics(verdicts: Verdicts, is_id: Bool[Tensor, " T"]) -> dict[str, float]:
     """What was kept and rejected among the first EARLY samples."""
-    known, is_id = verdicts.known[:EARLY], is_id[:EARLY]
+    known, is_id = ~verdicts.unknown[:EARLY], is_id[:EARLY]
     kept, rejected = _fraction(known[is_id]), _fraction(~known[~is_id])
     return {f"kept_first_{EARLY}": kept, f"rejected_first_{EARLY}": rejected}
 

@@ -33,7 +33,6 @@ class DetectorOutput(NamedTuple):
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
     baseline: Float[Tensor, " T"]  # the score of an image related to no name: 0 where scores are log-odds
-    clarity: Float[Tensor, " T"]  # how clearly one known name stands out, 0 for a typical known image; -inf: undefined
 
     @property
     def margin(self) -> Float[Tensor, " T"]:
@@ -43,14 +42,14 @@ class DetectorOutput(NamedTuple):
     @classmethod
     def of(cls, score: Tensor, label: Tensor, route: Tensor) -> DetectorOutput:
         """The output of a method whose scores are log-odds."""
-        return cls(score, label, route.to(torch.int8), torch.zeros_like(score), torch.full_like(score, -torch.inf))
+        return cls(score, label, route.to(torch.int8), torch.zeros_like(score))
 
     @classmethod
     def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> DetectorOutput:
         """The output for samples that taught nothing."""
         baseline = torch.zeros_like(score) if baseline is None else baseline
         route = torch.zeros_like(label, dtype=torch.int8)
-        return cls(score, label, route, baseline, torch.full_like(score, -torch.inf))
+        return cls(score, label, route, baseline)
 
     @classmethod
     def joined(cls, parts: list[DetectorOutput]) -> DetectorOutput:
@@ -81,7 +80,7 @@ class Detector(ABC, Generic[S]):
     name: ClassVar[str]
     needs_names: ClassVar[int] = 1  # 2 where names compete: a softmax over one is always 1
     needs_negatives: ClassVar[bool] = False
-    derives_baseline: ClassVar[bool] = False  # the baseline is computed from the stream, not only 0 by convention
+    in_nats: ClassVar[bool] = False  # margins are log-odds against the negatives, less those of an unrelated image
     parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
     transfers: ClassVar[bool] = False  # a state can move to another label space
 

@@ -75,9 +75,9 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
         "name": name,
         "group": which,
         "images": len(images),
-        "now_known": int(now.known[member].sum()),
+        "now_known": int((~now.unknown)[member].sum()),
         "similar_names": list(names_like(labels, name, text)),
-        "now_named": int((now.known & (now.label == len(labels.names)))[member].sum()),
+        "now_named": int((~now.unknown & (now.label == len(labels.names)))[member].sum()),
         **moved.record,
     }
     return record_edit(judged, record)
@@ -251,7 +251,7 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
         fresh.observe(sample)
         snapshot = fresh.snapshot._replace(tally=session.snapshot.tally)
     moved = session.at(snapshot, detector=detector, reservoir=session.reservoir.with_images(images))
-    moved.calibrate_by_examples()
+    moved.look_at_told()
     return Edited(rejudge_images(moved, is_lost), record)
 
 
@@ -283,7 +283,7 @@ def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
     columns = {name: getattr(images, name).clone() for name in ("margin", "label", "known", "group")}
     columns["margin"][rows] = verdicts.margin.float()
     columns["label"][rows] = verdicts.label
-    columns["known"][rows] = verdicts.known
+    columns["known"][rows] = ~verdicts.unknown
     columns["group"][rows & columns["known"]] = 0
     return session.at(session.snapshot, reservoir=session.reservoir.with_images(replace(images, **columns)))
 

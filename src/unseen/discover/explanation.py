@@ -60,32 +60,32 @@ class Explanation:
 
     def row(self) -> dict[str, Any]:
         """Everything as one JSON object."""
-        row = asdict(self) | {"verdict": "known" if self.verdict.known else "unknown"}
-        row |= {name: value for name, value in self.verdict._asdict().items() if name != "known"}
+        row = asdict(self) | {"verdict": self.verdict.verdict}
+        row |= {name: value for name, value in self.verdict._asdict().items()}
         return row | {"learned_margin": self.learned_margin, "why": self.sentence()}
 
     def sentence(self) -> str:
         """The main reason in one sentence.
 
-        >>> verdict = Verdict(None, False, -2.0, 0.1, "cat", 1.0)
+        >>> verdict = Verdict("unknown", None, -2.0, 0.1, "cat", 1.0)
         >>> words = (WordShare("cat", 0.12),), (WordShare("lorry", 0.6),)
         >>> print(Explanation("a.jpg", verdict, *words, 0.2, -1.0, ()).sentence())
         unknown: looks more like lorry (60 %) than like any of your names (best: cat, 12 %)
         """
         best, *_ = self.names
-        parts = [f"{'known' if self.verdict.known else 'unknown'}: {self._words(best)}"]
+        parts = [f"{self.verdict.verdict}: {self._words(best)}"]
         if self.similar:
             known = sum(image.known for image in self.similar)
             unknown = len(self.similar) - known
             count, kind = (known, "known") if known > unknown else (unknown, "unknown")
-            though = "" if (kind == "known") == self.verdict.known else "though "
+            though = "" if (kind == "unknown") == self.verdict.unknown else "though "
             were = f"{count} of the {len(self.similar)} most similar earlier images were {kind}"
             parts.append(though + (f"the most similar earlier image was {kind}" if len(self.similar) == 1 else were))
         return "; ".join(parts)
 
     def _words(self, best: WordShare) -> str:
         verdict, other = self.verdict, next(iter(self.negatives), None)
-        if verdict.known:
+        if not verdict.unknown:
             return f"looks like {verdict.name}, {verdict.margin - verdict.threshold:.1f} above the threshold"
         if other and other.share > max(best.share, 0.1):  # less says little about an image
             than = f"than like any of your names (best: {best.word}, {percent(best.share)})"

@@ -1,13 +1,9 @@
-"""What people say of single images: kept apart from verdicts, for calibration and as examples, never learned from."""
+"""What people say of single images: it teaches the threshold, and never the detector."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from unseen.discover.edit import Edited, record_edit
 from unseen.errors import DataError
@@ -34,7 +30,7 @@ class ReviewedImage(NamedTuple):
 
 
 def correct(session: Session, words: Mapping[str, str]) -> Edited:
-    """Keep what a person says images show, by key: a name, or "" or "unknown" for none of the names."""
+    """Tell the threshold what images show, by key: a name, or "" or "unknown" for none of the names."""
     kept = set(session.reservoir.images.names())
     if not words:
         raise DataError("expected a key and a name for at least one image, got none; write them as CSV: key,name")
@@ -43,22 +39,14 @@ def correct(session: Session, words: Mapping[str, str]) -> Edited:
             f"expected keys of kept images, got {len(missing)} others such as {missing[0]!r}; see unseen review"
         )
     said = {key: word.strip() or UNKNOWN for key, word in words.items()}
-    return record_edit(session, {"verb": "correct", "corrections": said, "images": len(said)})
-
-
-def latest_corrections(session: Session) -> dict[str, str]:
-    """The latest word of a person on each image, undone ones left out."""
-    undone = {one.get("undone") for one in session.reservoir.journal}
-    found: dict[str, str] = {}
-    for one in session.reservoir.journal:
-        if one["verb"] == "correct" and one["edit"] not in undone:
-            found |= one["corrections"]
-    return found
+    done = record_edit(session, {"verb": "correct", "corrections": said, "images": len(said)})
+    done.session.look_at_told()
+    return done
 
 
 def reviewed(session: Session) -> list[ReviewedImage]:
     """Every kept image in order of arrival, with its verdict and the word of a person."""
-    images, names, words = session.reservoir.images, session.detector.labels.names, latest_corrections(session)
+    images, names, words = session.reservoir.images, session.detector.labels.names, session.reservoir.corrections
     columns = (images.known, images.label, images.margin, images.group)
     rows = zip(images.names(), *(column.tolist() for column in columns), strict=True)
     found = []
@@ -66,14 +54,6 @@ def reviewed(session: Session) -> list[ReviewedImage]:
         verdict, name = ("known", names[label]) if known else (UNKNOWN, None)
         found.append(ReviewedImage(key, verdict, name, names[label], margin, group, words.get(key)))
     return found
-
-
-def confirmed_known(session: Session) -> Float[Tensor, "n d"]:
-    """The kept images of which a person said that they show a known name: they can calibrate a threshold."""
-    known, words = set(session.detector.labels.names), latest_corrections(session)
-    images = session.reservoir.images
-    rows = torch.tensor([words.get(key) in known for key in images.names()], dtype=torch.bool)
-    return images.features[rows]
 
 
 def coco(rows: Sequence[ReviewedImage]) -> dict[str, Any]:

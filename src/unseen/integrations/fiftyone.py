@@ -21,7 +21,7 @@ def from_fiftyone(samples: Iterable[Any]) -> Iterator[str]:
 def apply(samples: Iterable[Any], session: Session, *, field: str = "unseen", learn: bool = True) -> None:
     """Judge every sample in order and write `field` (a Classification), `field_margin` and `field_threshold`.
 
-    The label is the name, or "unknown"; its p_known is the probability of the verdict itself. A sample whose image
+    The label is the name, or "unknown"; its p_known is the probability that it is known. A sample whose image
     cannot be read has the reason in `field_skipped` instead.
     """
     make = import_extra("fiftyone", "fiftyone").Classification
@@ -32,7 +32,7 @@ def apply(samples: Iterable[Any], session: Session, *, field: str = "unseen", le
         for sample, row in zip(some, batch.rows, strict=True):
             if isinstance(row, Image):
                 verdict = next(verdicts)
-                sample[field] = make(label=verdict.name or "unknown", p_known=verdict.probability)
+                sample[field] = make(label=verdict.name or "unknown", p_known=verdict.p_known)
                 sample[f"{field}_margin"], sample[f"{field}_threshold"] = verdict.margin, verdict.threshold
             else:
                 sample[f"{field}_skipped"] = row.reason

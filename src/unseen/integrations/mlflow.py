@@ -24,12 +24,12 @@ class AlarmLogger:
 
     def log(self, verdicts: Verdicts) -> bool:
         """Log the metrics of a batch, by the number of images so far; return whether the alarm is raised."""
-        unknown = (~verdicts.known)[~verdicts.warming].cpu().numpy()
+        unknown = verdicts.unknown[~verdicts.warming].cpu().numpy()
         self.state = self.rule.update(self.state, unknown)
         is_raised = self.state.raised_at is not None
         metrics = {"alarm_evidence": self.rule.share(self.state), "alarm": float(is_raised)}
         if len(verdicts):
-            metrics |= {"unknown_rate": float((~verdicts.known).double().mean())}
+            metrics |= {"unknown_rate": float(verdicts.unknown.double().mean())}
             metrics |= {"threshold": float(verdicts.threshold[-1])}
         import_extra("mlflow", "mlflow").log_metrics(metrics, step=self.state.seen)
         return is_raised

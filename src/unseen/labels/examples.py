@@ -28,9 +28,9 @@ class ExampleNumbers:
     shrinkage: float = 0.7  # share of the variation within names that is taken to be the same in all directions
     tiny: float = 1e-12  # floor of a variance: every image is the same
     block: int = 1024  # examples compared with all at a time
-    teaching: int = 3  # examples of a name that teach before any is spared for the threshold
+    teaching: int = 1  # examples of a name that teach before any is spared for the threshold
     spared_one_of: int = 8  # examples of a name that has many
-    most_spared: int = 200  # in all: every calibration scores them, and more hardly narrow the interval of the recall
+    most_spared: int = 200  # in all: they are scored again and again, and more hardly help
 
 
 NUMBERS = ExampleNumbers()
@@ -151,23 +151,18 @@ class Examples:
         others = (counts.sum() - counts) / (names - 1)
         return self[self.place < (NUMBERS.balance * (1 + others)).floor()[self.label]]
 
-    def for_threshold(self, fewest: int) -> Division:
-        """The examples that teach, and at least `fewest` for the threshold, the last of each name.
+    def for_threshold(self) -> Division:
+        """The examples that teach, and the last of each name that has two or more, which tell the threshold.
 
-        As few of each name are spared as is enough, or one of `spared_one_of`, `most_spared` in all, and a name keeps
-        `teaching`. None is spared where that is too few, or none is wanted.
+        One of `spared_one_of` where a name has many, `most_spared` in all.
         """
         count = self.counts(int(self.label.max()) + 1)[self.label]
-        after = count - 1 - self.place
-        for spared in range(1, int(self.place.max()) + 2 if fewest else 1):
-            wanted = (count // NUMBERS.spared_one_of).clamp(min=spared)
-            rows = ((after < wanted) & (self.place >= NUMBERS.teaching)).nonzero().flatten()
-            if len(rows) >= fewest:
-                most = min(len(rows), max(fewest, NUMBERS.most_spared))
-                evenly = torch.arange(most, device=rows.device) * len(rows) // most
-                left_out = torch.zeros_like(self.label, dtype=torch.bool).index_fill(0, rows[evenly], True)
-                return Division(self[~left_out], self[left_out])
-        return Division(self, self[torch.zeros_like(self.label, dtype=torch.bool)])
+        wanted = (count // NUMBERS.spared_one_of).clamp(min=1)
+        rows = ((count - 1 - self.place < wanted) & (self.place >= NUMBERS.teaching)).nonzero().flatten()
+        most = min(len(rows), NUMBERS.most_spared)
+        evenly = torch.arange(most, device=rows.device) * len(rows) // max(most, 1)
+        left_out = torch.zeros_like(self.label, dtype=torch.bool).index_fill(0, rows[evenly], True)
+        return Division(self[~left_out], self[left_out])
 
     def contains(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
         """Which images of a stream are examples as well."""

@@ -102,16 +102,15 @@ class PenaltyChoice(NamedTuple):
     moved: float
 
 
-def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED) -> LabelSpace:
+def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     """A label space whose anchors examples have moved, as far as examples left out agree, and that holds them.
 
     Negatives make way for the examples. With no gain in the folds every anchor stays where it is. Copies of an image
     count once, and a name has no more than a few times as many as the others. Examples that agree neither with their
     names nor with each other are not used at all.
 
-    At least `spare` examples, of names that have four or more, teach nothing: sessions set their threshold by them
-    (`Examples.for_threshold`). None is spared with 0, where names have too few, or where most names have none: a
-    threshold by examples of some names would not hold for the others.
+    One example of each name that has two or more teaches nothing: it tells the threshold (`Examples.for_threshold`).
+    None is spared where most names have none: a threshold by examples of some would not hold for the others.
     """
     examples.check(space)
     if not len(distinct := examples.without_copies()):
@@ -120,7 +119,8 @@ def with_examples(space: LabelSpace, examples: Examples, *, spare: int = SPARED)
             "leave each image in the folder of its name alone"
         )
     shown = int((distinct.counts(len(space.names)) > 0).sum())
-    kept, spared = distinct.for_threshold(spare if 2 * shown >= len(space.names) else 0)
+    is_shown = 2 * shown >= len(space.names)
+    kept, spared = distinct.for_threshold() if is_shown else (distinct, distinct[torch.zeros_like(distinct.label) > 0])
     examples, device = kept.balanced(len(space.names)), space.id_anchors.device
     if is_contradicted(space.id_anchors.float(), examples.to(device=device)):
         return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(examples))})

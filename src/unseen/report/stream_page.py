@@ -123,7 +123,7 @@ class StreamLog:
         """Keep the verdicts on consecutive images."""
         self.parts.append(verdicts)
         for one in map(Thumbnail, keys, verdicts, jpegs):
-            (self.known if one.verdict.known else self.unknown).add(one)
+            (self.unknown if one.verdict.unknown else self.known).add(one)
             if self.pages:
                 self.pages.add(one)
 
@@ -169,8 +169,8 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
     if log.parts:
         verdicts = log.verdicts
         drawn["tiles"] = tiles(log, session)
-        drawn["margins"] = charts.histogram(verdicts.margin, verdicts.known, session.threshold)
-        drawn["track"] = charts.track(verdicts.margin, verdicts.known, verdicts.threshold)
+        drawn["margins"] = charts.histogram(verdicts.margin, ~verdicts.unknown, session.threshold)
+        drawn["track"] = charts.track(verdicts.margin, ~verdicts.unknown, verdicts.threshold)
         drawn["galleries"] = [log.known.shown(), log.unknown.shown()]
     return render(
         "stream.html",
@@ -193,7 +193,7 @@ def tiles(log: StreamLog, session: Session) -> list[tuple[str, str]]:
         "unknown": f"{log.unknown.count:,}",
         "skipped": f"{len(log.skipped):,}",
         "learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
-        f"threshold, {session.rule.name}": f"{'~' * session.is_warming}{session.threshold:z.2f}",
+        f"threshold, {session.rule.name}": f"{session.threshold:z.2f}",
     }
     if interval := session.recall_interval:
         found["% of known kept, likely"] = f"{100 * interval.low:.0f} to {100 * interval.high:.0f}"
@@ -217,7 +217,7 @@ def label_section(space: LabelSpace, log: StreamLog) -> TableSection:
     called = [0] * len(space.names)
     if log.parts:
         verdicts = log.verdicts
-        called = torch.bincount(verdicts.label[verdicts.known], minlength=len(space.names)).tolist()
+        called = torch.bincount(verdicts.label[~verdicts.unknown], minlength=len(space.names)).tolist()
     near = nearest_negatives(space, 4)
     order = sorted(range(len(space.names)), key=lambda i: -called[i])[: NUMBERS.names]
     rows = [

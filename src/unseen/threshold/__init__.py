@@ -1,4 +1,4 @@
-"""Turn margins into verdicts: fixed, calibrated on known images, or adaptive from the unlabelled stream."""
+"""Turn margins into verdicts: fixed, by the stream and what a person tells (adaptive), or with a guarantee."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from unseen.errors import SettingError, check_choice
 from unseen.threshold.adaptive import Adaptive
 from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule
-from unseen.threshold.calibrated import ByExamples, Calibrated, Calibration, calibrated, calibration
+from unseen.threshold.calibrated import Calibrated, Calibration, calibrated, calibration
 from unseen.threshold.fixed import Fixed
 
-REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive, Calibrated, ByExamples)}
+REGISTRY: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Fixed, Adaptive, Calibrated)}
 
 
 def make(name: str, **settings: Any) -> ThresholdRule[Any]:

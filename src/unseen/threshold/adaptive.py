@@ -1,29 +1,64 @@
-"""A threshold that follows the unlabelled stream."""
+"""A threshold that follows the unlabelled stream, and what a person tells."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
 from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
-from unseen.threshold.history import MarginHistory
-from unseen.threshold.nodes import interpolate
+from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, fit_mixture
+
+
+class Units(NamedTuple):
+    """How margins are brought to those that the prior of the mixture knows: (margin - shift) / scale."""
+
+    shift: Float[Tensor, ""]
+    scale: Float[Tensor, ""]
+
+    @classmethod
+    def nats(cls) -> Units:
+        """The units of a detector whose margins are in nats."""
+        return cls(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+
+    @classmethod
+    def of(cls, margins: Float[Tensor, " n"]) -> Units:
+        """Units in which these margins have the mean and the deviation of a stream with as many known as unknown."""
+        mean, half = (PRIOR.known_mean + PRIOR.unknown_mean) / 2, (PRIOR.known_mean - PRIOR.unknown_mean) / 2
+        deviation = math.hypot(half, (PRIOR.known_deviation + PRIOR.unknown_deviation) / 2)
+        scale = margins.std().clamp(min=1e-6) / deviation
+        return cls(margins.mean() - mean * scale, scale)
+
+    def apply(self, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+        """Margins in these units."""
+        return (margin.double() - self.shift) / self.scale
+
+
+class MarginHistory(NamedTuple):
+    """What the stream has shown and a person has told, and what follows from both."""
+
+    seen: Int[Tensor, ""]
+    counts: Float[Tensor, " N"]  # of margins at the places of the grid
+    recent: Float[Tensor, " N"]  # the same, earlier ones with less weight
+    waiting: Int[Tensor, ""]  # how many margins came since the last update
+    pending: Float[Tensor, " W"]  # these margins; where units are unknown a ring of the latest
+    told: Told
+    units: Units
+    fit: Fit
 
 
 @dataclass(frozen=True)
 class Adaptive(ThresholdRule[MarginHistory]):
-    """Set the threshold from the stream so that it accepts a share `recall` of the known images.
+    """Set the threshold so that it accepts a share `recall` of the known images: by the stream, and by what is told.
 
-    Where the detector derives its baseline, margins mean the same in every stream, and `mixture.fit_mixture` of all of
-    them, and of the images that are clearly known, gives the threshold from the first sample on; a sample counts in
-    proportion to its place in the stream, because margins improve while a detector learns. Elsewhere the units of a
-    margin are unknown: the threshold is 0 until `warmup` margins have been seen, then the mixtures are fitted to the
-    latest `window` margins, brought to the mean and deviation of a typical stream. That promises no recall: calibrate.
+    Where margins are in nats, `mixture.fit_mixture` gives the threshold from the first image on. Elsewhere the units of
+    a margin are unknown: the threshold is 0 until `warmup` margins have been seen, then the mixture is fitted to the
+    latest `window` margins, brought to the mean and deviation of a typical stream. That promises no recall.
 
     Updates happen at sample counts from the start of the stream, at least every `every` samples, so the threshold does
     not depend on how the stream is split into calls. Decisions about the first `warmup` samples are marked as warming.
@@ -37,7 +72,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     warmup: int = 128
     every: int = 128
     window: int = 4096
-    derives_baseline: bool = False  # set by the session from the detector
+    in_nats: bool = False  # set by the session from the detector
 
     name: ClassVar[str] = "adaptive"
 
@@ -51,61 +86,99 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def start(self) -> MarginHistory:
         """An empty history and what the prior says, or a threshold of 0."""
-        if self.derives_baseline:
-            return MarginHistory.start(self.recall, pending=self.every)
-        fresh = MarginHistory.start(self.recall, pending=0, window=self.window)
-        return fresh._replace(threshold=torch.zeros_like(fresh.threshold))
+        empty = torch.zeros(GRID.size, dtype=torch.float64)
+        fit = fit_mixture(empty, empty, Told.none(), self.recall)
+        if not self.in_nats:
+            fit = fit._replace(threshold=torch.zeros_like(fit.threshold))
+        pending = torch.zeros(self.every if self.in_nats else self.window, dtype=torch.float64)
+        return MarginHistory(
+            torch.tensor(0), empty, empty, torch.tensor(0), pending, Told.none(), Units.nats(), fit
+        )
 
-    def for_detector(self, *, derives_baseline: bool) -> Adaptive:
-        """This rule, with margins in known units where the detector derives its baseline."""
-        return replace(self, derives_baseline=derives_baseline)
+    def for_detector(self, *, in_nats: bool) -> Adaptive:
+        """This rule for a detector whose margins are in nats, or are not."""
+        return replace(self, in_nats=in_nats)
 
     def threshold_of(self, state: MarginHistory) -> float:
-        return float(state.threshold)
+        return float(state.fit.threshold)
 
     def recall_interval(self, state: MarginHistory) -> RecallInterval | None:
         """Where the share of known images that is kept lies, if the units of margins are known."""
-        return RecallInterval(*state.recall.tolist()) if self.derives_baseline else None
+        return RecallInterval(*state.fit.recall.tolist()) if self.in_nats else None
 
     def is_warming(self, state: MarginHistory) -> bool:
         return int(state.seen) < self.warmup
 
     def p_known(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """The probability that each sample is known, from the fitted mixtures."""
-        if not self.derives_baseline and self.is_warming(state):
+        """The probability that each sample is known, from the mixture."""
+        if not self.in_nats and self.is_warming(state):
             return torch.sigmoid(margin)
-        return interpolate(state.probability, state.units.apply(margin.detach().cpu())).to(margin)
+        return GRID.interpolate(state.fit.p_known, state.units.apply(margin.detach().cpu())).to(margin)
 
-    def learn(
-        self,
-        state: MarginHistory,
-        margin: Float[Tensor, " T"],
-        clarity: Float[Tensor, " T"] | None = None,
-    ) -> tuple[Decisions, MarginHistory]:
+    def learn(self, state: MarginHistory, margin: Float[Tensor, " T"]) -> tuple[Decisions, MarginHistory]:
         """The decision about each sample, under the threshold set before it, and the state after the last."""
-        margin = margin.detach().cpu()
-        clarity = torch.full_like(margin, -torch.inf) if clarity is None else clarity.detach().cpu()
-        decided: list[Decisions] = []
-        start = 0
+        margin, decided, start = margin.detach().cpu(), list[Decisions](), 0
         while start < len(margin) or not decided:
-            rows = slice(start, min(len(margin), start + self._until_update(int(state.seen))))
+            rows = slice(start, start + self._until_update(int(state.seen)))
             decided.append(self.read(state, margin[rows]))
-            state = self._learned(state, margin[rows], clarity[rows])
+            state = self._learned(state, margin[rows].double())
             start = rows.stop
         return Decisions.joined(decided), state
 
-    def _learned(
-        self, state: MarginHistory, margin: Float[Tensor, " n"], clarity: Float[Tensor, " n"]
+    def told(
+        self, state: MarginHistory, margin: Float[Tensor, " n"], known: Bool[Tensor, " n"]
     ) -> MarginHistory:
+        """The state after a person has told which images are known; these take the place of those told before."""
+        margin = state.units.apply(margin.detach().cpu())
+        told = Told(GRID.counts(margin[known]), GRID.counts(margin[~known]))
+        return self.fitted(state._replace(told=told))
+
+    def judged_again(
+        self, state: MarginHistory, before: MarginHistory, margin: Float[Tensor, " n"]
+    ) -> MarginHistory:
+        """The state in which `margin` are those of the images that came after `before`, in order."""
+        if not self.in_nats:
+            return state
+        margin = torch.cat([before.pending[: int(before.waiting)], margin.detach().cpu().double()])
+        counts, recent = before.counts + GRID.counts(margin), followed_by(before.recent, margin)
+        return self.fitted(state._replace(counts=counts, recent=recent, waiting=torch.zeros_like(state.waiting)))
+
+    def _learned(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
         """The state after samples that come before the next update, or complete it."""
         is_due = len(margin) == self._until_update(int(state.seen))
-        if self.derives_baseline:
-            state = state.waiting_with(torch.stack([margin, clarity], dim=1).double())
-            return state.updated(self.recall) if is_due else state
-        state = state.ring_with(margin)
-        return state.ring_updated(self.recall) if is_due and not self.is_warming(state) else state
+        first = int(state.waiting if self.in_nats else state.seen)
+        places = torch.arange(first, first + len(margin)) % len(state.pending)
+        pending, count = state.pending.index_copy(0, places, margin), len(margin)
+        state = state._replace(seen=state.seen + count, waiting=state.waiting + count, pending=pending)
+        if not is_due or (not self.in_nats and self.is_warming(state)):
+            return state
+        counted = self._counted(state, pending[: first + count])
+        return counted._replace(waiting=torch.zeros_like(state.waiting))
+
+    def _counted(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
+        """The state that has counted the margins that were pending, or those in the ring."""
+        if not self.in_nats:
+            units = Units.of(margin)
+            counts = GRID.counts(units.apply(margin))
+            return self.fitted(state._replace(units=units, counts=counts, recent=counts))
+        counts, recent = state.counts + GRID.counts(margin), followed_by(state.recent, margin)
+        return self.fitted(state._replace(counts=counts, recent=recent))
+
+    def fitted(self, state: MarginHistory) -> MarginHistory:
+        """The state with what follows from its counts."""
+        fit, units = fit_mixture(state.counts, state.recent, state.told, self.recall), state.units
+        return state._replace(fit=fit._replace(threshold=fit.threshold * units.scale + units.shift))
 
     def _until_update(self, seen: int) -> int:
-        """How many samples may come before the next update: fewer at the start, where the units are known."""
-        interval = min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.derives_baseline else self.every
-        return interval - seen % interval
+        """How many samples may come before the next update."""
+        return self._interval(seen) - seen % self._interval(seen)
+
+    def _interval(self, seen: int) -> int:
+        """How many samples lie between updates: fewer at the start, where the units are known."""
+        return min(self.every, 1 << max(0, seen.bit_length() - 4)) if self.in_nats else self.every
+
+
+def followed_by(recent: Float[Tensor, " N"], margin: Float[Tensor, " n"]) -> Float[Tensor, " N"]:
+    """The counts of recent margins after some more."""
+    age = torch.arange(len(margin) - 1, -1, -1, dtype=torch.float64)
+    return recent * math.exp(-len(margin) / PRIOR.recent) + GRID.counts(margin, (-age / PRIOR.recent).exp())

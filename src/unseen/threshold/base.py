@@ -39,9 +39,9 @@ class RecallInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class ThresholdRule(ABC, Generic[S]):
-    """A rule that sets the threshold between known and unknown from margins, and from clarity where it is told.
+    """A rule that sets the threshold between known and unknown from margins.
 
-    A state is None or a NamedTuple of tensors, never written to. Rules see no label and no score.
+    A state is None or a NamedTuple of tensors, never written to. Rules see no score, and no label but what is told.
     """
 
     name: ClassVar[str]
@@ -74,17 +74,20 @@ class ThresholdRule(ABC, Generic[S]):
             torch.full_like(margin, self.is_warming(state), dtype=torch.bool),
         )
 
-    def learn(
-        self,
-        state: S,
-        margin: Float[Tensor, " T"],
-        clarity: Float[Tensor, " T"] | None = None,
-    ) -> tuple[Decisions, S]:
+    def learn(self, state: S, margin: Float[Tensor, " T"]) -> tuple[Decisions, S]:
         """The decisions about samples in arrival order, and the state after the last."""
         return self.read(state, margin), state
 
-    def for_detector(self, *, derives_baseline: bool) -> Self:
-        """The rule as it works best for a detector that derives its baseline, or does not."""
+    def told(self, state: S, margin: Float[Tensor, " n"], known: Bool[Tensor, " n"]) -> S:
+        """The state after a person has told which images are known; these take the place of those told before."""
+        return state
+
+    def judged_again(self, state: S, before: S, margin: Float[Tensor, " n"]) -> S:
+        """The state in which `margin` are those of the images that came after `before`, in order."""
+        return state
+
+    def for_detector(self, *, in_nats: bool) -> Self:
+        """The rule for a detector whose margins are in nats, or are not."""
         return self
 
     @property

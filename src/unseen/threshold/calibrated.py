@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
-from unseen.threshold.adaptive import Adaptive
+from unseen.threshold.adaptive import Adaptive, MarginHistory
 from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
 from unseen.threshold.fixed import Fixed
-
-BASES: dict[str, type[ThresholdRule[Any]]] = {kind.name: kind for kind in (Adaptive, Fixed)}
-
+from unseen.threshold.mixture import PRIOR
 
 class Calibration(NamedTuple):
     """What calibration with `images` known images gives."""
 
     images: int
     recall: float  # a new known image passes with at least this probability
-    threshold: float  # the highest margin of which that is true
+    threshold: float
     low: float  # the share of known images that pass, over all that will come, lies between `low` and `high` in nine
     high: float  # of ten calibrations
+    odd: tuple[int, ...] = ()  # images that lie far below the others and were left out
 
 
 class CalibratedMargins(NamedTuple):
     """The margins of the calibration images, ascending, and how many images had been seen when they were scored."""
 
-    stream: Any  # the state of the rule that follows the stream
+    stream: MarginHistory
     margins: Float[Tensor, " n"]
     at: Int[Tensor, ""]
 
 
 @dataclass(frozen=True)
 class Calibrated(ThresholdRule[CalibratedMargins]):
-    """Set the threshold by images that are known to be known; with few of them the stream may lower it.
+    """Guarantee a recall by images that are known to be known: a new one passes with probability at least `recall`.
 
-    The conformal threshold is the k-th lowest margin of the calibration images, k = floor((n + 1)(1 - recall)): a new
-    known image passes with probability at least `recall`. Where the rule `base` sets a lower one from the stream, that
-    counts as much as one image: the threshold is the mean of k times the first and once the second. So it is never
-    above the conformal one, and the guarantee holds.
+    The conformal threshold is the k-th lowest margin of the calibration images, k = floor((n + 1)(1 - recall)). With few
+    images it is their lowest margin, whatever that is. `p_known` follows the stream.
 
     >>> Calibrated(recall=0.9, images=200).settings["images"]
     200
@@ -53,54 +48,37 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
 
     recall: float = 0.95
     images: int = 0
-    base: str = Adaptive.name
-    base_settings: Mapping[str, Any] = field(default_factory=dict)
+    in_nats: bool = False  # set by the session from the detector
 
     name: ClassVar[str] = "calibrated"
 
     def __post_init__(self) -> None:
         """Check the settings."""
         check_images(self.images, self.recall)
-        if self.base not in BASES:
-            raise SettingError(f"expected a base out of {', '.join(BASES)}, got {self.base!r}; leave it out")
 
-    @classmethod
-    def of(cls, rule: ThresholdRule[Any], *, recall: float, images: int) -> Calibrated:
-        """The rule that bounds `rule`; one that aims at a recall then aims at this one."""
-        rule = rule.inner if isinstance(rule, Calibrated) else rule
-        rule = replace(rule, recall=recall) if isinstance(rule, Adaptive) else rule
-        return cls(recall, images, rule.name, rule.settings)
-
-    @cached_property
-    def inner(self) -> ThresholdRule[Any]:
+    @property
+    def inner(self) -> Adaptive:
         """The rule that follows the stream."""
-        return BASES[self.base](**self.base_settings)
+        return Adaptive(self.recall, in_nats=self.in_nats)
 
     def start(self) -> CalibratedMargins:
         """A state without calibration margins: `calibrated_state` has them."""
         margins = torch.full((self.images,), math.nan, dtype=torch.float64)
-        return CalibratedMargins(self.inner.start(), margins, torch.zeros((), dtype=torch.int64))
+        return CalibratedMargins(self.inner.start(), margins, torch.tensor(0))
 
-    def calibrated_state(self, stream: Any, margins: Float[Tensor, " n"], *, at: int) -> CalibratedMargins:
+    def calibrated_state(
+        self, stream: MarginHistory, margins: Float[Tensor, " n"], *, at: int
+    ) -> CalibratedMargins:
         """The state after calibration at image `at`; `stream` is the state of the inner rule."""
         ordered = margins.detach().double().cpu().sort().values
         return CalibratedMargins(stream, ordered, torch.tensor(at))
 
     def threshold_of(self, state: CalibratedMargins) -> float:
-        """The conformal threshold, lowered where that of the stream is lower."""
-        return float(self._combined(state, torch.tensor(self.inner.threshold_of(state.stream), dtype=torch.float64)))
+        """The conformal threshold."""
+        return float(state.margins[conformal_rank(self.images, self.recall) - 1])
 
-    def _combined(self, state: CalibratedMargins, stream: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
-        if bool(state.margins.isnan().any()):  # not calibrated yet
-            return stream
-        rank = conformal_rank(self.images, self.recall)
-        conformal = state.margins[rank - 1].to(stream.dtype)
-        return torch.where(stream < conformal, (rank * conformal + stream) / (rank + 1), conformal)
-
-    def recall_interval(self, state: CalibratedMargins) -> RecallInterval | None:
+    def recall_interval(self, state: CalibratedMargins) -> RecallInterval:
         """Where the share of known images that is kept lies in nine calibrations of ten."""
-        if bool(state.margins.isnan().any()):
-            return self.inner.recall_interval(state.stream)
         return recall_interval(self.images, self.recall)
 
     def p_known(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
@@ -108,26 +86,16 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         return self.inner.p_known(state.stream, margin)
 
     def learn(
-        self,
-        state: CalibratedMargins,
-        margin: Float[Tensor, " T"],
-        clarity: Float[Tensor, " T"] | None = None,
+        self, state: CalibratedMargins, margin: Float[Tensor, " T"]
     ) -> tuple[Decisions, CalibratedMargins]:
         """The decisions about samples in arrival order, and the state after the last."""
-        found, stream = self.inner.learn(state.stream, margin, clarity)
-        threshold = self._combined(state, found.threshold)
+        found, stream = self.inner.learn(state.stream, margin)
+        threshold = torch.full_like(found.threshold, self.threshold_of(state))
         return Decisions(threshold, found.p_known, torch.zeros_like(found.warming)), state._replace(stream=stream)
 
-    def for_detector(self, *, derives_baseline: bool) -> Calibrated:
+    def for_detector(self, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""
-        inner = self.inner.for_detector(derives_baseline=derives_baseline)
-        return replace(self, base_settings=inner.settings)
-
-
-class ByExamples(Calibrated):
-    """The same by the examples that a label space spares: a session calibrates itself again as its stream grows."""
-
-    name: ClassVar[str] = "examples"
+        return replace(self, in_nats=in_nats)
 
 
 def calibrated(known_margins: Float[Tensor, " n"], *, recall: float = 0.95) -> Fixed:
@@ -177,22 +145,12 @@ def recall_interval(images: int, recall: float, *, level: float = 0.9) -> Recall
     return RecallInterval(_recall_quantile(images, rank, tail), _recall_quantile(images, rank, 1 - tail))
 
 
-def suspects(
-    margins: Float[Tensor, " n"], *, threshold: float, recall: float, unlikely: float = 0.05, far_below: float = 4.5
-) -> Int[Tensor, " m"]:
-    """Which calibration images look unknown, the lowest first.
-
-    These are the images below `threshold`, that of the stream, if chance puts so many known ones there with a
-    probability under `unlikely`; otherwise those `far_below` deviations under the median.
-    """
+def odd_images(margins: Float[Tensor, " n"], *, far_below: float = 3.5) -> Int[Tensor, " m"]:
+    """Which images lie `far_below` deviations under the median, the lowest first: they look unlike their class."""
     margins = margins.detach().double().cpu()
-    below = int((margins < threshold).sum())
-    by_chance = 1 - math.fsum(_binomial(len(margins), k, 1 - recall) for k in range(below))
-    if by_chance >= unlikely:
-        deviation = 1.4826 * (margins - margins.median()).abs().median()  # of a normal
-        threshold = float(margins.median() - far_below * deviation)
+    deviation = 1.4826 * (margins - margins.median()).abs().median()  # of a normal
     order = margins.argsort()
-    return order[margins[order] < threshold]
+    return order[margins[order] < margins.median() - far_below * deviation.clamp(min=PRIOR.known_deviation)]
 
 
 def _recall_quantile(images: int, rank: int, probability: float) -> float:

@@ -1,11 +1,9 @@
-"""The recommended detector: frozen evidence, corrected by what the stream shows; docs/method.md derives it.
+"""The recommended detector: frozen log-odds, corrected by what the stream shows; docs/method.md derives it.
 
-Symbols, in docs/method.md and here: f the evidence of the frozen text (`Evidence.value`), b its baseline, e the margin
-before pooling (`margin`), u the margin that similar images have (`predicted`), K and L the numbers of known and
-negative names, T samples, d the width of features.
+Symbols, in docs/method.md and here: u the margin that similar images have (`predicted`), K and L the numbers of known
+and negative names, T samples, d the width of features.
 
 constants    every number, and where it comes from
-evidence     what frozen text says, and the baseline
 names        what names look like in this stream
 sides        the pool: a direction in image space along which margins change, and what it is worth
 distinction  what examples set apart
@@ -14,5 +12,4 @@ detector     all of it together
 """
 
 from unseen.detectors.pooled.detector import PooledEvidence
-from unseen.detectors.pooled.evidence import TERMS, Contrast, EvidenceTerm, LogOdds, Surprise
 from unseen.detectors.pooled.state import PooledState

@@ -16,26 +16,11 @@ class PooledConstants:
 
     # Updates
     interval: int = 256  # most samples between two updates: what a GPU or a core needs to be busy
-    baseline_samples: int = 256  # samples that set the baseline; then it stays, so that margins can be compared
     first_direction: int = 32  # samples before which no direction in image space is fitted
 
-    # Frozen evidence
-    contrast: float = 0.5  # weight of best - mean logit
-    surprise: float = 0.25  # weight of contrast^2 / (2 variance)
-    borrowed: float = 10.0  # negatives whose variance is added where names are too few to have one of their own
-    few_names: int = 4  # with fewer, the spread of logits cannot be estimated from all but the best
-    peak_at_one: float = 2.45  # this and the next two: a fit of the peak of the right name in 21 label spaces
-    peak_per_log: float = 1.15
-    peak_lost: float = 2.0
-    fitted_separations: tuple[float, float] = (2.0, 12.0)  # in which that fit holds
-
     # Examples
-    fewest_examples: int = 8  # the mean peak of fewer is off by more than a third of the deviation of a peak
     most_examples: int = 1024  # that are looked at
     example_weight: float = 2.0  # images of the stream that an example is worth: its name is sure
-    evidence_deviation: float = 3.15  # of the evidence of examples where margins deviate as the threshold expects
-    distinction_share: float = 0.2  # share by which margins deviate more with what distinction adds
-    unit_start: float = 8.0  # examples that this deviation is worth before there are any
 
     # Names in image space
     top: int = 16  # names of a side that may matter for an image: at tau = 0.01 the others have no mass
@@ -49,11 +34,10 @@ class PooledConstants:
 
     # Sides and pool
     boundary: float = 1.0  # the margin that is as likely known as unknown
-    slope: float = 0.5  # log-odds of the known side per nat of margin
     ridge: float = 2.0  # prior precision of the direction, in samples
     side_start: float = 8.0  # images that the start of a mean is worth
     start_margins: tuple[float, float] = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
-    near_share: float = 0.1  # share of unknown images that look like known ones
+    near_share: float = 0.4  # share of unknown images that look like known ones
     half_pool: float = 16.0  # effective images after which the pool counts half; also the start of a moment
     largest_ratio: float = 50.0  # nats; beyond, the exponential says no more
 
@@ -75,7 +59,6 @@ class PooledConstants:
     digest_features: int = 64  # numbers of an image that are looked at
 
     # Arithmetic
-    tiny: float = 1e-9  # floor of the variance of logits: every name, or every image, is the same
     tiny_margins: float = 1e-4  # the same of margins, and of the weight of a side
     tiny_images: float = 1e-12  # the same of images
 

@@ -1,10 +1,9 @@
-"""The detector: frozen evidence, what names look like in this stream, and what similar images have shown."""
+"""The detector: frozen log-odds, and what image space adds to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -12,32 +11,29 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.detectors.base import Detector, DetectorOutput, above_zero, setting
-from unseen.detectors.pooled import evidence as frozen
 from unseen.detectors.pooled.constants import POOLED
-from unseen.detectors.pooled.evidence import TERMS, Evidence, EvidenceTerm, LabelStatistics, LogitMoments
 from unseen.detectors.pooled.names import NameLogits, NearestNames, TopNames, energy_gain, name_logits
-from unseen.detectors.pooled.sides import side_weights
+from unseen.detectors.pooled.sides import raised, side_weights
 from unseen.detectors.pooled.state import Claims, Fitted, Pending, PooledState, SampleBlock, SampleRows
-from unseen.detectors.state import map_state
-from unseen.odds import TextLogits, text_logits
+from unseen.odds import neglabel, text_logits
 
 
 @dataclass(frozen=True, eq=False)
 class PooledEvidence(Detector[PooledState]):
-    """Score by frozen evidence, corrected by names in image space and by the evidence of images that look alike.
+    """Score by frozen log-odds, less the popularity of the nearest name, and what image space says.
 
-    No part follows the mix of the stream: what is learned is kept for a known and an unknown side apart, both counted
-    alike, and the baseline stays where the first samples set it. For an ablation, set `terms` in a subclass.
+    Image space lowers a score by as much as it deserves and raises it by little: an unknown image may look like a known
+    one. No part follows the mix of the stream: what is learned is kept for a known and an unknown side apart, both
+    counted alike.
     """
 
     tau: float = above_zero(0.01)
-    popularity: float = setting(1.5, 0, 2)  # how much of the popularity of a name is taken out of the margin
+    popularity: float = setting(2.0, 0, 2)  # how much of the popularity of a name is taken out of the margin
     naming_popularity: float = setting(0.5, 0, 2)  # the same where an image is named
 
     name: ClassVar[str] = "pooled"
-    terms: ClassVar[tuple[EvidenceTerm, ...]] = TERMS
     needs_negatives: ClassVar[bool] = True
-    derives_baseline: ClassVar[bool] = True
+    in_nats: ClassVar[bool] = True
     transfers: ClassVar[bool] = True
 
     def start(self) -> PooledState:
@@ -46,19 +42,12 @@ class PooledEvidence(Detector[PooledState]):
 
     def read(self, state: PooledState, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score each sample of a block as if it came next."""
-        output, _ = self._judge(state, self._block(z, lambda found: self._next_baseline(state, found)))
+        output, _ = self._judge(state, self._block(z))
         return output._replace(route=torch.zeros_like(output.route))
 
     def learn(self, state: PooledState, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, PooledState]:
         """Score each sample with what was learned up to the last update, in arrival order."""
-        begun, start, outputs = state, 0, list[DetectorOutput]()
-
-        def baseline(found: Evidence) -> Float[Tensor, " T"]:
-            nonlocal state
-            values, state = self._running_baseline(state, found)
-            return values
-
-        block = self._block(z, baseline)
+        begun, block, start, outputs = state, self._block(z), 0, list[DetectorOutput]()
         while start < len(z) or not outputs:
             rows = slice(start, start + state.until_update)
             output, samples = self._judge(state, block.rows(rows))
@@ -68,73 +57,35 @@ class PooledEvidence(Detector[PooledState]):
             start = rows.stop
         return DetectorOutput.joined(outputs), state
 
-    def _block(self, z: Float[Tensor, "T d"], baseline: Callable[[Evidence], Tensor]) -> SampleBlock:
-        """Samples with their nearest names, their frozen evidence, and the baseline for this evidence."""
+    @property
+    def baseline(self) -> float:
+        """The score of an image that is related to no name: each word, known or not, is as near to it as any other."""
+        return math.log(len(self.labels.names) / len(self.labels.negatives))
+
+    def _block(self, z: Float[Tensor, "T d"]) -> SampleBlock:
+        """Samples with their nearest names and their frozen log-odds."""
         text = text_logits(self.labels, z, tau=self.tau)
-        evidence, nearest = self.evidence(text), NearestNames(*map(TopNames.of, text))
-        return SampleBlock(z, nearest, evidence.value, baseline(evidence), evidence.clarity)
-
-    def evidence(self, text: TextLogits) -> Evidence:
-        """The frozen evidence of each image."""
-        return frozen.evidence(text, self.label_statistics, self.used_terms)
-
-    def baseline(self, moments: LogitMoments) -> Tensor:
-        """The frozen evidence of an image related to no name."""
-        return frozen.baseline(moments, self.label_statistics, self.used_terms)
-
-    @cached_property
-    def label_statistics(self) -> LabelStatistics:
-        """What the evidence needs of the label space."""
-        return frozen.label_statistics(self.labels, self.used_terms, tau=self.tau)
-
-    @cached_property
-    def used_terms(self) -> tuple[EvidenceTerm, ...]:
-        """The terms of the evidence as the examples of the label space let them count."""
-        examples = 0 if self.labels.examples is None else len(self.labels.examples)
-        return tuple(term.with_examples(examples / len(self.labels.names)) for term in self.terms)
-
-    def _next_baseline(self, state: PooledState, evidence: Evidence) -> Float[Tensor, " T"]:
-        """The baseline of each sample of a block as if it came next."""
-        seen = int(state.seen)
-        if seen >= POOLED.baseline_samples:
-            return state.baseline.expand(len(evidence.value))
-        return self.baseline(map_state(lambda total, one: (total + one) / (seen + 1), state.moments, evidence.moments))
-
-    def _running_baseline(self, state: PooledState, evidence: Evidence) -> tuple[Float[Tensor, " T"], PooledState]:
-        """The baseline of each sample of a block, and the state whose baseline the block has taught."""
-        seen, count, most = int(state.seen), len(evidence.value), POOLED.baseline_samples
-        if seen >= most or not count:
-            return state.baseline.expand(count), state
-        number = seen + torch.arange(1, count + 1, device=evidence.value.device)
-        totals = map_state(
-            lambda total, one: total + (one * (number <= most)).cumsum(0), state.moments, evidence.moments
-        )
-        baseline = self.baseline(map_state(lambda total: total / number.clamp(max=most), totals))
-        moments = map_state(lambda total: total[-1], totals)
-        return baseline, state._replace(moments=moments, baseline=baseline[-1])
+        return SampleBlock(z, NearestNames(*map(TopNames.of, text)), neglabel(text).double())
 
     def _judge(self, state: PooledState, block: SampleBlock) -> tuple[DetectorOutput, SampleRows]:
-        """Readings of samples that come before the next update, and what they will teach."""
+        """The output for samples that come before the next update, and what they will teach."""
         nearest, fitted = block.nearest, state.fitted
         known, negative = self._name_logits(state, block.z, nearest)
         gain = (energy_gain(nearest.known, known) - energy_gain(nearest.negative, negative)).double()
-        gain -= self.popularity * fitted.popularity[nearest.known.name[:, 0]]
-        gain /= self.label_statistics.unit
         predicted = fitted.direction.predict(block.z)
-        score = block.evidence + gain + fitted.likelihood.log_ratio(predicted)
+        frozen = block.log_odds - self.popularity * fitted.popularity[nearest.known.name[:, 0]]
+        score = frozen + raised(gain + fitted.likelihood.log_ratio(predicted))
         if self.labels.examples is not None:
-            distinct = fitted.distinction.score.at(block.z, nearest.known.name[:, :1]).squeeze(1)
-            score += distinct.double() / self.label_statistics.unit
-        margin = block.evidence + gain - block.baseline
-        weight = side_weights(margin)
+            score += fitted.distinction.score.at(block.z, nearest.known.name[:, :1]).squeeze(1).double()
+        evidence = frozen + raised(gain) - self.baseline
+        weight = side_weights(evidence)
         output = DetectorOutput(
             score.to(block.z.dtype),
             self._best_names(nearest.known, known, fitted, block.z),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
-            block.baseline.to(block.z.dtype),
-            block.clarity,
+            torch.full_like(score, self.baseline).to(block.z.dtype),
         )
-        return output, SampleRows(block.z, margin, predicted, *claims(nearest, (known, negative), weight))
+        return output, SampleRows(block.z, evidence, predicted, *claims(nearest, (known, negative), weight))
 
     def _name_logits(
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
@@ -158,20 +109,11 @@ class PooledEvidence(Detector[PooledState]):
         return name.gather(1, total.argmax(1, keepdim=True)).squeeze(1)
 
     def _transferred(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:
-        """A state over other names; the baseline moves by what the change of names does to images of the stream.
-
-        The mean moments of `z` are taken under both label spaces; their difference is added to those of the samples
-        that set the baseline.
-        """
+        """A state over other names."""
         done = state.updated(before.labels)
         sums = done.sums.transferred(before.labels, self.labels)
-        moments, counted = done.moments, done.seen.clamp(max=POOLED.baseline_samples)
-        if len(z):
-            old, new = (one.evidence(text_logits(one.labels, z, tau=self.tau)).moments for one in (before, self))  # type: ignore[attr-defined]
-            moments = map_state(lambda total, a, b: total + counted * (b.mean() - a.mean()), moments, old, new)
-        baseline = self.baseline(map_state(lambda total: total / counted.clamp(min=1), moments))
         fitted = Fitted.of(sums, int(done.seen), self.labels)
-        return PooledState(done.seen, moments, baseline, sums, fitted, done.learned, Pending.none(self.labels))
+        return PooledState(done.seen, sums, fitted, done.learned, Pending.none(self.labels))
 
 
 def claims(

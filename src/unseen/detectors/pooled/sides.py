@@ -1,8 +1,8 @@
 """The pool: what the two sides of a stream, images that are likely known and likely unknown, say of a new image.
 
 Every quantity is a mean per side, so the mix of the stream moves none of them; all of it is sums, so merging is exact.
-A ridge regression predicts the margin that similar images have. What the prediction adds to a margin is a likelihood
-ratio that may lower it by much, and raises it by little: unknown images may look like known ones (near unknowns), so
+A ridge regression predicts the margin that similar images have. What image space adds to a score is a likelihood ratio
+that may lower it by much, and raises it by little: unknown images may look like known ones (near unknowns), so
 log N1(u) - log((1 - p) N0(u) + p N1(u)) is at most log(1 / p).
 """
 
@@ -19,7 +19,7 @@ from unseen.detectors.pooled.constants import POOLED
 
 def side_weights(margin: Float[Tensor, " T"]) -> Float[Tensor, "2 T"]:
     """How much each image belongs to the unknown and to the known side."""
-    known = torch.sigmoid(POOLED.slope * (margin - POOLED.boundary))
+    known = torch.sigmoid(margin - POOLED.boundary)
     return torch.stack([1 - known, known])
 
 
@@ -156,10 +156,14 @@ class Likelihood(NamedTuple):
         return cls(mean.mean(), earned * (mean[1] - mean[0]) / variance)
 
     def log_ratio(self, predicted: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        """What the prediction adds to the margin of each image."""
-        most, near = POOLED.largest_ratio, POOLED.near_share
-        ratio = (self.rate * (predicted - self.middle)).clamp(-most, most)
-        return -torch.log((1 - near) * torch.exp(-ratio) + near)
+        """The log ratio of known to unknown for each prediction."""
+        return self.rate * (predicted - self.middle)
+
+
+def raised(log_ratio: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    """What a log ratio of known to unknown adds to a score, where some unknown images look like known ones."""
+    most, near = POOLED.largest_ratio, POOLED.near_share
+    return -torch.log((1 - near) * torch.exp(-log_ratio.clamp(-most, most)) + near)
 
 
 def bimodality(powers: Float[Tensor, "5"]) -> Float[Tensor, ""]:

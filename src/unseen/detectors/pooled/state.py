@@ -16,7 +16,6 @@ from torch import Tensor
 
 from unseen.detectors.pooled.constants import POOLED
 from unseen.detectors.pooled.distinction import Distinction
-from unseen.detectors.pooled.evidence import LogitMoments
 from unseen.detectors.pooled.names import Looks, NameSums, NearestNames
 from unseen.detectors.pooled.sides import Direction, Likelihood, PredictionSums, SideSums, side_weights
 from unseen.detectors.state import OldPlaces, map_state, rows_by_old_place
@@ -53,13 +52,11 @@ class SampleRows(NamedTuple):
 
 
 class SampleBlock(NamedTuple):
-    """Features of consecutive samples with their nearest names and their frozen evidence."""
+    """Features of consecutive samples with their nearest names and their frozen log-odds."""
 
     z: Float[Tensor, "T d"]
     nearest: NearestNames
-    evidence: Float[Tensor, " T"]  # of the frozen text
-    baseline: Float[Tensor, " T"]
-    clarity: Float[Tensor, " T"]
+    log_odds: Float[Tensor, " T"]  # of the known names against the negatives, by the frozen text
 
     def rows(self, rows: slice) -> SampleBlock:
         """Some of the samples."""
@@ -228,8 +225,6 @@ class PooledState(NamedTuple):
     """Everything the detector has learned; counts are in host memory, the rest where the label space is."""
 
     seen: Int[Tensor, ""]
-    moments: LogitMoments  # sums over the samples that set the baseline
-    baseline: Float[Tensor, ""]  # of samples from then on
     sums: Sums
     fitted: Fitted
     learned: LearnedImages
@@ -239,10 +234,8 @@ class PooledState(NamedTuple):
     def start(cls, labels: LabelSpace) -> PooledState:
         """The state before the first sample."""
         device, sums = labels.id_anchors.device, Sums.empty(labels)
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        moments, fitted = LogitMoments(zero, zero, zero), Fitted.of(sums, 0, labels)
         seen, learned = torch.zeros((), dtype=torch.int64), LearnedImages.none(device)
-        return cls(seen, moments, zero, sums, fitted, learned, Pending.none(labels))
+        return cls(seen, sums, Fitted.of(sums, 0, labels), learned, Pending.none(labels))
 
     @property
     def until_update(self) -> int:
