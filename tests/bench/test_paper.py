@@ -13,6 +13,8 @@ from helpers import suite_files
 from helpers.tiny_models import save_clip
 from unseen.cli import app
 from unseen.errors import SettingError
+from unseen.labels import wordnet
+from unseen.labels.miners import find_miner
 from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.exhibits import paper as report
@@ -84,6 +86,8 @@ def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
         for number in range(3):
             pixels = np.random.default_rng(len(str(home)) + number).integers(0, 256, (40, 50, 3), dtype=np.uint8)
             Pillow.fromarray(pixels).save(home / f"{number}.jpg")
+    miner = replace(find_miner("neglabel"), corpus=lambda: wordnet().thinned(1000))
+    monkeypatch.setattr("unseen_bench.suites.loading.find_miner", lambda name: miner)  # WordNet takes a minute
     (lists / "test_inaturalist.txt").write_text("".join(f"inaturalist/{number}.jpg -1\n" for number in range(3)))
     return root, save_clip(tmp_path / "model", context=77)
 
