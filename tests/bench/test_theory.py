@@ -259,13 +259,14 @@ def test_the_search_says_whether_it_converged():
 
 
 def test_negatives_are_measured_like_names_and_have_no_truth(files):
-    words = (files / "z.safetensors", "--space", files / "space.safetensors", "--negatives")
+    few = space(dtype=torch.float32).with_negatives(6)
+    few.save(files / "few.safetensors")
+    words = (files / "z.safetensors", "--space", files / "few.safetensors", "--negatives")
     row = json.loads(run(*words, "--json").stdout)
     assert row["of"] == "negatives"
-    assert [one["name"] for one in row["classes"]] == list(space().negatives)
-    assert "best bank of negatives for pseudo-labels: converged, largest residual" in run(*words).stdout.replace(
-        "\n", " "
-    )
+    assert [one["name"] for one in row["classes"]] == list(few.negatives)
+    told = run(*words).stdout.replace("\n", " ")
+    assert "best bank of negatives for pseudo-labels: converged, largest residual" in told
     assert isinstance(run(*words, "--truth").exception, SettingError)
 
 

@@ -6,6 +6,7 @@ PYTHONPATH=src:tests python -m helpers.golden pooled
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,17 +20,18 @@ FILE = Path(__file__).parents[1] / "data" / "golden" / "demo_scores.safetensors"
 EVERY = 7  # only each seventh row is stored; the detector observes all of them
 
 
-def outputs(name: str) -> dict[str, Tensor]:
+def outputs(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """What a detector says of the demo pack: observed in a shuffled order, and the first samples unlearned."""
     pack = demo.load()
-    detector, z = detectors.make(name, pack.space), pack.shuffled(0).z
-    if detector.parts:
-        z = z[:320].view(64, 5, -1)
+    rows, space = pack.shuffled(0).z.to(dtype), pack.space
+    space = replace(space, id_anchors=space.id_anchors.to(dtype), ood_anchors=space.ood_anchors.to(dtype))
+    detector = detectors.make(name, space)
+    z = rows[:320].view(64, 5, -1) if detector.parts else rows
     with one_thread():
         observed, _ = detector.observe(detector.start(), z)
         pure = detector.score(detector.start(), z[:50])
-    rows = slice(None, None, 1 if detector.parts else EVERY)
-    told = {field: column[rows] for field, column in observed._asdict().items() if not bool(column.isneginf().all())}
+    kept = slice(None, None, 1 if detector.parts else EVERY)
+    told = {field: column[kept] for field, column in observed._asdict().items() if not bool(column.isneginf().all())}
     return told | {"pure": pure.score}
 
 
@@ -40,7 +42,10 @@ def stored(name: str) -> dict[str, Tensor]:
 
 def rewrite(name: str) -> None:
     """Replace the stored scores of one detector by those of today."""
-    found = outputs(name)
+    found = {
+        field: column.float() if column.is_floating_point() else column
+        for field, column in outputs(name, torch.float64).items()
+    }
     found["label"] = found["label"].to(torch.int16)
     parts = {f"{name}/{field}": column.contiguous() for field, column in found.items()}
     others = {key: part for key, part in load_file(FILE).items() if key.partition("/")[0] != name}
