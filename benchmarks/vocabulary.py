@@ -13,10 +13,11 @@ in percent, means over jobs, of frozen NegLabel in one group and of the recommen
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -24,7 +25,6 @@ from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
 from unseen.detectors.neglabel import NegLabel
-from unseen.encoders.base import Encoder
 from unseen.features import load_features
 from unseen.labels.vocabulary import hierarchy
 from unseen_bench.evaluate import evaluate
@@ -32,22 +32,21 @@ from unseen_bench.mining import mine
 from unseen_bench.run import Case, Row, command, grouped, markdown_table
 from unseen_bench.trial import Trial
 
-NONE = {"relatives": 0, "everyday": 0, "far": 0}
-SETTINGS: dict[str, Mapping[str, Any]] = {
-    "5,000 mined as NegLabel does": {"mined": 5_000},
-    "1,500 everyday": NONE | {"everyday": 1_500},
-    "150 relatives of each": NONE | {"relatives": 1_800},
-    "relatives, 500 everyday": {"relatives": 1_800, "everyday": 500, "far": 0},
-    "relatives, 1,500 everyday": {"relatives": 1_800, "everyday": 1_500, "far": 0},
-    "relatives, 1,500 everyday, 500 far": {"relatives": 1_800, "everyday": 1_500, "far": 500},
-    "relatives, 500 far": {"relatives": 1_800, "everyday": 0, "far": 500},
+SETTINGS = {  # relatives, everyday words, far words
+    "5,000 mined as NegLabel does": None,
+    "1,500 everyday": (0, 1_500, 0),
+    "150 relatives of each": (1_800, 0, 0),
+    "relatives, 500 everyday": (1_800, 500, 0),
+    "relatives, 1,500 everyday": (1_800, 1_500, 0),
+    "relatives, 1,500 everyday, 500 far": (1_800, 1_500, 500),
 }
+FILES = ("images-imagenet_val5.safetensors", "text-imagenet1k.safetensors")
 FAMILIES = {
     "dogs": range(151, 269),
     "birds": (*range(7, 25), *range(80, 101), *range(127, 147)),
     "food": range(923, 970),
 }
-NAMES, NEAR, FAR = 12, 24, 220
+NAMES, FAR = 12, 220
 FAR_SETS = {"textures10": 24, "intel_scenes": 60, "flowers102": 38}  # every n-th image
 
 
@@ -71,9 +70,7 @@ class Store(NamedTuple):
     @cache
     def read(cls, folder: Path) -> Store:
         """Read the stored features."""
-        images, text = (
-            load_features(folder / f"{name}.safetensors") for name in ("images-imagenet_val5", "text-imagenet1k")
-        )
+        images, text = (load_features(folder / name) for name in FILES)
         far = [load_features(folder / f"images-{name}.safetensors").z[::step] for name, step in FAR_SETS.items()]
         return cls(list(text.keys), text.z, images.z, images.true_labels, torch.cat(far))
 
@@ -85,7 +82,7 @@ class Store(NamedTuple):
         cosine = (self.text @ self.text[known].T).amax(1)
         cosine[known] = -1
         order = cosine.argsort(descending=True).tolist()[: len(self.names) - NAMES]
-        near, rest = order[:NEAR], order[len(order) // 4 :]
+        near, rest = order[: 2 * NAMES], order[len(order) // 4 :]
         far = torch.cat([self.far, self.images(chance.sample(rest, 20))])
         far = far[torch.randperm(len(far), generator=torch.Generator().manual_seed(seed))[:FAR]]
         parts = [self.images(known), self.images(near), far]
@@ -105,7 +102,6 @@ def main() -> None:
     """Print one row per setting."""
     parser = command.parser(__doc__, features=True, resumes=True)
     parser.add_argument("--jobs", type=int, default=20, help="how many of each kind (20)")
-    parser.add_argument("--only", default="", help="settings whose names have this in them")
     arguments = command.parse(parser)
     command.run_and_print(cases(arguments), arguments, table)
 
@@ -115,9 +111,8 @@ def cases(arguments: command.Arguments) -> Iterator[Case]:
     for setting in SETTINGS:
         for kind in ("any", *FAMILIES):
             for seed in range(arguments.jobs if kind == "any" else arguments.jobs // 4):
-                if arguments.only in setting:
-                    key = {"negatives": setting, "names": kind, "seed": seed}
-                    yield Case(key, partial(measure, arguments.folder, setting, kind, seed))
+                key = {"negatives": setting, "names": kind, "seed": seed}
+                yield Case(key, partial(measure, arguments.folder, setting, kind, seed))
 
 
 def measure(folder: Path, setting: str, kind: str, seed: int) -> Row:
@@ -134,29 +129,24 @@ def measure(folder: Path, setting: str, kind: str, seed: int) -> Row:
     return row
 
 
-def label_space(names: list[str], options: Mapping[str, Any]) -> LabelSpace:
-    """The names with the negatives of a setting."""
-    if "mined" in options:
-        return mine(names, offline_encoder(), negatives=options["mined"])
-    return LabelSpace.build(names, offline_encoder(), **options)
+def label_space(names: list[str], counts: tuple[int, int, int] | None) -> LabelSpace:
+    """The names with so many negatives of each kind, or with those that a paper mines."""
+    if counts is None:
+        return mine(names, offline_encoder())
+    relatives, everyday, far = counts
+    return LabelSpace.build(names, offline_encoder(), relatives=relatives, everyday=everyday, far=far)
 
 
-@cache
-def offline_encoder() -> Encoder:
-    return load_encoder("offline")
+offline_encoder = cache(partial(load_encoder, "offline"))
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    columns = [f"{name} {which}" for name in ("neglabel", "pooled") for which in ("near", "far")]
+    columns = ["words", *(f"{name} {which}" for name in ("neglabel", "pooled") for which in ("near", "far"))]
     lines = (
-        (setting, kind, f"{mean(some, 'words'):,.0f}", *(f"{mean(some, column):.1f}" for column in columns))
+        (setting, kind, *(f"{fmean(row[column] for row in some):,.1f}" for column in columns))
         for (setting, kind), some in grouped(rows, "negatives", "names").items()
     )
-    return markdown_table(("negatives", "names", "words", *columns), lines)
-
-
-def mean(rows: list[Row], column: str) -> float:
-    return sum(row[column] for row in rows) / len(rows)
+    return markdown_table(("negatives", "names", *columns), lines)
 
 
 if __name__ == "__main__":

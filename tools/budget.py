@@ -60,10 +60,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_600, 10_500),
+    Budget("unseen", "lines", 12_065, 10_500),
     Budget("serve", "lines", 4_650, 3_500, due="31"),
-    Budget("unseen_bench", "lines", 6_243, 5_700),
-    Budget("tests", "lines", 17_900, 13_500),
+    Budget("unseen_bench", "lines", 6_493, 5_700),
+    Budget("tests", "lines", 17_740, 13_500),
     Budget("benchmarks", "lines", 3_215, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from unseen.labels import Prompt
 
 SHOWN = 20
-PATH = 5  # words of the way up from a name
 
 
 def mine(
@@ -150,7 +149,7 @@ def _tree(space: LabelSpace) -> dict[str, dict[str, Any]]:
     near = nearest_names(space)
     for name in space.names:
         path = placed.nouns.path(name)
-        tree[name] = {"path": path[:PATH], "nearest_name": near.get(name), "relatives": {}}
+        tree[name] = {"path": path[:5], "nearest_name": near.get(name), "relatives": {}}
     for one in placed.relatives(len(negatives)):
         if one.word in negatives:
             tree[one.name]["relatives"].setdefault(one.parent, []).append(one.word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,19 +21,25 @@ from unseen.labels.space import LabelSpace, Origin
 from unseen.labels.vectors import word_vectors
 from unseen.progress import Progress, shown_progress
 
-RELATIVES, DAILY, FAR = 1_500, 1_500, 0  # the defaults of commands, Python and service alike
-FARTHEST = 0.95  # a word is far from names by this quantile of its cosines to them (NegLabel)
 VOCABULARY = "WordNet 3.1"
-LIKE = 500  # everyday words that a name which is no noun is compared with
+
+
+@dataclass(frozen=True)
+class NegativeCounts:
+    """How many negatives of each kind commands, Python and service take; `benchmarks/vocabulary.py` compares others."""
+
+    relatives: int = 1_500
+    everyday: int = 1_500
+    far: int = 0
 
 
 def build(
     names: Sequence[str],
     encoder: TextEncoder,
     *,
-    relatives: int = RELATIVES,
-    everyday: int = DAILY,
-    far: int = FAR,
+    relatives: int = NegativeCounts.relatives,
+    everyday: int = NegativeCounts.everyday,
+    far: int = NegativeCounts.far,
     never: Sequence[str] = (),
     prompt: str | Sequence[str] | Prompt | None = None,
     cache: Path | None = None,
@@ -106,14 +113,14 @@ def _place(
     placed = Placed(names)
     if not (outside := [row for row, name in enumerate(names) if name not in placed.found]):
         return placed
-    words = everyday_words()[:LIKE]
+    words = everyday_words()[:500]
     nearest = (anchors[outside] @ encode(words).T).argmax(1).tolist()
     return Placed(names, {names[row]: words[near] for row, near in zip(outside, nearest, strict=True)})
 
 
 def _farthest(words: Float[Tensor, "n d"], anchors: Float[Tensor, "K d"], count: int) -> Int[Tensor, " m"]:
-    """The `count` words with the lowest .95 quantile of cosines to the names."""
+    """The `count` words with the lowest .95 quantile of cosines to the names (NegLabel)."""
     cosines = (words @ anchors.T).sort(1).values
-    place = FARTHEST * (cosines.shape[1] - 1)
+    place = 0.95 * (cosines.shape[1] - 1)
     rank = torch.lerp(cosines[:, int(place)], cosines[:, -int(-place // 1)], place % 1)
     return rank.argsort(stable=True)[:count]

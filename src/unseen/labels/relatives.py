@@ -18,9 +18,7 @@ PEOPLE = (  # the lists of persons and bodies have hundreds of words that nobody
     " student teacher thumb toe tongue tooth woman worker"
 )
 HAS_CAPITALS = ("animal", "artifact", "food", "plant")  # whose relatives are called after places and people: Labrador
-LOOKED_UP = 100  # names whose spelling is checked: each takes a twentieth of a second
 TAXON = "taxonomic group"
-OF_EACH = 150  # relatives that a name has at most: the kinds of its parent and of its grandparent, the most used first
 
 
 class Relative(NamedTuple):
@@ -46,7 +44,7 @@ class Placed:
     @cached_property
     def misspelt(self) -> Mapping[str, str]:
         """The word that each name is taken for which is none, but nearly spelled like one."""
-        strange = [name for name in self.names if not self.nouns.has(name)][:LOOKED_UP]
+        strange = [name for name in self.names if not self.nouns.has(name)][:100]  # each takes 50 ms
         found = {name: self.nouns.suggestions(name, 1) for name in strange}
         return {name: words[0] for name, words in found.items() if words}
 
@@ -81,7 +79,7 @@ class Placed:
         words = (word for place in self.same for word in self.nouns.synsets[place].words)
         return frozenset(map(canonical_spelling, (*words, *self.names)))
 
-    def relatives(self, count: int, *, besides: Iterable[str] = (), of_each: int = OF_EACH) -> tuple[Relative, ...]:
+    def relatives(self, count: int, *, besides: Iterable[str] = (), of_each: int = 150) -> tuple[Relative, ...]:
         """At most `count` words that stand beside names, the nearest first; names have as many each as there are."""
         taken = self._taken(besides)
         turns = [islice(self._beside(name, found), of_each) for name, found in self.found.items()]

@@ -17,8 +17,7 @@ from unseen.labels.prompts import TextEncoder, WordedPrompt, text_fingerprint
 from unseen.progress import Progress, no_progress
 from unseen.storage.files import cache_dir, load_tensors, save_tensors
 
-STEP = 1024  # words between two reports of progress
-KEPT = 8  # steps after which what is done is kept: an interrupted run loses no more
+STEP = 1024  # words between two reports of progress; after eight times as many, what is done is kept
 
 
 def word_vectors(
@@ -42,7 +41,7 @@ def word_vectors(
         part = missing[start : start + STEP]
         known |= zip(part, prompt.encode(part, encoder).half().cpu(), strict=True)
         is_last = start + STEP >= len(missing)
-        if is_last or not (start // STEP + 1) % KEPT:
+        if is_last or not (start // STEP + 1) % 8:
             kept.write(known)
         progress(start + len(part), len(missing))
     vectors = torch.stack([known[word] for word in words]) if words else torch.empty(0, encoder.dim)
