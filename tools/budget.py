@@ -60,7 +60,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_065, 10_500),
+    Budget("unseen", "lines", 12_075, 10_500),
     Budget("serve", "lines", 4_650, 3_500, due="31"),
     Budget("unseen_bench", "lines", 6_493, 5_700),
     Budget("tests", "lines", 17_740, 13_500),

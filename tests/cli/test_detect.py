@@ -222,6 +222,15 @@ def test_a_mined_space_can_be_given() -> None:
     assert [row["name"] for row in result[:3]] == ["red", "green", None]
 
 
+def test_a_word_of_ones_own_is_a_negative_and_must_be_one_from_the_start(photos: Path) -> None:
+    detect("photos", *NAMES, "--never", "blue", "--state", "s")
+    space = LabelSpace.load("s.space.safetensors")
+    assert (space.negatives[0], space.origins[0].kind) == ("blue", "never")
+    detect("photos", *NAMES, "--never", "blue", "--state", "s")
+    with pytest.raises(LabelError, match="saved without 'pink'"):
+        detect("photos", "--never", "pink", "--state", "s")
+
+
 def test_a_class_of_ones_own_is_a_detector_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("own.py").write_text("from unseen.detectors import MCM\n\nclass Halved(MCM):\n    name = 'halved'\n")
     monkeypatch.setattr(detectors, "_own", {})

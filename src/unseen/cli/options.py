@@ -35,7 +35,7 @@ Relatives = Annotated[
 Everyday = Annotated[int | None, typer.Option(min=0, help="Words for everyday things (default: 1,500).", **MORE)]
 Far = Annotated[int | None, typer.Option(min=0, help="Words that are least like your names (default: 0).", **MORE)]
 Never = Annotated[
-    list[str] | None, typer.Option(help="A word of your own that is none of your names; may be given many times.")
+    list[str] | None, typer.Option(help="A word of your own that is none of your names; may be given again.", **MORE)
 ]
 
 # images and features

@@ -5,6 +5,7 @@ Loads torch: commands import it when they run.
 
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,6 +107,7 @@ class NameOptions:
     examples: str | None = None
     encoder: str | None = None
     device: str | None = None
+    never: Sequence[str] = ()
 
 
 class Start(NamedTuple):
@@ -128,8 +130,8 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
         chosen.kind.check_counts(len(names), 1)
     model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
     if saved:
-        spaces.check_space(saved, names, model)
-    space = saved or spaces.make_space(names, model)
+        spaces.check_space(saved, names, model, never=given.never)
+    space = saved or spaces.make_space(names, model, never=given.never)
     recall = RECALL if chosen.recall is None else chosen.recall
     if taught:
         space = taught.teach(space, model, recall=None if known or chosen.threshold is not None else recall)

@@ -82,8 +82,13 @@ def make_space(names: Sequence[str], encoder: Encoder, **options: Any) -> LabelS
     return space
 
 
-def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> None:
-    """Refuse names or an encoder that a saved label space was not made with."""
+def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder, *, never: Sequence[str] = ()) -> None:
+    """Refuse names, own negatives or an encoder that a saved label space was not made with."""
+    if more := sorted(set(never) - set(space.negatives)):
+        raise LabelError(
+            f"expected --never for a new label space, got one that is saved without {more[0]!r}; make another with "
+            "unseen mine, or start another state"
+        )
     if names and tuple(names) != space.names:
         raise LabelError(
             f"expected the names of the label space, got others: {changed_names(space.names, names)}; leave out "
