@@ -60,7 +60,7 @@ def build(
     ...         counts = [[p.count(chr(97 + i)) + 0.1 for i in range(26)] for p in prompts]
     ...         return torch.nn.functional.normalize(torch.tensor(counts))
     >>> build(["violin"], Tower(), relatives=2, everyday=2, never=["toy violin"]).negatives
-    ('toy violin', 'viola', 'cello', 'person', 'car')
+    ('toy violin', 'cello', 'double bass', 'person', 'car')
     """
     names = check_new_names(names)
     for what, count in (("relatives", relatives), ("everyday", everyday), ("far", far)):
