@@ -70,14 +70,16 @@ def test_parameters_are_cloned_and_names_alone_are_enough() -> None:
 
 def test_it_is_the_last_step_of_a_pipeline_and_is_cross_validated() -> None:
     pack, truth = demo.load(), trial()
-    X = 3 * pack.z.numpy()
-    y = np.array([pack.space.names[label] if label >= 0 else "unknown" for label in truth.label.tolist()])
-    steps = Pipeline([("unit", Normalizer()), ("unknown", UnknownDetector(names=pack.space, encoder=None))])
+    X = 3 * pack.z.numpy()[::3]
+    y = np.array([pack.space.names[label] if label >= 0 else "unknown" for label in truth.label[::3].tolist()])
+    steps = Pipeline(
+        [("unit", Normalizer()), ("unknown", UnknownDetector(names=pack.space.with_negatives(200), encoder=None))]
+    )
     known = y != "unknown"
     assert cross_val_score(steps, X[known], y[known], cv=2).min() > 0.75
     by_examples = steps.fit(X[known][::2], y[known][::2])
     assert by_examples["unknown"].session_.detector.labels.examples is not None
-    by_examples["unknown"].partial_fit(pack.z)  # what is unknown, it learns from the stream
+    by_examples["unknown"].partial_fit(X)  # what is unknown, it learns from the stream
     assert by_examples.score(X, y) > 0.85
 
 

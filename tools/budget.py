@@ -60,15 +60,15 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_075, 10_500),
+    Budget("unseen", "lines", 12_135, 10_500),
     Budget("serve", "lines", 4_650, 3_500, due="31"),
-    Budget("unseen_bench", "lines", 6_493, 5_700),
-    Budget("tests", "lines", 17_740, 13_500),
-    Budget("benchmarks", "lines", 3_215, 2_200),
+    Budget("unseen_bench", "lines", 6_455, 5_700),
+    Budget("tests", "lines", 17_025, 13_500),
+    Budget("benchmarks", "lines", 2_967, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
-    Budget("all", "constants", 368, 250),
+    Budget("all", "constants", 260, 250),
     Budget("all", "long files", 3, 0),
     Budget("all", "commands", 22, 22),
     Budget("all", "options", 151, 130),
