@@ -56,6 +56,7 @@ def detect(
     if features:
         output.check_writable(features)
 
+    from unseen.alarm import StreamAlarms
     from unseen.cli import run, session
     from unseen.features import FeatureCache
     from unseen.images import find_images
@@ -63,7 +64,7 @@ def detect(
     from unseen.storage.locks import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    alarms, log = run.Alarms.of(alarm), run.log_beside(report)
+    alarms, log = StreamAlarms.of(alarm), run.log_beside(report)
     found = find_images(photos, stride=stride)
     entries = sort_entries(found, order)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
