@@ -10,7 +10,6 @@ from helpers.streams import space, stream
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session, demo
 from unseen.errors import LabelError
-from unseen.labels import Corpus, mining
 from unseen_bench.demo import trial
 
 base = pytest.importorskip("sklearn.base")
@@ -95,8 +94,6 @@ def test_vectors_of_a_model_of_ones_own_need_labels_and_no_names() -> None:
 
 def test_photos_and_names_are_enough(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
-    words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
-    monkeypatch.setattr(mining, "_mined_lists", lambda *given: words)
     paths = [tmp_path / f"{name}-{i}.png" for i in range(4) for name in COLOURS]
     for path in paths:
         save_shade(path, COLOURS[path.stem.partition("-")[0]], 3)

@@ -60,15 +60,15 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_600, 10_500),
-    Budget("serve", "lines", 4_650, 3_500, due="31"),
-    Budget("unseen_bench", "lines", 6_141, 5_700),
-    Budget("tests", "lines", 17_046, 13_500),
-    Budget("benchmarks", "lines", 2_843, 2_200),
+    Budget("unseen", "lines", 12_134, 10_500),
+    Budget("serve", "lines", 4_627, 3_500, due="31"),
+    Budget("unseen_bench", "lines", 6_414, 5_700),
+    Budget("tests", "lines", 16_958, 13_500),
+    Budget("benchmarks", "lines", 2_844, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
-    Budget("all", "constants", 260, 250),
+    Budget("all", "constants", 258, 250),
     Budget("all", "long files", 2, 0),
     Budget("all", "commands", 22, 22),
     Budget("all", "options", 150, 130),

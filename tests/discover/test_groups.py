@@ -9,9 +9,10 @@ import torch
 
 from unseen import Session
 from unseen.checkpoint import save
-from unseen.discover import Vocabulary, dismiss, group, group_features, visible_words
+from unseen.discover import Vocabulary, dismiss, group, group_features
 from unseen.discover.groups import distinct, is_growing, number_clusters
 from unseen.errors import StateError
+from unseen.labels.relatives import visible_words
 
 
 def classes(keys) -> list[str]:
@@ -94,7 +95,7 @@ def test_suggested_names_come_from_the_vocabulary_and_are_no_known_names(groupin
 
 
 def test_the_words_for_groups_name_no_person_and_no_place():
-    words = {word for words in visible_words().lists.values() for word in words}
+    words = set(visible_words())
     assert {"sea urchin", "espresso", "fire engine"} <= words
     assert not {"Einstein", "Albert Einstein", "Paris", "doctor", "genus Felis"} & words
     assert all(word == word.lower() for word in words)

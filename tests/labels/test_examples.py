@@ -14,7 +14,7 @@ from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.errors import DataError, EncoderError
 from unseen.features import Features
-from unseen.labels import Corpus, Examples, with_examples
+from unseen.labels import Examples, with_examples
 from unseen.labels.residuals import (
     TextRows,
     choose_penalty,
@@ -236,14 +236,11 @@ def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path
 
 def test_build_takes_examples(tmp_path: Path) -> None:
     encoder = HashEncoder()
-    words = Corpus("small", {"noun.act": tuple(f"act {i}" for i in range(9))})
     examples = Examples(unit(2, encoder.dim), torch.tensor([0, 1]), encoder=encoder.fingerprint)
-    built = LabelSpace.build(["cat", "dog"], encoder, corpus=words, cache=tmp_path, examples=examples)
+    built = LabelSpace.build(["cat", "dog"], encoder, everyday=9, cache=tmp_path, examples=examples)
     assert len(built.examples) == 2
     with pytest.raises(EncoderError, match="expected examples of the encoder of this label space"):
-        LabelSpace.build(
-            ["cat", "dog"], encoder, corpus=words, cache=tmp_path, examples=replace(examples, encoder="other")
-        )
+        LabelSpace.build(["cat", "dog"], encoder, cache=tmp_path, examples=replace(examples, encoder="other"))
 
 
 def features(classes: tuple[str, ...], labels: Tensor) -> Features:

@@ -23,6 +23,7 @@ def detect(
     report: options.Report = None,
     file: options.Output = None,
     as_json: options.AsJson = False,
+    never: options.Never = None,
     space: options.SpaceInstead = None,
     detector: options.Detector = None,
     recall: options.Recall = None,
@@ -66,7 +67,7 @@ def detect(
     alarms, log = StreamAlarms.of(alarm), run.log_beside(report)
     found = find_images(photos, stride=stride)
     entries = sort_entries(found, order)
-    names = session.NameOptions(labels, label, space, examples, encoder, device)
+    names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = FeatureCache(features, ready.model) if features else None
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:

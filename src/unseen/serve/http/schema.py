@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from unseen import detectors
-from unseen.labels.mining import NEGATIVES
+from unseen.labels.negatives import NegativeCounts
 
 MOST = 100_000  # an integer setting becomes memory or time
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field(ge=-MOST, le=MOST)]
@@ -90,12 +90,22 @@ class StreamBody(RequestBody):
     """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
 
     names: Annotated[list[Name], FAST] | None = None
-    negatives: int = Field(NEGATIVES, ge=0, le=100_000)
+    relatives: int = Field(
+        NegativeCounts.relatives, ge=0, le=100_000, description="Words that stand beside the names in WordNet."
+    )
+    everyday: int = Field(NegativeCounts.everyday, ge=0, le=100_000, description="Words for everyday things.")
+    far: int = Field(NegativeCounts.far, ge=0, le=100_000, description="Words that are least like the names.")
+    never: list[Name] = Field([], max_length=10_000, description="Words of one's own that are none of the names.")
     space: str | None = Field(None, max_length=128)
     name: str = Field("", max_length=128)
     detector: str = Field(detectors.DEFAULT, max_length=64)
     settings: dict[str, Number | bool | Annotated[str, Field(max_length=64)]] = Field(default_factory=dict)
     threshold: ThresholdBody = Field(default_factory=lambda: ThresholdBody(kind="adaptive"))
+
+    @property
+    def negatives(self) -> dict[str, Any]:
+        """What `LabelSpace.build` is to take for negatives."""
+        return self.model_dump(include={"relatives", "everyday", "far", "never"})
 
 
 class RestoreBody(RequestBody):
