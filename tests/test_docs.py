@@ -14,7 +14,7 @@ from types import FunctionType
 import pytest
 
 import unseen
-from helpers.commands import leaves
+from helpers.commands import leaf_of
 
 REPO = Path(__file__).parents[1]
 PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/**/*.md"), *REPO.glob("src/**/*.md")]
@@ -30,6 +30,15 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [path for path in paths if not ((REPO / path).exists() or (page.parent / path).exists())]
     assert set(missing) <= EXAMPLES
+
+
+def test_the_diffs_of_contributing_fit_the_files_that_they_name() -> None:
+    hunks = re.findall(r"^--- (\S+)\n(.*?)^```", (REPO / "CONTRIBUTING.md").read_text(), re.M | re.S)
+    assert len(hunks) == 2
+    for path, diff in hunks:
+        for hunk in diff.split("@@\n"):
+            kept = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] == " ")
+            assert (REPO / path).read_text().count(kept) == 1, hunk
 
 
 @pytest.mark.parametrize("page", [*REPO.glob("docs/**/*.md")], ids=lambda page: page.name)
@@ -52,9 +61,7 @@ def test_links_of_the_site_lead_to_pages_of_the_site() -> None:
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     for line in re.findall(r"^    unseen (.+)$", page.read_text(), re.M):
         words = re.sub(r"#.*", "", line).split()
-        found = [leaf for name, leaf in leaves() if list(name) == words[: len(name)] or name[0] == words[0] == "bench"]
-        known = {option for one in found for parameter in one.params for option in parameter.opts} | {"--help"}
-        assert found or words[0].startswith("-"), line
+        known = {option for parameter in leaf_of(words).params for option in parameter.opts} | {"--help"}
         unknown = {word for word in words if word.startswith("--")} - known - {"--version"}
         assert not unknown, f"{line}: {unknown}"
 

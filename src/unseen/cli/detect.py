@@ -23,7 +23,7 @@ def detect(
     report: options.Report = None,
     file: options.Output = None,
     as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
+    never: options.Never = None,
     space: options.SpaceInstead = None,
     detector: options.Detector = None,
     recall: options.Recall = None,
@@ -40,7 +40,6 @@ def detect(
     ] = None,
     device: options.Device = None,
     batch: options.Batch = 32,
-    root: options.Root = None,
     stride: options.Stride = 1,
 ) -> None:
     """Print for each photo which of your names it shows, or that it is unknown. No training, no labels.
@@ -52,11 +51,12 @@ def detect(
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
-    form = output.Format.of(as_json=as_json, as_csv=as_csv, path=file)
+    form = output.Format.of(as_json=as_json, path=file)
     output.check_folders(state, report)
     if features:
         output.check_writable(features)
 
+    from unseen.alarm import StreamAlarms
     from unseen.cli import run, session
     from unseen.features import FeatureCache
     from unseen.images import find_images
@@ -64,10 +64,10 @@ def detect(
     from unseen.storage.locks import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    alarms, log = run.Alarms.of(alarm), run.log_beside(report)
-    found = find_images(photos, root=root, stride=stride)
+    alarms, log = StreamAlarms.of(alarm), run.log_beside(report)
+    found = find_images(photos, stride=stride)
     entries = sort_entries(found, order)
-    names = session.NameOptions(labels, label, space, examples, encoder, device)
+    names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = FeatureCache(features, ready.model) if features else None
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:

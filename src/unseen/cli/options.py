@@ -14,7 +14,6 @@ from unseen.scale import cluster
 MORE: dict[str, Any] = {"rich_help_panel": "More"}  # options that few people need
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.", **MORE)]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Verdicts to this file: .jsonl, .csv or .txt.")]
 
 # names and encoders
@@ -30,10 +29,18 @@ Examples = Annotated[
     typer.Option(help="A few photos of each class: a folder per class, or labelled features of `unseen encode`."),
 ]
 
+Relatives = Annotated[
+    int | None, typer.Option(min=0, help="Words that stand beside your names in WordNet (default: 1,500).", **MORE)
+]
+Everyday = Annotated[int | None, typer.Option(min=0, help="Words for everyday things (default: 1,500).", **MORE)]
+Far = Annotated[int | None, typer.Option(min=0, help="Words that are least like your names (default: 0).", **MORE)]
+Never = Annotated[
+    list[str] | None, typer.Option(help="A word of your own that is none of your names; may be given again.", **MORE)
+]
+
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images per step.", **MORE)]
-Root = Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.", **MORE)]
 Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.", **MORE)]
 Features = Annotated[
     str, typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet.")

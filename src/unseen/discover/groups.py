@@ -61,13 +61,10 @@ class Grouping(NamedTuple):
     grouped: int  # of these in a group that is shown
 
 
-def group(
-    session: Session, vocabulary: Vocabulary | None = None, *, smallest: int = SMALLEST, dismissed: bool = False
-) -> Grouping:
+def group(session: Session, vocabulary: Vocabulary | None = None, *, smallest: int = SMALLEST) -> Grouping:
     """The unknown images that a session has kept, in groups; groups that were seen before keep their numbers.
 
-    `vocabulary` is where names are suggested from, the negatives of the label space by default. With `dismissed`,
-    groups that were dismissed are returned too.
+    `vocabulary` is where names are suggested from, the negatives of the label space by default.
 
     >>> from unseen import demo
     >>> session = Session(demo.load().space)
@@ -89,7 +86,7 @@ def group(
     for number, members in zip(numbers, clusters, strict=True):
         column[rows[members]] = number
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
-    shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
+    shown = [pair for pair in zip(numbers, clusters, strict=True) if pair[0] not in reservoir.dismissed]
     about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
     found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
     moved = session.at(session.snapshot, reservoir=kept)
@@ -187,9 +184,8 @@ class GroupDescriber(NamedTuple):
         orders = [self._by_centrality(images) for images in groups]
         central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
         directions = [normalize(z - self.mean, dim=-1) for z in central]
-        words = self.words.refined(directions, exact=self.known)
-        families = Families(words.words[self.known :])
-        found = zip(numbers, groups, orders, words.shares(directions), strict=True)
+        families = Families(self.words.words[self.known :])
+        found = zip(numbers, groups, orders, self.words.shares(directions), strict=True)
         return [self._group(*one, families) for one in found]
 
     def _by_centrality(self, images: KeptImages) -> Centrality:

@@ -14,11 +14,7 @@ from unseen.errors import LabelError
 from unseen.labels.examples import Examples
 from unseen.labels.names import canonical_spelling, is_writable
 from unseen.labels.nearest import NEAR
-from unseen.labels.space import LabelSpace
-
-TAU = 0.01
-SHOWN = 5  # words that a message lists
-CLAIMED = 0.1  # a negative that takes this share of the images of a new name describes the same thing
+from unseen.labels.space import LabelSpace, Origin
 
 
 @dataclass(frozen=True)
@@ -77,29 +73,28 @@ def with_name(
     """
     name = check_new_name(space.names, name)
     row = normalize(anchor.to(space.id_anchors), dim=0).unsqueeze(0)
-    stays = ~_conflicts(space, name, row, images)
-    kept = stays.nonzero().flatten().tolist()
-    return replace(
-        space,
-        names=(*space.names, name),
-        id_anchors=torch.cat([space.id_anchors, row]),
-        negatives=tuple(space.negatives[place] for place in kept),
-        ood_anchors=space.ood_anchors[stays],
-    )
+    others = space.keeping((~_conflicts(space, name, row, images)).nonzero().flatten().tolist())
+    return replace(others, names=(*space.names, name), id_anchors=torch.cat([space.id_anchors, row]))
 
 
 def _conflicts(
-    space: LabelSpace, name: str, row: Float[Tensor, "1 d"], images: Float[Tensor, "n d"] | None
+    space: LabelSpace,
+    name: str,
+    row: Float[Tensor, "1 d"],
+    images: Float[Tensor, "n d"] | None,
+    *,
+    tau: float = 0.01,
+    claimed: float = 0.1,
 ) -> Bool[Tensor, " L"]:
-    """Which negatives mean the same as a new name."""
+    """Which negatives mean the same as a new name: alike as words, or with this share of the images of the name."""
     spelling = canonical_spelling(name).removesuffix("s")
     same = [canonical_spelling(word).removesuffix("s") == spelling for word in space.negatives]
     found = torch.tensor(same, dtype=torch.bool, device=row.device) | ((space.ood_anchors @ row.T).flatten() > NEAR)
     if images is None or not len(images) or not len(space.negatives):
         return found
     text = torch.cat([space.id_anchors, row, space.ood_anchors])
-    shares = (images.to(text) @ text.T / TAU).softmax(1).mean(0)
-    return found | (shares[len(space.names) + 1 :] > CLAIMED)
+    shares = (images.to(text) @ text.T / tau).softmax(1).mean(0)
+    return found | (shares[len(space.names) + 1 :] > claimed)
 
 
 def without_name(space: LabelSpace, name: str) -> LabelSpace:
@@ -108,15 +103,14 @@ def without_name(space: LabelSpace, name: str) -> LabelSpace:
     if len(space.names) == 1:
         raise LabelError(f"expected at least two known names, got {name!r} alone; promote another one first")
     rest = [other for other in range(len(space.names)) if other != place]
-    return replace(
+    others = replace(
         space,
         names=tuple(space.names[other] for other in rest),
         id_anchors=space.id_anchors[rest],
-        negatives=(*space.negatives, space.names[place]),
-        ood_anchors=torch.cat([space.ood_anchors, space.id_anchors[place : place + 1]]),
         examples=_examples_without(space.examples, place),
         spared=_examples_without(space.spared, place),
     )
+    return others.adding(name, space.id_anchors[place], Origin("never"))
 
 
 def _examples_without(examples: Examples | None, place: int) -> Examples | None:
@@ -132,12 +126,9 @@ def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
     place_of(space, old)
     new = check_new_name([one for one in space.names if one != old], new)
     stays = [row for row, word in enumerate(space.negatives) if canonical_spelling(word) != canonical_spelling(new)]
-    return replace(
-        space,
-        names=tuple(new if one == old else one for one in space.names),
-        negatives=tuple(space.negatives[row] for row in stays),
-        ood_anchors=space.ood_anchors[stays],
-    )
+    others = space.keeping(stays)
+    origins = tuple(one._replace(name=new) if one.name == old else one for one in others.origins)
+    return replace(others, names=tuple(new if one == old else one for one in space.names), origins=origins)
 
 
 def negative_vector(space: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
@@ -159,6 +150,6 @@ def _without(words: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in words if word not in gone)
 
 
-def _quoted(words: Sequence[str]) -> str:
-    more = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
-    return ", ".join(map(repr, words[:SHOWN])) + more
+def _quoted(words: Sequence[str], *, shown: int = 5) -> str:
+    more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
+    return ", ".join(map(repr, words[:shown])) + more

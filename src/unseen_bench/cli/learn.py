@@ -25,7 +25,6 @@ def run(
     space: Path | None,
     file: Path,
     *,
-    device: str | None,
     as_json: bool,
 ) -> typer.Exit:
     """Learn prompts and write the label space; 1 where some examples could not be read."""
@@ -35,18 +34,17 @@ def run(
     if found.features is not None:
         raise DataError(f"expected photos to learn prompts from, got features in {examples}; pass a folder per class")
     names = names_of(None, None, found, saved)
-    model = encoders.load_encoder(encoder, device=device)
+    model = encoders.load_encoder(encoder)
     if not isinstance(model, HubEncoder):
         raise EncoderError(f"expected a CLIP model with a text tower to learn prompts, got {encoder}; use ViT-B/16")
     if saved:
         spaces.check_space(saved, names, model)
-    used = saved or spaces.mine_space(names, model)
+    used = saved or spaces.make_space(names, model)
     pictures, own, skipped = read_pictures(found, used.names)
     for key, reason in skipped:
         output.print_skipped(key, reason)
     images = encode_batch(pictures, own, model, learner.needs, seed=chosen.seed)
-    progress = file.with_suffix(".progress.safetensors")
-    made = learn_prompts(used, images, model, chosen, progress=progress, report=print_epoch)
+    made = learn_prompts(used, images, model, chosen, report=print_epoch)
     made.save(file)
     _print_result(made, file, skipped=len(skipped), as_json=as_json)
     return typer.Exit(output.SKIPPED if skipped else output.DONE)

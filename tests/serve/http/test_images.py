@@ -51,13 +51,13 @@ def server(clip, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def remote(server):
-    return server.client.create(names=NAMES, negatives=0, detector="mcm")
+    return server.client.create(names=NAMES, relatives=0, everyday=0, detector="mcm")
 
 
 @pytest.fixture(scope="module")
 def expected(clip):
     encoder = load_encoder(str(clip))
-    session = Session(MCM(LabelSpace.build(NAMES, encoder, negatives=0)))
+    session = Session(MCM(LabelSpace.build(NAMES, encoder, relatives=0, everyday=0)))
     return session.score(encoder.images(IMAGES))
 
 
@@ -173,7 +173,7 @@ def test_a_narrow_image_is_refused_at_once(server, remote, size):
 def test_mining_does_not_delay_inspection_or_learning(server, remote):
     """Mine real negatives with the tiny encoder, and look at another stream meanwhile."""
     with ThreadPoolExecutor(1) as pool, Client(server.url, timeout=300) as own:
-        mined = pool.submit(own.create, names=["cat", "dog"], negatives=500)
+        mined = pool.submit(own.create, names=["cat", "dog"], relatives=0, everyday=500)
         slowest, rounds = 0.0, 0
         while not mined.done():
             started = time.perf_counter()

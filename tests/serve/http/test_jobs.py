@@ -38,7 +38,9 @@ def mining(tmp_path, monkeypatch):
 
 
 def job_of(client: Client, **options) -> dict:
-    answer = client.ask("POST", "/v1/streams", json={"names": ["cat", "dog"], "negatives": 5}, **options)
+    answer = client.ask(
+        "POST", "/v1/streams", json={"names": ["cat", "dog"], "relatives": 0, "everyday": 1100}, **options
+    )
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/v1/jobs/{answer.json()['job']}"
     return answer.json()
@@ -65,7 +67,8 @@ def test_a_slow_creation_is_a_job_with_progress_that_a_repeated_request_joins(mi
     assert made["status"] == "done"
     assert [one["id"] for one in client.streams()] == [made["stream"]]
     waiting = {"headers": headers | {"prefer": "wait=5"}}
-    again = client.ask("POST", "/v1/streams", json={"names": ["cat", "dog"], "negatives": 5}, **waiting)
+    wanted = {"names": ["cat", "dog"], "relatives": 0, "everyday": 1100}
+    again = client.ask("POST", "/v1/streams", json=wanted, **waiting)
     assert (again.status_code, again.json()["id"]) == (201, made["stream"])
     with pytest.raises(ServiceError, match="came with first") as caught:
         client.ask("POST", "/v1/streams", json={"names": ["cat"]}, headers=headers)
@@ -93,8 +96,8 @@ def test_the_client_waits_for_a_job(mining):
         told.append((done, total))
         encoder.gate.set()  # the job goes on when the client has asked how far it is
 
-    remote = client.create(names=["cat", "dog"], negatives=5, progress=progress)
-    assert remote.info()["labels"]["negatives"] == 5
+    remote = client.create(names=["cat", "dog"], relatives=0, everyday=1100, progress=progress)
+    assert remote.info()["labels"]["negatives"] == 1100
     assert told
 
 

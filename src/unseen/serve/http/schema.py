@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from unseen import detectors
-from unseen.labels.mining import NEGATIVES
+from unseen.labels.negatives import NegativeCounts
 
 Setting = Annotated[int, Field(ge=-100_000, le=100_000)] | Annotated[FiniteFloat, Field(ge=-100_000, le=100_000)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -44,12 +44,22 @@ class StreamBody(RequestBody):
     """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
 
     names: Annotated[list[Name], Field(fail_fast=True)] | None = None
-    negatives: int = Field(NEGATIVES, ge=0, le=100_000)
+    relatives: int = Field(
+        NegativeCounts.relatives, ge=0, le=100_000, description="Words that stand beside the names in WordNet."
+    )
+    everyday: int = Field(NegativeCounts.everyday, ge=0, le=100_000, description="Words for everyday things.")
+    far: int = Field(NegativeCounts.far, ge=0, le=100_000, description="Words that are least like the names.")
+    never: list[Name] = Field([], max_length=10_000, description="Words of one's own that are none of the names.")
     space: str | None = Field(None, max_length=128)
     name: str = Field("", max_length=128)
     detector: str = Field(detectors.DEFAULT, max_length=64)
     settings: dict[str, Setting | bool | Annotated[str, Field(max_length=64)]] = Field(default_factory=dict)
     threshold: ThresholdBody = Field(default_factory=lambda: ThresholdBody(kind="adaptive"))
+
+    @property
+    def negatives(self) -> dict[str, Any]:
+        """What `LabelSpace.build` is to take for negatives."""
+        return self.model_dump(include={"relatives", "everyday", "far", "never"})
 
 
 class RestoreBody(RequestBody):

@@ -7,9 +7,9 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -93,13 +93,13 @@ class ImageEncoder:
             self._encoder = self._encoder or load_encoder(self.name)
             return self._encoder
 
-    async def space(self, names: Sequence[str], negatives: int, *, progress: Progress = no_progress) -> LabelSpace:
-        """A label space of `names` with mined negatives."""
+    async def space(
+        self, names: Sequence[str], negatives: Mapping[str, Any], *, progress: Progress = no_progress
+    ) -> LabelSpace:
+        """A label space of `names` with negatives."""
         if not 0 < len(names) <= self.limits.names:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
-        return await self._mined(
-            lambda: LabelSpace.build(names, self.encoder(), negatives=negatives, progress=progress)
-        )
+        return await self._mined(lambda: LabelSpace.build(names, self.encoder(), progress=progress, **negatives))
 
     async def taught(self, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
         """A label space that examples have moved; at least `spare` of them set the threshold."""
