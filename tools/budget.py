@@ -60,18 +60,18 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_134, 10_500),
-    Budget("serve", "lines", 4_627, 3_500, due="31"),
+    Budget("unseen", "lines", 12_129, 10_500),
+    Budget("serve", "lines", 4_025, 3_500, due="31"),
     Budget("unseen_bench", "lines", 6_414, 5_700),
-    Budget("tests", "lines", 16_958, 13_500),
+    Budget("tests", "lines", 16_777, 13_500),
     Budget("benchmarks", "lines", 2_844, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 258, 250),
-    Budget("all", "long files", 2, 0),
+    Budget("all", "long files", 1, 0),
     Budget("all", "commands", 22, 22),
-    Budget("all", "options", 150, 130),
+    Budget("all", "options", 149, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
     Budget("detect", "functions", 333, 200),

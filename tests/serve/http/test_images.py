@@ -21,7 +21,7 @@ from unseen.detectors import MCM
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
-from unseen.serve.work.encoding import CHUNK
+from unseen.serve.settings import INSIDE
 
 NAMES = ["cat", "dog", "nice photo"]
 LABELS = space(dtype=torch.float32)
@@ -155,7 +155,7 @@ def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
             assert len(quick.observe(FILES[:2])) == 2
             assert not upload.done(), "the other owner had to wait for all of it"
             assert len(upload.result()) == len(FILES) * 6
-    assert max(encoder.sizes) <= CHUNK
+    assert max(encoder.sizes) <= INSIDE.images
 
 
 @pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
