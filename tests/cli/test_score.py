@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import socket
 import sys
@@ -15,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from helpers import suite_files
 from helpers.commands import rows, run
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
@@ -68,15 +65,6 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
     assert (last["summary"]["seen"], last["state"]) == (90, None)
     lines = run(*ONE).stdout.splitlines()
     assert len([line for line in lines if "known" in line]) == 90
-
-
-def test_csv_and_report_hold_what_json_holds():
-    *expected, _ = rows(run(*ONE, "--json"))
-    run(*ONE, "-o", "v.csv", "--report", "r.html")
-    table = list(csv.DictReader(io.StringIO(Path("v.csv").read_text())))
-    assert [(row["key"], row["verdict"]) for row in table] == [(row["key"], row["verdict"]) for row in expected]
-    known = sum(row["verdict"] == "known" for row in expected)
-    assert f"<b>{known}</b><span>known</span>" in Path("r.html").read_text()
 
 
 def test_the_summary_has_a_line_each_for_counts_threshold_and_files():
@@ -229,7 +217,6 @@ def test_without_ray_only_the_ray_option_is_refused(files, monkeypatch):
     for command in (
         (*MANY, "--by", "site"),
         ("encode", "photos", "-o", "f"),
-        ("bench", suite_files.write(files), "--features", "."),
     ):
         with pytest.raises(MissingExtra, match=r"unseen\[ray\]"):
             run(*command, "--ray", "auto")
