@@ -22,6 +22,7 @@ from unseen.labels import LabelSpace
 from unseen.reservoir import UNKNOWN, Reservoir
 from unseen.threshold import Adaptive, Calibrated, Calibration, RecallInterval, ThresholdRule, calibration
 from unseen.threshold.adaptive import MarginHistory
+from unseen.threshold.base import Corrected
 from unseen.threshold.calibrated import odd_images
 from unseen.verdicts import Verdicts
 
@@ -29,19 +30,28 @@ FIRST_INTERVAL = 16  # images between two looks at what was told, up to 128; the
 
 
 class ToldImages(NamedTuple):
-    """Images of which a person has said whether they are known."""
+    """Images of which a person has said whether they are known: photos of the names, then corrected verdicts."""
 
     z: Float[Tensor, "n d"]
     known: Bool[Tensor, " n"]
+    is_photo: Bool[Tensor, " n"]
 
     @classmethod
     def none(cls, dim: int) -> ToldImages:
         """No image of a width."""
-        return cls(torch.zeros(0, dim), torch.zeros(0, dtype=torch.bool))
+        return cls(torch.zeros(0, dim), *(torch.zeros(0, dtype=torch.bool) for _ in range(2)))
 
-    def and_more(self, z: Float[Tensor, "m d"], known: Bool[Tensor, " m"]) -> ToldImages:
-        """These images and some more."""
-        return ToldImages(torch.cat([self.z, z.detach().float().cpu()]), torch.cat([self.known, known.cpu()]))
+    def and_photos(self, z: Float[Tensor, "m d"]) -> ToldImages:
+        """These images, and photos of known names."""
+        sure = torch.ones(len(z), dtype=torch.bool)
+        return self._and(ToldImages(z, sure, sure))
+
+    def and_corrected(self, z: Float[Tensor, "m d"], known: Bool[Tensor, " m"]) -> ToldImages:
+        """These images, and some whose verdict is corrected."""
+        return self._and(ToldImages(z, known, torch.zeros(len(z), dtype=torch.bool)))
+
+    def _and(self, more: ToldImages) -> ToldImages:
+        return ToldImages(*(torch.cat([a, b.detach().to(a)]) for a, b in zip(self, more, strict=True)))
 
 
 class Tally(NamedTuple):
@@ -259,7 +269,8 @@ class Session:
         self._follow(recall)
         odd = torch.zeros(0, dtype=torch.int64) if keep_odd else odd_images(margins)
         kept = torch.ones(len(z), dtype=torch.bool).index_fill(0, odd, False)
-        self.tell(z[kept.to(z.device)], torch.ones(int(kept.sum()), dtype=torch.bool))
+        self._told = self._told.and_photos(z[kept.to(z.device)])
+        self.look_at_told()
         low, high = self.recall_interval or RecallInterval(0.0, 1.0)
         return Calibration(int(kept.sum()), recall, self.threshold, low, high, tuple(odd.tolist()))
 
@@ -285,21 +296,21 @@ class Session:
         return state if isinstance(state, MarginHistory) else None
 
     def tell(self, z: Float[Tensor, "n d"] | Any, known: Bool[Tensor, " n"] | Sequence[bool]) -> None:
-        """Tell an adaptive threshold which images are known and which are not; the detector learns nothing from them.
+        """Correct or confirm verdicts: tell the threshold which images are known; the detector learns nothing.
 
         >>> from unseen import demo
         >>> session = Session(demo.load().space)
         >>> before = session.threshold
-        >>> session.tell(demo.load().z[:10], [True] * 10)
-        >>> session.threshold == before
-        False
+        >>> session.tell(demo.load().z[:10], [False] * 10)
+        >>> session.threshold > before
+        True
         """
         if not self.detector.in_nats:
             raise SettingError(
                 f"expected a detector whose margins are in nats, got {self.detector.name!r}; use pooled, or calibrate"
             )
         z, _ = self._features(z)
-        self._told = self._told.and_more(z, torch.as_tensor(known, dtype=torch.bool))
+        self._told = self._told.and_corrected(z, torch.as_tensor(known, dtype=torch.bool))
         self.look_at_told()
 
     @property
@@ -307,8 +318,8 @@ class Session:
         """All images whose side is known: spared examples, calibration photos and corrected verdicts."""
         labels, told = self.detector.labels, self._told
         if labels.spared is not None:
-            told = told.and_more(labels.spared.z, torch.ones(len(labels.spared), dtype=torch.bool))
-        return told.and_more(*self._reservoir.corrected(labels.names))
+            told = told.and_photos(labels.spared.z)
+        return told.and_corrected(*self._reservoir.corrected(labels.names))
 
     def look_at_told(self) -> None:
         """Set the threshold anew by the margins that images now have whose side is known."""
@@ -316,7 +327,9 @@ class Session:
         if isinstance(rule, Adaptive) and self.detector.in_nats and len((told := self.told).z):
             z = told.z.to(self.detector.labels.id_anchors)
             margin = self.detector.score(snapshot.detector, z).cpu().margin
-            self._live = rule, snapshot._replace(threshold=rule.told(snapshot.threshold, margin, told.known))
+            corrected = Corrected(margin[~told.is_photo], told.known[~told.is_photo])
+            state = rule.told(snapshot.threshold, margin[told.is_photo], corrected)
+            self._live = rule, snapshot._replace(threshold=state)
 
     @property
     def until_look(self) -> int:
@@ -411,7 +424,7 @@ class Session:
         reservoir = self._restored_reservoir(states.get("reservoir"), int(parts["tally"].seen))
         session = self.at(Snapshot(**parts), reservoir=reservoir)
         if told := states.get("told"):
-            session._told = ToldImages.none(self.detector.labels.dim).and_more(told["z"], told["known"])
+            session._told = ToldImages(**told)
         return session
 
     def _restored_reservoir(self, tensors: Mapping[str, Tensor] | None, seen: int) -> Reservoir:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
-from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
+from unseen.threshold.base import Corrected, Decisions, RecallInterval, ThresholdRule, check_recall
 from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, fit_mixture
 
 
@@ -125,12 +125,10 @@ class Adaptive(ThresholdRule[MarginHistory]):
             start = rows.stop
         return Decisions.joined(decided), state
 
-    def told(
-        self, state: MarginHistory, margin: Float[Tensor, " n"], known: Bool[Tensor, " n"]
-    ) -> MarginHistory:
+    def told(self, state: MarginHistory, photos: Float[Tensor, " n"], corrected: Corrected) -> MarginHistory:
         """The state after a person has told which images are known; these take the place of those told before."""
-        margin = state.units.apply(margin.detach().cpu())
-        told = Told(GRID.counts(margin[known]), GRID.counts(margin[~known]))
+        margins = photos, corrected.margin[corrected.known], corrected.margin[~corrected.known]
+        told = Told(*(GRID.counts(state.units.apply(margin.detach().cpu())) for margin in margins))
         return self.fitted(state._replace(told=told))
 
     def judged_again(

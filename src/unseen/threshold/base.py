@@ -30,6 +30,13 @@ class Decisions(NamedTuple):
         return cls(*map(torch.cat, zip(first, *rest, strict=True))) if rest else first
 
 
+class Corrected(NamedTuple):
+    """Margins of images whose verdict a person has corrected or confirmed."""
+
+    margin: Float[Tensor, " n"]
+    known: Bool[Tensor, " n"]
+
+
 class RecallInterval(NamedTuple):
     """Where the share of the known images that a threshold keeps lies, in nine streams of ten."""
 
@@ -78,7 +85,7 @@ class ThresholdRule(ABC, Generic[S]):
         """The decisions about samples in arrival order, and the state after the last."""
         return self.read(state, margin), state
 
-    def told(self, state: S, margin: Float[Tensor, " n"], known: Bool[Tensor, " n"]) -> S:
+    def told(self, state: S, photos: Float[Tensor, " n"], corrected: Corrected) -> S:
         """The state after a person has told which images are known; these take the place of those told before."""
         return state
 

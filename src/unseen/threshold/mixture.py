@@ -41,7 +41,10 @@ class MixturePrior:
     recent: float = 512.0  # images after which one says e times less of the share of known images
     rounds: int = 25
     share_rounds: int = 10
+    shift_deviation: float = 1.5  # nats by which corrected verdicts may move what follows from margins, before there are any
+    shifts: int = 24  # steps of the grid that are tried on each side
     # The recall varies more between streams than the fit can see: nine streams of ten, `benchmarks/verdicts.py`
+    photos_for_half: float = 8.0  # photos of known names after which the interval is narrower by the root of two
     interval_deviation: float = 0.55  # of the known mean, in deviations of known margins
 
 
@@ -114,15 +117,20 @@ class Fit(NamedTuple):
 
 
 class Told(NamedTuple):
-    """How many images whose side a person has told lie at each place of the grid."""
+    """How many images whose side a person has told lie at each place of the grid.
 
-    known: Float[Tensor, " N"]
+    Photos of the known names show where margins of known images lie. Verdicts are corrected where a person looked, most
+    often near the threshold: they show on which side an image is that has this margin, and not where images lie.
+    """
+
+    photos: Float[Tensor, " N"]
+    known: Float[Tensor, " N"]  # corrected
     unknown: Float[Tensor, " N"]
 
     @classmethod
     def none(cls) -> Told:
         """No such image."""
-        return cls(*(torch.zeros(GRID.size, dtype=torch.float64) for _ in range(2)))
+        return cls(*(torch.zeros(GRID.size, dtype=torch.float64) for _ in range(3)))
 
 
 def fit_mixture(
@@ -138,7 +146,7 @@ def fit_mixture(
     for _ in range(PRIOR.rounds):
         p = responsibility(x, known, unknown, share)
         share = share_of(weight * counts, p)
-        from_known, from_unknown = weight * counts * p + told.known, weight * counts * (1 - p) + told.unknown
+        from_known, from_unknown = weight * counts * p + told.photos, weight * counts * (1 - p)
         for_mean = (known.deviation / PRIOR.known_mean_deviation) ** 2  # the precision of the prior, in images
         known = known.drawn_to(from_known, x, KNOWN_PRIOR, (for_mean, PRIOR.known_deviation_images))
         images = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
@@ -146,12 +154,32 @@ def fit_mixture(
     for _ in range(PRIOR.share_rounds):
         share = share_of(recent, responsibility(x, known, unknown, share))
     p = responsibility(x, known, unknown, share)
+    shift = best_shift(p, told)
+    p = shifted(p, shift)
     likely = float(x[int((p >= PRIOR.least_p_known).double().argmax())])
-    threshold = max(known.mean + known.deviation * quantile(1 - recall), likely)
-    off = PRIOR.interval_deviation / math.sqrt(1 + float(told.known.sum()) / PRIOR.unknown_mean_images)
+    threshold = max(known.mean + known.deviation * quantile(1 - recall) + shift * GRID.step, likely)
+    off = PRIOR.interval_deviation / math.sqrt(1 + float(told.photos.sum()) / PRIOR.photos_for_half)
     z = (known.mean - threshold) / known.deviation
     interval = torch.special.ndtr(torch.tensor([z - 1.645 * off, z + 1.645 * off], dtype=torch.float64))
     return Fit(torch.tensor(threshold, dtype=torch.float64), p, interval)
+
+
+def best_shift(p: Float[Tensor, " N"], told: Told) -> int:
+    """By how many places of the grid `p_known` lies too low, as corrected verdicts show."""
+    if not float(told.known.sum() + told.unknown.sum()):
+        return 0
+
+    def likelihood(shift: int) -> float:
+        moved = shifted(p, shift)
+        prior = (shift * GRID.step / PRIOR.shift_deviation) ** 2 / 2
+        return float(told.known @ moved.log() + told.unknown @ (1 - moved).log()) - prior
+
+    return max(range(-PRIOR.shifts, PRIOR.shifts + 1), key=likelihood)
+
+
+def shifted(p: Float[Tensor, " N"], shift: int) -> Float[Tensor, " N"]:
+    """A table over the grid moved up by some places."""
+    return p[(torch.arange(len(p)) - shift).clamp(0, len(p) - 1)]
 
 
 def responsibility(x: Float[Tensor, " N"], known: Side, unknown: Side, share: float) -> Float[Tensor, " N"]:
