@@ -41,7 +41,9 @@ class MixturePrior:
     recent: float = 512.0  # images after which one says e times less of the share of known images
     rounds: int = 25
     share_rounds: int = 10
-    shift_deviation: float = 1.5  # nats by which corrected verdicts may move what follows from margins, before there are any
+    shift_deviation: float = (
+        1.5  # nats by which corrected verdicts may move what follows from margins, before there are any
+    )
     shifts: int = 24  # steps of the grid that are tried on each side
     # The recall varies more between streams than the fit can see: nine streams of ten, `benchmarks/verdicts.py`
     photos_for_half: float = 8.0  # photos of known names after which the interval is narrower by the root of two
@@ -132,10 +134,13 @@ class Told(NamedTuple):
         """No such image."""
         return cls(*(torch.zeros(GRID.size, dtype=torch.float64) for _ in range(3)))
 
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return round(sum(float(part.sum()) for part in self))
 
-def fit_mixture(
-    counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float
-) -> Fit:
+
+def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float) -> Fit:
     """Threshold, `p_known` and recall interval.
 
     `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier ones:
