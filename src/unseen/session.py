@@ -243,7 +243,12 @@ class Session:
         return verdicts
 
     def calibrate(
-        self, z: Float[Tensor, "n d"] | Any, *, recall: float | None = None, guarantee: bool = False, keep_odd: bool = False
+        self,
+        z: Float[Tensor, "n d"] | Any,
+        *,
+        recall: float | None = None,
+        guarantee: bool = False,
+        keep_odd: bool = False,
     ) -> Calibration:
         """Tell the threshold of images that are known to be known; the detector learns nothing from them.
 

@@ -16,6 +16,7 @@ from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, chec
 from unseen.threshold.fixed import Fixed
 from unseen.threshold.mixture import PRIOR
 
+
 class Calibration(NamedTuple):
     """What calibration with `images` known images gives."""
 
@@ -66,9 +67,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         margins = torch.full((self.images,), math.nan, dtype=torch.float64)
         return CalibratedMargins(self.inner.start(), margins, torch.tensor(0))
 
-    def calibrated_state(
-        self, stream: MarginHistory, margins: Float[Tensor, " n"], *, at: int
-    ) -> CalibratedMargins:
+    def calibrated_state(self, stream: MarginHistory, margins: Float[Tensor, " n"], *, at: int) -> CalibratedMargins:
         """The state after calibration at image `at`; `stream` is the state of the inner rule."""
         ordered = margins.detach().double().cpu().sort().values
         return CalibratedMargins(stream, ordered, torch.tensor(at))
@@ -85,9 +84,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         """The p_known of the inner rule."""
         return self.inner.p_known(state.stream, margin)
 
-    def learn(
-        self, state: CalibratedMargins, margin: Float[Tensor, " T"]
-    ) -> tuple[Decisions, CalibratedMargins]:
+    def learn(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> tuple[Decisions, CalibratedMargins]:
         """The decisions about samples in arrival order, and the state after the last."""
         found, stream = self.inner.learn(state.stream, margin)
         threshold = torch.full_like(found.threshold, self.threshold_of(state))
