@@ -10,6 +10,7 @@ limits of the theorems, as the code handles them:
   beside the paper's constant, and nothing is guaranteed.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -245,6 +246,33 @@ def class_bound(
     return torch.cat([span_bound(anchors[c : c + 1], z[label == c]).bound for c in range(len(anchors))])
 
 
+class Walked(NamedTuple):
+    """Some samples of a stream that all teach: after i of n a row is `scale[i] * (row - coef[:i].T @ z[:i])`."""
+
+    rows: slice
+    cosine: Float[Tensor, "n C"]  # of each sample to the bank before its own update
+    coef: Float[Tensor, "n C"]
+    scale: Float[Tensor, "n C"]
+    after: Float[Tensor, "C d"]  # the bank
+
+
+def walk(
+    bank: Float[Tensor, "C d"],
+    z: Float[Tensor, "T d"],
+    targets: Float[Tensor, "T C"],
+    step: Float[Tensor, " T"],
+    *,
+    kappa: float,
+) -> Iterator[Walked]:
+    """Yield blocks of a stream in which every sample teaches, read before its own update (Eq. 8)."""
+    for rows in blocks(step, kappa):
+        cosine, gram = z[rows] @ bank.T, z[rows] @ z[rows].T
+        coef, scale = learn(cosine, gram, targets[rows], step[rows] / kappa, kappa)
+        cosine = (cosine - gram.tril(-1) @ coef) * scale[:-1]
+        bank = apply_update(bank, BlockUpdate(z[rows], coef, scale))
+        yield Walked(rows, cosine, coef, scale[:-1], bank)
+
+
 def regret(
     start: Float[Tensor, "C d"],
     z: Float[Tensor, "T d"],
@@ -261,14 +289,11 @@ def regret(
     everyone = torch.ones(len(z), dtype=torch.bool, device=z.device)
     step, _ = decaying_steps(everyone, torch.zeros((), dtype=torch.int64, device=z.device), rho=rho, dtype=z.dtype)
     bank, losses, gradients = start, [], []
-    for block in blocks(step, kappa):
-        target = targets[block]
-        cosine, gram = z[block] @ bank.T, z[block] @ z[block].T
-        coef, scale = learn(cosine, gram, target, step[block] / kappa, kappa)
-        before = (cosine - gram.tril(-1) @ coef) * scale[:-1] / kappa
+    for part in walk(start, z, targets, step, kappa=kappa):
+        before, target = part.cosine / kappa, targets[part.rows]
         losses.append(_loss(before, target))
         gradients.append(torch.linalg.vector_norm(torch.softmax(before, dim=1) - target, dim=1) / kappa)
-        bank = apply_update(bank, BlockUpdate(z[block], coef, scale))
+        bank = part.after
     fixed = _loss(z @ best.T / kappa, targets)
     return Regret(torch.cat(losses).double(), fixed.double(), torch.cat(gradients).double(), bank, rho)
 
