@@ -13,23 +13,24 @@ from pathlib import Path
 import pytest
 
 import unseen
-from helpers.commands import leaves, run
+from helpers.commands import leaf_of, leaves, run
 from unseen.cli import main, output
-from unseen.errors import UnseenError
-
-LABORATORY = ("bench", "demo")  # what evaluates: not part of the product
-
+from unseen.cli.edit import VERBS
+from unseen.errors import SettingError, UnseenError
 
 LEAVES = dict(leaves())
 
 
 def test_there_are_few_commands_and_options():
-    slots = {words: [one for one in found.params if one.param_type_name == "option"] for words, found in LEAVES.items()}
-    product = [words for words in slots if words[0] not in LABORATORY]
-    assert len(product) <= 22
-    assert sum(len(slots[words]) for words in product) <= 130
-    assert len(slots) - len(product) <= 6
-    assert sum(len(slots[words]) for words in slots if words not in product) <= 56
+    assert len(LEAVES) <= 22
+    assert sum(one.param_type_name == "option" for found in LEAVES.values() for one in found.params) <= 151
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_of_edit_is_a_command_and_takes_its_words(verb):
+    assert leaf_of([verb]).name == "edit"
+    with pytest.raises(SettingError, match=f"after {verb}, got a b c"):
+        run(verb, "a", "b", "c", "--state", "state")
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)

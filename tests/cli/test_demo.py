@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 from unseen import demo, detectors
 from unseen.cli import app
-from unseen.errors import SettingError
 from unseen_bench.cli.demo import sparkline
 from unseen_bench.demo import trial
 from unseen_bench.evaluate import evaluate
@@ -85,7 +83,7 @@ def test_json_is_one_object_and_the_order_matters(tmp_path: Path) -> None:
 
 
 def test_a_stream_of_one_kind_is_shown_without_a_truth_curve(tmp_path: Path) -> None:
-    out, html = run(tmp_path, "--order", "id_only", "--detector", "mcm")
+    out, html = run(tmp_path, "--order", "id_only")
     assert "780 real images" in out
     assert html.count("<svg") == 2
 
@@ -111,13 +109,3 @@ def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) ->
     assert [int(name[:3]) for name in names] == list(range(104))
     assert kinds != sorted(kinds)
     assert (tmp_path / "photos" / "023-deer.jpg").exists()  # the quickstart promotes it
-
-
-def test_a_class_of_ones_own_is_shown_and_one_for_parts_of_images_refused(tmp_path, monkeypatch) -> None:
-    (tmp_path / "mine.py").write_text("from unseen.detectors import MCM\n\n\nclass Mine(MCM):\n    name = 'mine'\n")
-    monkeypatch.setattr(detectors, "_own", {})
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    words, _ = run(tmp_path, "--detector", "mine:Mine")
-    assert "detector mine" in words
-    with pytest.raises(SettingError, match="expected a detector that reads whole images, got 'gl-mcm'"):
-        run(tmp_path, "--detector", "gl-mcm")

@@ -32,7 +32,7 @@ def test_encode_writes_features_and_a_second_run_finds_them(photos, tmp_path):
     [
         (["--decode", "gpu"], "expected an encoder on a GPU"),
         (["--decode", "pil"], "expected a way of decoding out of pillow, gpu"),
-        (["--decode", "gpu", "--ray", "local"], "expected no --decode and no --runtime with --ray"),
+        (["--decode", "gpu", "--ray", "local"], "expected no --decode with --ray"),
         (["--ray", "ray://host:10001"], "start the command on a node"),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_folder_model_encodes_and_is_exported_as_one_file(photos, tmp_path, mo
     model = save_clip(tmp_path / "model")
     run("encode", photos, "-o", tmp_path / "f", "--encoder", model, "--device", "cpu")
     assert load_features(tmp_path / "f").z.shape == (5, 8)
-    with pytest.raises(EncoderError, match=r"ends in \.onnx, got tower\.pb"):
+    with pytest.raises(EncoderError, match=r"ends in \.onnx, got .*tower\.pb"):
         run("models", "export", model, "-o", tmp_path / "tower.pb")
     monkeypatch.setattr("unseen.encoders.onnx.export", lambda encoder, path: path.write_bytes(b"onnx") and path)
     assert rows(run("models", "export", model, "-o", tmp_path / "tower.onnx", "--json"))[0]["dim"] == 8

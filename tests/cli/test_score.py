@@ -72,7 +72,8 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
 
 def test_csv_and_report_hold_what_json_holds():
     *expected, _ = rows(run(*ONE, "--json"))
-    table = list(csv.DictReader(io.StringIO(run(*ONE, "--csv", "--report", "r.html").stdout)))
+    run(*ONE, "-o", "v.csv", "--report", "r.html")
+    table = list(csv.DictReader(io.StringIO(Path("v.csv").read_text())))
     assert [(row["key"], row["verdict"]) for row in table] == [(row["key"], row["verdict"]) for row in expected]
     known = sum(row["verdict"] == "known" for row in expected)
     assert f"<b>{known}</b><span>known</span>" in Path("r.html").read_text()

@@ -80,7 +80,7 @@ def test_without_a_measurement_the_one_that_is_fastest_as_a_rule_is_chosen(monke
 def test_runtimes_that_cannot_be_are_refused(model, monkeypatch):
     with pytest.raises(SettingError, match="expected a runtime out of openvino, onnxruntime, torch, got 'tensorrt'"):
         load_encoder(model, device="cpu", runtime="tensorrt")
-    with pytest.raises(EncoderError, match="expected the runtime torch on cuda, got openvino; leave --runtime out"):
+    with pytest.raises(EncoderError, match="expected the runtime torch on cuda, got openvino; leave `runtime` out"):
         runtimes.check_runtime("openvino", torch.device("cuda"))
     monkeypatch.setitem(__import__("sys").modules, "openvino", None)
     with pytest.raises(MissingExtra, match=r"pip install .*\[fast\]'"):

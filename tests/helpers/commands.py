@@ -1,7 +1,7 @@
 """Commands as a test calls them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,15 @@ def rows(result: Result) -> list[dict[str, Any]]:
 
 
 detect = partial(run, "detect")
+
+
+def leaf_of(words: Sequence[str]) -> Any:
+    """The command that some words call."""
+    found: Any = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(found, "commands"):
+        _, found, rest = found.resolve_command(found.make_context("unseen", list(rest), resilient_parsing=True), rest)
+    return found
 
 
 def leaves(group: Any = None, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -263,7 +263,7 @@ def test_the_command_learns_a_label_space_and_detect_reads_it(
         picture.pixels.save(folder / picture.path)
     (tmp_path / "known" / "cat" / "broken.png").write_bytes(b"x")
     given = ["bench", "learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name]
-    given += ["--epochs", "2", "--context", "4", "--json", "--device", "cpu"]
+    given += ["--epochs", "2", "--context", "4", "--json"]
     result = CliRunner().invoke(app, given, catch_exceptions=False)
     assert result.exit_code == 1, result.output
     assert "known/cat/broken.png  skipped" in result.stderr

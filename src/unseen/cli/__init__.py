@@ -16,22 +16,13 @@ import typer
 from typer.core import TyperGroup
 
 import unseen
-from unseen.cli import calibrate, detect, discover, encode, mine, models, output, score, serve
+from unseen.cli import calibrate, detect, discover, edit, encode, mine, models, output, score, serve
 from unseen.errors import DataError, UnseenError
 
 LABORATORY = "unseen_bench.cli"  # what knows the truth of a stream; its commands join where it is installed
 PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
-    "Judge photos": (detect.detect, calibrate.calibrate),
-    "From unknown to known": (
-        discover.explain,
-        discover.group,
-        discover.promote,
-        discover.rename,
-        discover.retire,
-        discover.dismiss,
-        discover.undo,
-        discover.review,
-    ),
+    "Judge photos": (detect.detect, calibrate.calibrate, models.models),
+    "From unknown to known": (discover.explain, discover.group, edit.edit, discover.review),
     "Names and features": (mine.mine, encode.encode, score.score),
     "Serve": (serve.serve, serve.keys, serve.backup, serve.restore),
 }  # as they are listed; a command is called like its function
@@ -39,6 +30,10 @@ PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
 
 class Commands(TyperGroup):
     """The group of all commands; Ctrl-C ends one with one word, and the exit code that shells give."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the first word names; a verb of `edit` names that, and stays its first word."""
+        return super().resolve_command(ctx, ["edit", *args] if args[0] in edit.VERBS else args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -75,7 +70,6 @@ if importlib.util.find_spec(LABORATORY.partition(".")[0]):
 for panel, functions in PANELS.items():
     for function in functions:
         app.command(rich_help_panel=panel)(function)
-app.add_typer(models.models, name="models", rich_help_panel="Judge photos")
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ def detect(
     report: options.Report = None,
     file: options.Output = None,
     as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
     space: options.SpaceInstead = None,
     detector: options.Detector = None,
     recall: options.Recall = None,
@@ -40,7 +39,6 @@ def detect(
     ] = None,
     device: options.Device = None,
     batch: options.Batch = 32,
-    root: options.Root = None,
     stride: options.Stride = 1,
 ) -> None:
     """Print for each photo which of your names it shows, or that it is unknown. No training, no labels.
@@ -52,7 +50,7 @@ def detect(
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
-    form = output.Format.of(as_json=as_json, as_csv=as_csv, path=file)
+    form = output.Format.of(as_json=as_json, path=file)
     output.check_folders(state, report)
     if features:
         output.check_writable(features)
@@ -65,7 +63,7 @@ def detect(
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms, log = run.Alarms.of(alarm), run.log_beside(report)
-    found = find_images(photos, root=root, stride=stride)
+    found = find_images(photos, stride=stride)
     entries = sort_entries(found, order)
     names = session.NameOptions(labels, label, space, examples, encoder, device)
     ready = session.prepare(names, chosen, state)

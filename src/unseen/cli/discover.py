@@ -1,13 +1,13 @@
-"""From unknown to known: why an image got its verdict, groups of unknown images, edits of names, corrections."""
+"""From unknown to known: why an image got its verdict, groups of unknown images, corrections."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,21 +19,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unseen import Session
-    from unseen.discover import Edited, Group, Grouping
+    from unseen.discover import Group, Grouping
     from unseen.discover.review import ReviewedImage
 
 SHOWN = 20  # groups that are printed
 FORMATS = ("csv", "coco", "folder", "fiftyone")
-
-Number = Annotated[int, typer.Argument(help="Number of a group (`unseen group`).")]
-KnownName = Annotated[str, typer.Argument(help="A known name.")]
 
 
 def explain(
     photos: Annotated[list[str], typer.Argument(help="Photos, or keys of some that the state has kept.")],
     state: options.SavedState,
     encoder: options.OwnEncoder = None,
-    count: Annotated[int, typer.Option(min=1, help="Names, negatives and earlier images to list.")] = 3,
     as_json: options.AsJson = False,
 ) -> None:
     """Print why a photo is known or unknown: nearest names, nearest negatives, similar earlier photos, margin.
@@ -47,7 +43,7 @@ def explain(
 
     session = spaces.open_session(state)
     vectors = [one for photo in photos for one in _vectors(session, photo, encoder)]
-    for one in (explanation_of(session, z, key=key, count=count) for key, z in vectors):
+    for one in (explanation_of(session, z, key=key) for key, z in vectors):
         if as_json:
             output.emit(one.row())
         else:
@@ -85,10 +81,6 @@ def group(
     words: Annotated[
         str, typer.Option(help="Where names come from: wordnet, negatives (of the label space; no encoder), or a file.")
     ] = "wordnet",
-    smallest: Annotated[int, typer.Option(min=2, help="Distinct images of the smallest group.", **options.MORE)] = 3,
-    dismissed: Annotated[
-        bool, typer.Option("--dismissed", help="Show groups that were dismissed, too.", **options.MORE)
-    ] = False,
     space: Annotated[Path | None, typer.Option(help="Label space of the features.", **options.MORE)] = None,
     encoder: options.OwnEncoder = None,
 ) -> None:
@@ -104,9 +96,9 @@ def group(
     if state is not None and features is not None:
         raise SettingError("expected --state or a features folder, got both; pass one of them")
     if state is not None:
-        found = _groups_of_state(state, words, encoder, smallest=smallest, dismissed=dismissed)
+        found = _groups_of_state(state, words, encoder)
     else:
-        found = _groups_of_features(str(features), space, words, encoder, smallest=smallest)
+        found = _groups_of_features(str(features), space, words, encoder)
     if report:
         from unseen.report import group_page
 
@@ -124,21 +116,19 @@ def group(
     print(groups_in_words(found) + (f" · report in {report}" if report else ""))
 
 
-def _groups_of_state(state: Path, words: str, encoder: str | None, *, smallest: int, dismissed: bool) -> Grouping:
+def _groups_of_state(state: Path, words: str, encoder: str | None) -> Grouping:
     from unseen.cli import spaces
     from unseen.discover import group as grouped
     from unseen.storage.locks import locked
 
     vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels, encoder)
     with locked(state):  # the state may have gone on meanwhile
-        found = grouped(spaces.open_session(state), vocabulary, smallest=smallest, dismissed=dismissed)
+        found = grouped(spaces.open_session(state), vocabulary)
         found.session.save(state)
     return found
 
 
-def _groups_of_features(
-    features: str, space: Path | None, words: str, encoder: str | None, *, smallest: int
-) -> Grouping:
+def _groups_of_features(features: str, space: Path | None, words: str, encoder: str | None) -> Grouping:
     from unseen import LabelSpace
     from unseen.cli import spaces
     from unseen.discover import group_features
@@ -148,7 +138,7 @@ def _groups_of_features(
         raise SettingError("expected --space with a features folder, got none; make one with: unseen mine")
     labels, samples = LabelSpace.load(space), load_features(features)
     vocabulary = spaces.load_vocabulary(words, labels, encoder)
-    return group_features(samples.z, samples.keys, labels, vocabulary, smallest=smallest)
+    return group_features(samples.z, samples.keys, labels, vocabulary)
 
 
 def _thumbnails(found: Grouping) -> dict[str, bytes]:
@@ -182,132 +172,6 @@ def groups_in_words(found: Grouping) -> str:
     more += f" · alarm: many new images in group {growing}" if growing else ""
     groups = "1 group holds" if len(found.groups) == 1 else f"{len(found.groups)} groups hold"
     return f"{groups} {found.grouped:,} of {found.unknown:,} unknown images kept{more}"
-
-
-def promote(
-    group: Annotated[str, typer.Argument(help="Number of a group (`unseen group`), or the key of one kept image.")],
-    name: Annotated[str, typer.Argument(help="What it shows.")],
-    state: options.SavedState,
-    encoder: options.OwnEncoder = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Make a group of unknown images a known name; its images are judged again, and what was learned stays.
-
-    Example: `unseen promote 3 "sea urchin" --state state.safetensors`
-
-    Negatives that mean the same are removed. `unseen undo --state STATE` takes it back.
-    """
-    from unseen.cli import spaces
-    from unseen.discover import edit
-    from unseen.labels.edits import check_new_name, negative_vector
-    from unseen.labels.prompts import described_templates
-
-    session = spaces.open_session(state)
-    labels, keys = session.detector.labels, session.reservoir.images.keys
-    which = int(group) if group.isdecimal() and group not in keys else group
-    edit.members(session, which)  # refused before an encoder is loaded
-    check_new_name(labels.names, name)
-    text = None if encoder or labels.encoder else negative_vector(labels, name)
-    if text is None:
-        model = spaces.encoder_of(labels, encoder)
-        spaces.warn_strange([name], model)
-        text = described_templates(labels.prompt).encode([name], model)[0]
-    _apply(state, lambda session: edit.promote(session, which, name, text), as_json=as_json)
-
-
-def rename(
-    name: KnownName,
-    new: Annotated[str, typer.Argument(help="What it is called from now on.")],
-    state: options.SavedState,
-    as_json: options.AsJson = False,
-) -> None:
-    """Rename a known name; its vector and what was learned of it stay.
-
-    Example: `unseen rename "sea urchin" urchin --state state.safetensors`
-    """
-    from unseen.discover import edit
-
-    _apply(state, lambda session: edit.rename(session, name, new), as_json=as_json)
-
-
-def retire(name: KnownName, state: options.SavedState, as_json: options.AsJson = False) -> None:
-    """Make a known name a negative: its images are unknown from now on; what was learned of it stays.
-
-    Example: `unseen retire "sea urchin" --state state.safetensors`
-    """
-    from unseen.discover import edit
-
-    _apply(state, lambda session: edit.retire(session, name), as_json=as_json)
-
-
-def dismiss(group: Number, state: options.SavedState, as_json: options.AsJson = False) -> None:
-    """Hide a group from now on; its images stay unknown.
-
-    Example: `unseen dismiss 3 --state state.safetensors`
-    """
-    from unseen.discover import edit
-
-    _apply(state, lambda session: edit.dismiss(session, group), as_json=as_json)
-
-
-def undo(state: options.SavedState, as_json: options.AsJson = False) -> None:
-    """Undo the last promote, rename, retire or dismiss of a state.
-
-    Example: `unseen undo --state state.safetensors`
-
-    If nothing was observed since, the state is exactly what it was; else the names go back and what was learned stays.
-    """
-    from unseen.discover import edits
-
-    print_edit(edits.undo(state).record, as_json=as_json, state=state)
-
-
-def _apply(state: Path, edit: Callable[[Session], Edited], *, as_json: bool) -> None:
-    """Change a state by `edit` and print the record of it."""
-    from unseen.discover import edits
-
-    print_edit(edits.apply(state, edit).record, as_json=as_json, state=state)
-
-
-SENTENCES = {
-    "promote": "{name} is a known name now",
-    "rename": "{name} is called {new} now",
-    "retire": "{name} is a negative now: images of it are unknown from here on",
-    "dismiss": "group {group} ({images} images) is not shown again",
-    "undo": "edit {undone} ({of}) is undone",
-}
-
-
-def print_edit(record: Mapping[str, Any], *, as_json: bool, state: Path | None = None) -> None:
-    """Print the record of an edit."""
-    if as_json:
-        output.emit({**record, "state": str(state)})
-        return
-    parts = [SENTENCES[record["verb"]].format_map(record)]
-    if record["verb"] == "promote":
-        parts += _promoted_in_words(record["images"], record["now_named"])
-    if words := record.get("negatives_removed"):
-        parts.append(f"negatives removed: {_few(words)}")
-    if names := record.get("similar_names"):
-        parts.append(f"says nearly the same as {', '.join(names)}: images of one may get the name of the other")
-    if not record.get("carried", True):
-        parts.append("the detector cannot carry its state: it learned anew from the kept images")
-    if state and record["verb"] != "undo":
-        parts.append(f"take it back: unseen undo --state {state}")
-    print(" · ".join(parts))
-
-
-def _promoted_in_words(images: int, named: int) -> list[str]:
-    """How many images of a promoted group have its name now, and what to do where these are few."""
-    if images == 1:
-        parts, what = ["its image is known by it" if named else "its image is still unknown"], "it"
-    else:
-        parts, what = [f"{named} of its {images} images are known by it"], "most of them"
-    return parts if 2 * named >= images else [*parts, f"the text is far from {what}: undo, and try another word"]
-
-
-def _few(words: Sequence[str]) -> str:
-    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
 
 def review(

@@ -31,14 +31,7 @@ def encode(
         str | None,
         typer.Option(help="Of products: float32 or bfloat16. Default: by the device.", **options.MORE),
     ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the image tower on a CPU: openvino, onnxruntime or torch. Default: the fastest.", **options.MORE
-        ),
-    ] = None,
     batch: options.Batch = 64,
-    root: options.Root = None,
     stride: options.Stride = 1,
     decode: Annotated[
         str,
@@ -68,13 +61,13 @@ def encode(
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
     if ray:
-        _check_ray(ray, decode, runtime)
+        _check_ray(ray, decode)
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
         job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.SHARD, form=form, root=root)
+            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.SHARD, form=form)
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             run = EncodeRun(as_json, plan.already)
             raise run.finish(batches, plan.total, plan.model.name, folder)
@@ -85,8 +78,8 @@ def encode(
     from unseen.features.encoding import check_decoder
     from unseen.images import find_images
 
-    entries = find_images(sources, root=root, stride=stride)
-    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision), runtime=runtime)
+    entries = find_images(sources, stride=stride)
+    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision))
     check_decoder(model, decode)
     cache = FeatureCache(folder, model, form=form)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
@@ -96,17 +89,15 @@ def encode(
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 
-def _check_ray(ray: str, decode: str, runtime: str | None) -> None:
+def _check_ray(ray: str, decode: str) -> None:
     """Refuse what a cluster cannot do."""
     if ray.startswith("ray://"):
         raise SettingError(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if runtime or decode != "pillow":
-        raise SettingError(
-            "expected no --decode and no --runtime with --ray, whose workers decode on CPUs and choose; leave them out"
-        )
+    if decode != "pillow":
+        raise SettingError("expected no --decode with --ray, whose workers decode on CPUs; leave it out")
 
 
 class EncodedBatch(NamedTuple):

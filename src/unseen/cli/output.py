@@ -145,12 +145,10 @@ class Format(NamedTuple):
     path: Path | None = None  # stdout where there is none
 
     @classmethod
-    def of(cls, *, as_json: bool, as_csv: bool = False, path: Path | None = None) -> "Format":
-        """The form that the options ask for; refuse two at once, and a file whose form nobody knows."""
-        if as_json and as_csv:
-            raise SettingError("expected --json or --csv, got both; choose one")
+    def of(cls, *, as_json: bool, path: Path | None = None) -> "Format":
+        """The form that the options ask for; refuse a file whose form nobody knows."""
         if path is None:
-            return cls(as_json, as_csv)
+            return cls(as_json)
         if path.suffix not in (".jsonl", ".json", ".csv", ".txt"):
             raise SettingError(f"expected -o with a file .jsonl, .csv or .txt, got {path}; add one of these endings")
         check_folders(path)

@@ -26,7 +26,6 @@ def score(
         ),
     ] = None,
     as_json: options.AsJson = False,
-    as_csv: options.AsCsv = False,
     by: Annotated[
         str | None,
         typer.Option(
@@ -53,13 +52,13 @@ def score(
     stream of their own, many at once.
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, rejudge=rejudge, alarm=alarm, report=report, csv=as_csv)
+        _refuse_with_by(calibrate=calibrate, rejudge=rejudge, alarm=alarm, report=report)
         from unseen.cli import session, streams
 
         given = streams.StreamOptions(features, space, by, state, file, time, ray, learn)
         streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json)
         return
-    form = output.Format.of(as_json=as_json, as_csv=as_csv, path=Path(file) if file else None)
+    form = output.Format.of(as_json=as_json, path=Path(file) if file else None)
     output.check_folders(state, report)
     if ray:
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")

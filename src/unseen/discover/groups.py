@@ -61,13 +61,10 @@ class Grouping(NamedTuple):
     grouped: int  # of these in a group that is shown
 
 
-def group(
-    session: Session, vocabulary: Vocabulary | None = None, *, smallest: int = SMALLEST, dismissed: bool = False
-) -> Grouping:
+def group(session: Session, vocabulary: Vocabulary | None = None, *, smallest: int = SMALLEST) -> Grouping:
     """The unknown images that a session has kept, in groups; groups that were seen before keep their numbers.
 
-    `vocabulary` is where names are suggested from, the negatives of the label space by default. With `dismissed`,
-    groups that were dismissed are returned too.
+    `vocabulary` is where names are suggested from, the negatives of the label space by default.
 
     >>> from unseen import demo
     >>> session = Session(demo.load().space)
@@ -89,7 +86,7 @@ def group(
     for number, members in zip(numbers, clusters, strict=True):
         column[rows[members]] = number
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
-    shown = [pair for pair in zip(numbers, clusters, strict=True) if dismissed or pair[0] not in reservoir.dismissed]
+    shown = [pair for pair in zip(numbers, clusters, strict=True) if pair[0] not in reservoir.dismissed]
     about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
     found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
     moved = session.at(session.snapshot, reservoir=kept)

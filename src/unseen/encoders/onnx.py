@@ -29,7 +29,7 @@ class OnnxEncoder:
         if dtype not in (None, torch.float32):
             raise EncoderError(f"expected float32, the precision of the exported graph, got {dtype}; leave dtype out")
         if runtime not in (None, "onnxruntime"):
-            raise EncoderError(f"expected the runtime onnxruntime for {source}, got {runtime}; leave --runtime out")
+            raise EncoderError(f"expected the runtime onnxruntime for {source}, got {runtime}; leave `runtime` out")
         self.session = _session(Path(source), torch.device(where.get("device") or "cpu"))
         metadata = self.session.get_modelmeta().custom_metadata_map
         if PREPROCESS not in metadata:

@@ -49,7 +49,7 @@ def check_runtime(name: str | None, device: torch.device) -> None:
         return
     check_choice("a runtime", name, RUNTIMES)
     if name != "torch" and device.type != "cpu":
-        raise EncoderError(f"expected the runtime torch on {device}, got {name}; leave --runtime out, or pass cpu")
+        raise EncoderError(f"expected the runtime torch on {device}, got {name}; leave `runtime` out, or pass cpu")
     import_extra(name, "fast" if name == "openvino" else "encode")
 
 

@@ -40,7 +40,6 @@ class Plan(NamedTuple):
     detectors: str
     seeds: int
     orders: str | None
-    sweep: list[str]
     out: Path | None
     report: Path | None
 
@@ -61,7 +60,6 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: st
     arrivals = (plan.orders or loaded.table.get("orders", "shuffled")).split(",")
     names = plan.detectors.split(",") if plan.detectors else harness.DETECTORS
     runs = harness.list_runs(loaded, names=names, orders=arrivals, seeds=plan.seeds)
-    runs = harness.with_sweeps(runs, plan.sweep)
     results = harness.ResultFolder(plan.out, loaded.name) if plan.out else None
     with _executor(ray, device) as executor:
         rows = run_with_progress(

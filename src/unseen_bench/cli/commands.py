@@ -73,10 +73,6 @@ def bench(
         str | None,
         typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...", **options.MORE),
     ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(help="Vary one setting, as in kappa=0.01,0.05,0.1; may be given again.", **options.MORE),
-    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -113,7 +109,7 @@ def bench(
         job.print_standing(submit, features, out, workers)
         return
     source = job.Source(suite, features, data, encoder)
-    plan = job.Plan(detectors, seeds, orders, sweep or [], out, report)
+    plan = job.Plan(detectors, seeds, orders, out, report)
     raise job.run(source, plan, workers=workers, device=device, ray=ray, as_json=as_json)
 
 
@@ -171,8 +167,6 @@ def gap(
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw distances and regret into this file (.png, .svg).")] = None,
     as_json: options.AsJson = False,
-    seed: Annotated[int, typer.Option(help="Order of the stream on which regret is measured.", **options.MORE)] = 0,
-    top: Annotated[int, typer.Option(help="How many classes to list, the farthest first.", min=0, **options.MORE)] = 10,
 ) -> None:
     """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
 
@@ -185,7 +179,7 @@ def gap(
     """
     from unseen_bench.cli import gap as job
 
-    job.run(features, space, truth=truth, negatives=negatives, plot=plot, seed=seed, top=top, as_json=as_json)
+    job.run(features, space, truth=truth, negatives=negatives, plot=plot, as_json=as_json)
 
 
 def learn(
@@ -203,11 +197,6 @@ def learn(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a context (default: 16).", **options.MORE)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of contexts and batches.", **options.MORE)] = 0,
-    held_out: Annotated[
-        float, typer.Option(min=0, max=0.9, help="Share of examples that say when to stop.", **options.MORE)
-    ] = 0.25,
-    device: options.Device = None,
 ) -> None:
     """Learn prompts for your classes from a few photos of each; write a label space that every detector can read.
 
@@ -219,8 +208,7 @@ def learn(
     from unseen_bench.cli import learn as job
     from unseen_bench.methods.prompts import LearnOptions
 
-    chosen = LearnOptions(method, epochs, context=context, seed=seed, held_out=held_out)
-    raise job.run(examples, chosen, encoder, space, file, device=device, as_json=as_json)
+    raise job.run(examples, LearnOptions(method, epochs, context=context), encoder, space, file, as_json=as_json)
 
 
 def demo(
@@ -234,8 +222,6 @@ def demo(
     ] = None,
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("unseen-demo.html"),
     as_json: options.AsJson = False,
-    seed: Annotated[int, typer.Option(help="Which random order.", **options.MORE)] = 0,
-    detector: options.Detector = None,
 ) -> None:
     """Run the main job on real images in the package: no download, no GPU, a few seconds.
 
@@ -245,4 +231,4 @@ def demo(
     """
     from unseen_bench.cli import demo as job
 
-    job.run(order, seed, report, detector=detector, photos=photos, discover=discover, as_json=as_json)
+    job.run(order, report, photos=photos, discover=discover, as_json=as_json)

@@ -11,7 +11,7 @@ from rich.table import Table
 from unseen import Session
 from unseen import demo as embedded
 from unseen.cli import output
-from unseen.cli.session import SessionOptions, threshold_in_words
+from unseen.cli.session import threshold_in_words
 from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 from unseen_bench.cli import demo_discover
@@ -29,25 +29,22 @@ METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 def run(
     order: str,
-    seed: int,
     report: Path,
     *,
-    detector: str | None,
     photos: Path | None,
     discover: bool,
     as_json: bool,
 ) -> None:
     """Stream the embedded images through a detector; print its verdicts and, afterwards, how right they are."""
-    chosen = SessionOptions(detector)
     pack, truth = embedded.load(), embedded_truth()
-    order_of_arrival = truth.arrival(order, seed)
+    order_of_arrival = truth.arrival(order, seed=0)
     pack, truth = pack[order_of_arrival], truth[order_of_arrival]
     if photos:
         _write_photos(pack, truth, photos, as_json=as_json)
         return
     if not as_json:
         _print_images(pack, truth)  # before the work: someone is waiting for a first line
-    session = chosen.session(pack.space, state=None)
+    session = Session(pack.space)
     if discover:
         demo_discover.run(pack, session, report, as_json=as_json)
         return
@@ -60,7 +57,7 @@ def run(
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
-        run = {"detector": session.detector.name, "order": order, "seed": seed, "report": str(report)}
+        run = {"detector": session.detector.name, "order": order, "report": str(report)}
         counts = {"samples": len(verdicts), "known": int(verdicts.known.sum())}
         threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}

@@ -7,7 +7,8 @@ from typing import Any
 from unseen import Session
 from unseen import demo as embedded
 from unseen.cli import output
-from unseen.cli.discover import group_lines, print_edit
+from unseen.cli.discover import group_lines
+from unseen.cli.edit import print_edit
 from unseen.discover import Group, Grouping, explain, group, promote
 from unseen.report import group_page
 

@@ -17,8 +17,6 @@ from unseen.storage.files import replacing
 from unseen_bench import theory
 from unseen_bench.exhibits import plots
 
-POINTS = 8  # of the regret curve in the table
-
 
 def run(
     features: str,
@@ -27,14 +25,12 @@ def run(
     truth: bool,
     negatives: bool,
     plot: Path | None,
-    seed: int,
-    top: int,
     as_json: bool,
 ) -> None:
     """Measure the gap, print it, and draw it into `plot`."""
     pyplot = plots.pyplot() if plot else None
     labels, images = LabelSpace.load(space), load_features(features)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))  # regret is of a stream
     known = _truth(images, labels, features)[order] if truth else None
     count = len(labels.negatives if negatives else labels.names)
     with output.err.status(f"fitting {count:,} prototypes to {len(images):,} samples"):
@@ -42,7 +38,7 @@ def run(
     if as_json:
         output.emit(gap_record(found))
     else:
-        print_gap(found, top)
+        print_gap(found)
     if plot:
         plot_gap(found, plot, pyplot)
 
@@ -76,7 +72,7 @@ def gap_record(found: theory.Gap) -> dict[str, object]:
     }
 
 
-def print_gap(found: theory.Gap, top: int) -> None:
+def print_gap(found: theory.Gap) -> None:
     """Print the totals, the classes farthest from their names, and the regret along the stream."""
     modality, best = found.modality, found.best
     middle = float(best.residual.nanmedian())
@@ -93,7 +89,7 @@ def print_gap(found: theory.Gap, top: int) -> None:
         f"{int((best.sign < 0).sum())} classes point against the closed form, "
         f"{int(best.undefined.sum())} have none\n"
     )
-    output.out.print(_distances(found, top))
+    output.out.print(_distances(found))
     output.out.print(_regret(found.regret))
     output.out.print("The paper's bound assumes a convex set, and the sphere is none: a measurement, no guarantee.")
 
@@ -118,7 +114,7 @@ def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
     output.say(f"plot written to {path}")
 
 
-def _distances(found: theory.Gap, top: int) -> Table:
+def _distances(found: theory.Gap, shown: int = 10) -> Table:
     table = Table(title="squared distance of each name from its best prototype")
     table.add_column("class")
     columns = {
@@ -129,7 +125,7 @@ def _distances(found: theory.Gap, top: int) -> Table:
     }
     for column in columns:
         table.add_column(column, justify="right")
-    for index in found.distance.argsort(descending=True)[:top].tolist():
+    for index in found.distance.argsort(descending=True)[:shown].tolist():
         table.add_row(found.names[index], *(f"{float(values[index]):.3f}" for values in columns.values()))
     table.add_section()
     table.add_row(f"all {len(found.names)}", *(f"{float(values.sum()):,.1f}" for values in columns.values()))
@@ -145,9 +141,9 @@ def _regret(regret: theory.Regret) -> Table:
     return table
 
 
-def _points(regret: theory.Regret) -> list[tuple[int, float, float]]:
+def _points(regret: theory.Regret, points: int = 8) -> list[tuple[int, float, float]]:
     total = len(regret.loss)
-    chosen = sorted({max(1, total * part // POINTS) for part in range(1, POINTS + 1)})
+    chosen = sorted({max(1, total * part // points) for part in range(1, points + 1)})
     return [(n, float(regret.curve[n - 1]), float(regret.bound[n - 1])) for n in chosen]
 
 

@@ -25,7 +25,6 @@ def run(
     space: Path | None,
     file: Path,
     *,
-    device: str | None,
     as_json: bool,
 ) -> typer.Exit:
     """Learn prompts and write the label space; 1 where some examples could not be read."""
@@ -35,7 +34,7 @@ def run(
     if found.features is not None:
         raise DataError(f"expected photos to learn prompts from, got features in {examples}; pass a folder per class")
     names = names_of(None, None, found, saved)
-    model = encoders.load_encoder(encoder, device=device)
+    model = encoders.load_encoder(encoder)
     if not isinstance(model, HubEncoder):
         raise EncoderError(f"expected a CLIP model with a text tower to learn prompts, got {encoder}; use ViT-B/16")
     if saved:

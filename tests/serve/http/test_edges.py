@@ -129,15 +129,15 @@ def test_a_state_that_is_being_downloaded_outlives_its_stream(tmp_path, monkeypa
 
 def test_a_label_space_that_is_being_downloaded_outlives_its_stream_and_leaves_nothing(tmp_path, monkeypatch):
     app = create_app(Service(Settings(tmp_path / "data", encoder=None)))
-    store, run_chore = app.state.service.store, Service.run_chore
+    store, run_download = app.state.service.store, Service.run_download
 
     async def delete_before(service, owner, work):
         store.delete(next(iter(store.entries.values())))
-        return await run_chore(service, owner, work)
+        return await run_download(service, owner, work)
 
     with TestClient(app, base_url="http://127.0.0.1") as client:
         id = store.create(LABELS, StreamConfig("", "", "*", "online")).config.id
-        monkeypatch.setattr(Service, "run_chore", delete_before)
+        monkeypatch.setattr(Service, "run_download", delete_before)
         answer = client.get(f"/v1/streams/{id}/space")
     assert answer.status_code == 200
     (tmp_path / "space").write_bytes(answer.content)

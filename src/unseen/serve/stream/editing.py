@@ -38,7 +38,7 @@ def edit_stream(stream: Stream, change: Change, limits: Limits, *, after: int | 
         record = {**done.record, "entry": stream.at.entry + 1, "seq": stream.at.seq}
         if record["verb"] in RELABELS:
             before = stream.snapshots.slot(BEFORE, stream.at.entry + 1).path
-            stream.writer.save(before, position=list(stream.at))
+            stream.writer.save(before, with_space=False, position=list(stream.at))
         stream.take_over(EDIT, with_record(done.session, record))
         stream.snapshots.forget_before()
     stream.cover_restores()
