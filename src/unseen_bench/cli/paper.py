@@ -34,11 +34,10 @@ def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
         page.check_plotting()
     outcomes = []
     for exhibit in exhibits.select_exhibits(tables):
-        plan = exhibits.find(exhibit, data=given.data, features=given.features)
-        outcome = exhibits.Outcome(plan, missing=list(plan.missing))
-        for name in (*plan.images, *plan.stand_ins):
+        outcome = exhibits.find(exhibit, data=given.data, features=given.features)
+        for name in (*outcome.images, *outcome.stand_ins):
             try:
-                suite = _load(name, given.data if name in plan.images else given.features, given.encoder)
+                suite = _load(name, given.data if name in outcome.images else given.features, given.encoder)
             except UnseenError as error:
                 outcome.missing.append(f"{name} was left out: {error}")
                 continue

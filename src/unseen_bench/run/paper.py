@@ -49,7 +49,6 @@ class Exhibit:
     orders: tuple[str, ...] = ("shuffled",)
     sweeps: tuple[str, ...] = ()
     differs: str = f"{ORACLE_NOTE} {OWN_NOTE}"
-    needs: str = ""  # what the images alone do not give
     printed_methods: tuple[str, ...] = ()  # the lines of the suite's printed table that are its own; all if empty
     printed_elsewhere: tuple[str, ...] = ()  # those of another exhibit
     printed_sets: tuple[str, ...] = ()  # its columns; all if empty
@@ -95,17 +94,10 @@ PAPER: tuple[Exhibit, ...] = (
     ),
     Exhibit("Table 3", "OpenOOD, CIFAR-10 known", ("openood-cifar10",), ("cifar10",), printed_sets=NEAR_FAR),
     Exhibit("Table 4", "OpenOOD, CIFAR-100 known", ("openood-cifar100",), ("cifar100",), printed_sets=NEAR_FAR),
-    Exhibit("Table 5", "Other CLIP backbones", BACKBONES, (), COMPARED, needs="stored features are of ViT-B/16 only"),
-    Exhibit("Table 6", "336 pixels", ("imagenet-336",), (), COMPARED, needs="stored features are of 224 pixels only"),
+    Exhibit("Table 5", "Other CLIP backbones", BACKBONES, (), COMPARED),
+    Exhibit("Table 6", "336 pixels", ("imagenet-336",), (), COMPARED),
     Exhibit("Table 7", "ImageNet-A, -S and -R as known images", VARIANTS, ("imagenet200-lowres",), COMPARED),
-    Exhibit(
-        "Table 8",
-        "Prompts learned by LAPT",
-        ("imagenet-lapt",),
-        (),
-        COMPARED,
-        needs="learned vectors of the names (lapt.safetensors in the data root)",
-    ),
+    Exhibit("Table 8", "Prompts learned by LAPT", ("imagenet-lapt",), (), COMPARED),
     Exhibit(
         "Table 9",
         "Known names only (Algorithm 2)",
@@ -181,29 +173,16 @@ def select_exhibits(names: str | None) -> list[Exhibit]:
     return [one for name, one in known.items() if name in wanted]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What of an exhibit the data at hand allows, before anything is loaded."""
-
-    exhibit: Exhibit
-    images: tuple[str, ...]  # suites over images that have known images and at least one unknown set
-    stand_ins: tuple[str, ...]  # over feature files that are there; not run where nothing of the images is missing
-    missing: tuple[str, ...]  # one sentence for each suite that cannot run, or not whole
-
-
 @dataclass
 class Outcome:
-    """What became of an exhibit: the rows that were computed, and what was missing, as it stood after the run."""
+    """What became of an exhibit: what could run, the rows that were computed, and what was missing after the run."""
 
-    plan: Plan
+    exhibit: Exhibit
+    images: Sequence[str] = ()  # suites over images that have known images and at least one unknown set
+    stand_ins: Sequence[str] = ()  # over feature files that are there; not run where nothing of the images is missing
+    missing: list[str] = field(default_factory=list)  # a sentence for each suite that could not run, or not whole
     ran: list[tuple[Suite, Sequence[Row]]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
     partial: set[str] = field(default_factory=set)  # the suites that ran without the whole of some set
-
-    @property
-    def exhibit(self) -> Exhibit:
-        """Whose outcome it is."""
-        return self.plan.exhibit
 
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
         """Keep the rows of a suite, and which of its sets it did not have whole."""
@@ -233,16 +212,31 @@ class Outcome:
         return set(wanted) <= names
 
 
-def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Plan:
-    """Which suites of an exhibit can run on what lies in the two folders."""
-    lacking = {name: missing_images(name, data) for name in exhibit.suites}
-    runnable = tuple(name for name in lacking if data and _can_run(name, data))
-    sentences = [f"{name} needs {', '.join(sets)}" for name, sets in lacking.items() if sets]
-    files = {} if data and not sentences else {name: missing_files(name, features) for name in exhibit.stand_ins}
-    sentences += [f"{name} (stand-in) needs {', '.join(some)}" for name, some in files.items() if some]
-    if exhibit.needs and set(runnable) != set(exhibit.suites):
-        sentences.append(exhibit.needs)
-    return Plan(exhibit, runnable, tuple(name for name, some in files.items() if not some), tuple(sentences))
+def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Outcome:
+    """Which suites of an exhibit can run on what lies in the two folders; nothing is loaded yet."""
+    lacking = {name: lacks(name, data) for name in exhibit.suites}
+    missing = [f"{name} needs {told}" for name, told in lacking.items() if told]
+    if data and all(suites.is_whole(name, data) for name in exhibit.suites):
+        return Outcome(exhibit, exhibit.suites)
+    files = {name: missing_files(name, features) for name in exhibit.stand_ins}
+    missing += [f"{name} (stand-in) needs {', '.join(some)} in --features" for name, some in files.items() if some]
+    runnable = [name for name, told in lacking.items() if not told]
+    return Outcome(exhibit, runnable, [name for name, some in files.items() if not some], missing)
+
+
+def lacks(name: str, data: Path | None) -> str:
+    """What a suite over images cannot run without, and how to see or make it; nothing where it can run."""
+    if data is None:
+        return f"--data, a folder of images: `unseen bench {name} --check DATA` says which"
+    counts = {one.set: one.images for one in suites.inventory(name, data)}
+    lacking = [] if counts.pop(suites.KNOWN) else ["known images"]
+    lacking += [] if any(counts.values()) else [f"one of {', '.join(counts)}"]
+    if lacking:
+        return f"{' and '.join(lacking)}: `unseen bench {name} --check {data}` says where"
+    learned = suites.learned_file(name)
+    if learned and not (data / learned).is_file():
+        return f"{data / learned}: `unseen bench learn --method lapt --examples PHOTOS -o {data / learned}` writes it"
+    return ""
 
 
 def sets_not_whole(suite: Suite) -> list[str]:
@@ -257,31 +251,10 @@ def sets_not_whole(suite: Suite) -> list[str]:
     ]
 
 
-def missing_images(name: str, root: Path | None) -> list[str]:
-    """The sets of a suite over images that are not complete under `root`, each with where it is looked for."""
-    table = suites.read(name)
-    rows = {suites.KNOWN: table[suites.KNOWN], **table["unknown"]}
-    found = {one.set: one for one in suites.inventory(name, root)} if root else {}
-    told = []
-    for which, row in rows.items():
-        one, places = found.get(which), " or ".join([*row.get("lists", ()), *row.get("folders", ())])
-        if one is None or not one.images:
-            told.append(f"{which} ({places})")
-        elif not one.is_complete:
-            told.append(f"{which} ({one.images:,} of {one.expected or one.images + one.absent:,} images in {places})")
-    return told
-
-
 def missing_files(name: str, folder: Path | None) -> list[str]:
     """The feature files of a suite that are not in `folder`."""
     wanted = suites.feature_files_of(name)
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
-
-
-def _can_run(name: str, root: Path) -> bool:
-    """Whether the known images and at least one unknown set are there."""
-    counts = {one.set: one.images for one in suites.inventory(name, root)}
-    return counts.pop(suites.KNOWN) > 0 and any(counts.values())
 
 
 def printed_results(exhibit: Exhibit) -> dict[str, dict[str, dict[str, list[float]]]]:

@@ -43,6 +43,7 @@ class FoundSet(NamedTuple):
     expected: int | None
     absent: int  # listed, but not there
     unclean: bool
+    looked_for: str  # where it is expected, in words
 
     @property
     def is_complete(self) -> bool:
@@ -69,6 +70,13 @@ def inventory(name: str, root: str | Path) -> list[FoundSet]:
     return [_find_set(which, row, Path(root)) for which, row in rows.items()]
 
 
+def is_whole(name: str, root: str | Path) -> bool:
+    """Whether every image of a suite lies under `root`, and the label space that it reads, if it reads a learned one."""
+    learned = tables.learned_file(name)
+    has_space = learned is None or (Path(root) / learned).is_file()
+    return has_space and all(one.is_complete for one in inventory(name, root))
+
+
 def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
     """Class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
 
@@ -85,6 +93,11 @@ def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
         keys, names = zip(*((key, " ".join(rest)) for key, *rest in map(str.split, lines)), strict=True)
         return ClassNames(names, keys)
     return ClassNames(tuple(lines), tuple(str(i) for i in range(len(lines))))
+
+
+def imagenet_classes() -> ClassNames:
+    """The classes of ImageNet-1k in their order."""
+    return read_classes("imagenet_classes.txt", Path(__file__).parent)
 
 
 def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> ClassNames:
@@ -165,7 +178,9 @@ def _find_set(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:
     where = _places(row, root)
     entries = list(_entries(row, root, where))
     absent = sum(entry.identity == MISSING for entry in entries)
-    return FoundSet(which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")))
+    return FoundSet(
+        which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")), looked_for(row)
+    )
 
 
 def looked_for(row: Mapping[str, Any]) -> str:

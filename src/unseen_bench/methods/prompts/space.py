@@ -18,7 +18,7 @@ from unseen_bench.methods.prompts.methods import REGISTRY, LabelledBatch, Learne
 from unseen_bench.methods.prompts.tower import PromptTower
 from unseen_bench.methods.prompts.training import Epoch, Training, divide
 
-LAPT_NEGATIVES = 1000
+LAPT_NEGATIVES = 1000  # that the context is learned with; it then words all of them
 CROPS, KEPT_CROPS = 64, 8  # random crops of an example, and how many of the nearest and of the farthest are used
 CROP_AREA = (0.08, 1.0)
 
@@ -69,6 +69,8 @@ def learn(
         report(epoch, method)
     if progress:
         progress.unlink(missing_ok=True)
+    if words:
+        training.negative = tower.tokens(space.negatives, method.context)
     return learned_space(space, training, training.rows())
 
 
@@ -79,7 +81,6 @@ def learned_space(space: LabelSpace, training: Training, rows: LearnedRows) -> L
     if own := method.negatives(space.names):
         names, anchors = own, rows.negative.flatten(0, -2).to(anchors)
     elif method.moves_negatives and len(rows.negative):
-        names = names[: len(rows.negative)]
         anchors = rows.negative.to(anchors)
     manifest = space.manifest | {
         "learned_by": method.name,
