@@ -78,7 +78,6 @@ fuzz: .venv/ready
 gpu:
 	$(PYTHON) -m pytest -q -m gpu tests
 	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu.py --untested
-	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu_encode.py --untested
 
 results: .venv/ready
 	$(BIN)/python benchmarks/results.py ../shared/clip-b16

@@ -1,26 +1,42 @@
-"""How fast the paper's scan and the recommended detector are on a GPU, beside the naive loop and what the GPU can do.
+"""How fast the paper's scan, the recommended detector and the encoder are on a GPU, beside what the GPU can do.
 
-    python benchmarks/gpu.py                          # the scan on four streams of ImageNet's size, then `pooled`
-    python benchmarks/gpu.py --json                   # one JSON object per line
+    python benchmarks/gpu.py                                  # all but `actors`, which need the files of an encoder
+    python benchmarks/gpu.py --only tower files --batches 256 512
+    python benchmarks/gpu.py --only actors --count 32768      # `unseen encode` by Ray actors that share the GPU
+    python benchmarks/gpu.py --json                           # one JSON object per line
 
 Times are medians after a warm-up, in one run, against ceilings measured in that run. Nothing is measured while the
-tests on the GPU fail; --untested skips them. gpu_encode.py measures the encoder before the scan.
+tests on the GPU fail; --untested skips them. The tower is the offline one with random weights; files are decoded by
+Pillow, and on the GPU where torchvision can. `running` leaves out what came before the first shard: starting processes,
+importing torch, loading models.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import statistics
-from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image as Pillow
 from torch import Tensor
 
 from speed import naive_loop
 from unseen import LabelSpace, scan
 from unseen.detectors import Detector, Online, PooledEvidence
+from unseen.encoders.gpu_jpeg import resized
+from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
+from unseen.errors import EncoderError, MissingExtra
+from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
+from unseen.images import Entry, Image, find_images
+from unseen.images.prefetch import usable_cores
+from unseen.scale import cluster, encode
 from unseen_bench.run import command
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.jsonl import Row
@@ -31,27 +47,23 @@ REPOSITORY = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512
 IMAGES, SETS = 50_000, (10_000, 10_000, 10_000, 5_640)  # known images, and those of four unknown sets
 MODES = ("float32", "split", "tf32")  # how reads are multiplied
-Parts = Mapping[str, Callable[[Arguments], Iterator[Row]]]
+MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 768 * 512  # of an image, as a textbook
+PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
+DISTINCT = 256  # files; the rest are links to them, so that all are in memory
+GRAIN = 2.0  # levels of noise: as many bytes as photos have
+SHARES = (1.0, 0.5, 0.25)  # of a GPU, for each model of a cluster
 
 
 def main() -> None:
-    run_parts(gpu_parser(__doc__, PARTS), PARTS)
-
-
-def gpu_parser(doc: str | None, parts: Parts) -> ArgumentParser:
-    """A parser with the options that the benchmarks on a GPU share."""
-    parser = command.parser(doc)
-    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts))
+    parser = command.parser(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=[name for name in PARTS if name != "actors"])
     parser.add_argument("--untested", action="store_true", help="do not run the tests first")
-    return parser
-
-
-def run_parts(parser: ArgumentParser, parts: Parts) -> None:
-    """Print the rows of the parts that were asked for."""
+    parser.add_argument("--batches", nargs="+", type=int, default=[512], help="images the tower gets at once")
+    parser.add_argument("--count", type=int, default=8192, help="files of the longest runs")
     arguments = command.parse(parser)
     if not arguments.untested:
         command.require_passing_tests(REPOSITORY, "-m", "gpu", "tests/scan/test_cuda.py", "tests/detectors")
-    command.show((row for part in arguments.only for row in parts[part](arguments)), arguments)
+    command.show((row for part in arguments.only for row in PARTS[part](arguments)), arguments)
 
 
 @cache
@@ -135,7 +147,110 @@ def in_batches(detector: Detector, z: Tensor) -> None:
         _, state = detector.observe(state, part)
 
 
-PARTS: Parts = {"ceilings": ceilings, "scan": scan_rows, "batches": batches}
+class RandomOffline(OfflineEncoder):
+    """The offline encoder without its files."""
+
+    def _check_fetched(self) -> None:
+        pass
+
+    def _float_model(self) -> torch.nn.Module:
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+        torch.manual_seed(0)
+        return CLIPVisionModelWithProjection(CLIPVisionConfig(**SIZES)).eval()
+
+
+def tower(arguments: Arguments) -> Iterator[Row]:
+    encoder = RandomOffline(device="cuda")
+    for batch in arguments.batches:
+        pixels = torch.randint(0, 256, (batch, 224, 224, 3), dtype=torch.uint8, device="cuda")
+        took = device_seconds(lambda x=pixels: encoder.vectors(x))
+        rate = 2.0 * MULTIPLICATIONS * batch / took / 1e12
+        yield {"case": f"tower, batch {batch}", "images/s": batch / took, "TFLOP/s": rate,
+               "of ceiling": rate / measured_ceilings()["bf16 TFLOP/s"]}  # fmt: skip
+
+
+def files(arguments: Arguments) -> Iterator[Row]:
+    encoder, batch = RandomOffline(device="cuda"), arguments.batches[0]
+    for name, (size, quality) in PICTURES.items():
+        yield agreement(encoder, name, [picture(size, seed) for seed in range(32)])
+        with tempfile.TemporaryDirectory() as folder:
+            entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
+            for decoder in DECODERS:
+                yield {"case": f"{name}, {decoder}", "cores": usable_cores(), **run(encoder, entries, decoder, batch)}
+
+
+def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str, batch: int) -> Row:
+    """The rate of a run over files after a short one."""
+    try:
+        launcher = make_launcher(encoder, decoder)
+    except (EncoderError, MissingExtra) as error:
+        return {"images/s": None, "why": str(error)}
+    count = len(entries) if decoder == "gpu" else min(len(entries), 2048)
+    list(encode_ahead(entries[: 2 * batch], launcher, size=batch))
+    started = time.perf_counter()
+    done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=batch))
+    return {"images/s": done / (time.perf_counter() - started), "images": done}
+
+
+@torch.inference_mode()
+def agreement(encoder: RandomOffline, name: str, pictures: Sequence[Pillow.Image]) -> Row:
+    """Vectors of pictures that torch resizes on the GPU against those that Pillow resizes."""
+    steps = encoder.byte_steps
+    expected = encoder.vectors(steps.cropped([Image("", one) for one in pictures]))
+    on_gpu: list[Tensor] = [torch.from_numpy(np.array(one)).permute(2, 0, 1).cuda() for one in pictures]
+    found = encoder.vectors(torch.stack([resized(one, steps) for one in on_gpu]))
+    took = device_seconds(lambda: [resized(one, steps) for one in on_gpu])
+    cosine = (expected * found).sum(1)
+    return {"case": f"{name}, resized by torch", "images/s": len(pictures) / took,
+            "mean cosine": float(cosine.mean()), "least cosine": float(cosine.min())}  # fmt: skip
+
+
+def picture(size: tuple[int, int], seed: int) -> Pillow.Image:
+    """A smooth random picture with some grain."""
+    generator = np.random.default_rng(seed)
+    rough = generator.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    smooth = np.asarray(Pillow.fromarray(rough).resize(size, Pillow.Resampling.BICUBIC), dtype=np.float32)
+    grain = generator.normal(0, GRAIN, smooth.shape[:2])[..., None]
+    return Pillow.fromarray((smooth + grain).clip(0, 255).astype(np.uint8))
+
+
+def write_files(folder: Path, size: tuple[int, int], quality: int, count: int) -> str:
+    """A folder of so many JPEG files."""
+    photos = folder / "photos"
+    photos.mkdir()
+    for i in range(min(count, DISTINCT)):
+        buffer = io.BytesIO()
+        picture(size, i).save(buffer, "JPEG", quality=quality)
+        (photos / f"{i:06d}.jpg").write_bytes(buffer.getvalue())
+    for i in range(DISTINCT, count):
+        os.link(photos / f"{i % DISTINCT:06d}.jpg", photos / f"{i:06d}.jpg")
+    return str(photos)
+
+
+def actors(arguments: Arguments) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        photos = write_files(Path(folder), *PICTURES["500 x 375"], arguments.count)
+        for share in SHARES:
+            job = encode.EncodeJob("offline", None, arguments.batches[0], gpus=share)
+            arrived, started = list[tuple[float, int]](), time.perf_counter()
+            with cluster.connect("local") as ray:
+                plan = encode.plan(ray, [photos], Path(folder) / f"{share}", job, size=encode.NUMBERS.shard)
+                for shard in encode.run(ray, plan, job):
+                    arrived.append((time.perf_counter() - started, shard.encoded))
+            (first, _), *others = arrived
+            running = sum(count for _, count in others) / (others[-1][0] - first)
+            yield {"case": f"Ray, {share:g} of the GPU each", "first s": first, "images/s, running": running}
+
+
+PARTS: Mapping[str, Callable[[Arguments], Iterator[Row]]] = {
+    "ceilings": ceilings,
+    "scan": scan_rows,
+    "batches": batches,
+    "tower": tower,
+    "files": files,
+    "actors": actors,
+}
 
 if __name__ == "__main__":
     main()

@@ -8,9 +8,6 @@ first on the path, and `import ray` would find it.)
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -68,12 +64,9 @@ def compare(
     ray: Any, job: keyed.StreamJob, streams: Sequence[keyed.KeyedStream], z: Tensor, arguments: Arguments
 ) -> Row:
     found: dict[str, list[keyed.StreamResult]] = {}
-    processor: dict[str, list[float]] = {"serial": [], "ray": []}
 
     def work(name: str, runner: keyed.StreamRunner) -> None:
-        before = sum(processor_seconds().values())
         found[name] = list(runner(job, streams, z, {}))
-        processor[name].append(sum(processor_seconds().values()) - before)
 
     works = {"serial": partial(work, "serial", keyed.run_serially), "ray": partial(work, "ray", on_ray(ray))}
     works["ray"]()  # workers import torch once
@@ -90,18 +83,8 @@ def compare(
         "serial_over_ray": statistics.median(a / b for a, b in zip(*seconds.values(), strict=True)),
         "ray_ms_per_stream": 1000 * on_cluster / len(streams),
         "extra_ms_per_stream": 1000 * (on_cluster - serial / arguments.workers) / len(streams),
-        "extra_processor_ms_per_stream": 1000 * (min(processor["ray"]) - min(processor["serial"])) / len(streams),
         "rounds": arguments.rounds,
     }
-
-
-def processor_seconds() -> dict[int, float]:
-    """The time that this process and each it started, Ray's own too, had on processors, by process."""
-    me, times = psutil.Process(), {}
-    for process in (me, *me.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):
-            times[process.pid] = sum(process.cpu_times()[:2])
-    return times
 
 
 def _equal(serial: Sequence[keyed.StreamResult], other: Sequence[keyed.StreamResult]) -> int:
@@ -121,27 +104,6 @@ def many_streams(suite: suites.Suite, count: int, length: int) -> tuple[Tensor, 
         keys += [f"stream {number:03d}"] * length
     order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))
     return torch.cat(parts)[order], [keys[i] for i in order.tolist()]
-
-
-def kill_actor() -> int:
-    """Kill one encoding worker that descends from this process; return its id."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (path / "cmdline").read_bytes().decode(errors="replace")
-            if title.startswith("ray::EncoderActor") and _is_ours(int(path.name)):
-                os.kill(int(path.name), signal.SIGKILL)
-                return int(path.name)
-        except OSError:
-            continue
-    return 0
-
-
-def _is_ours(process: int) -> bool:
-    while process > 1:
-        if process == os.getpid():
-            return True
-        process = int(Path(f"/proc/{process}/status").read_text().partition("PPid:")[2].split()[0])
-    return False
 
 
 def _ready() -> bool:

@@ -16,9 +16,8 @@ from helpers.commands import run
 from helpers.pictures import flat
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, detectors
-from unseen.cli import detect, discover, encode, known, mine, output, serve, spaces
+from unseen.cli import detect, encode, known, mine, output, serve, spaces
 from unseen.cli.session import SessionOptions
-from unseen.discover import explanation, groups
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.features.shards import FORMATS
@@ -111,8 +110,6 @@ def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_do
     assert all(name in words[("bench", "learn")] for name in REGISTRY)
     assert default(encode.encode, "decode") == DECODERS[0]
     assert default(encode.encode, "form") == FORMATS[0]
-    assert default(discover.group, "smallest") == groups.SMALLEST
-    assert default(discover.explain, "count") == explanation.COUNT
 
 
 def test_fewer_negatives_come_from_fewer_words_in_commands_as_in_python(encoder: Any) -> None:

@@ -20,15 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from unseen.errors import SettingError
-
-ODDS = (1.5, 2.0, 4.0, 16.0)  # of the rates that are tested, as multiples of the odds of the allowed rate
-BLOCK = 64  # samples whose products are computed together: within one, sums stay in the range of float64
 
 
 class AlarmState(NamedTuple):
@@ -55,13 +52,16 @@ class UnknownRateAlarm:
     between: float = 100_000
     rates: tuple[float, ...] = field(init=False)
 
+    # of the rates that are tested, as multiples of the odds of the allowed rate
+    odds: ClassVar[tuple[float, ...]] = (1.5, 2.0, 4.0, 16.0)
+
     def __post_init__(self) -> None:
         if not 0 < self.allowed < 1:
             raise SettingError(f"expected an allowed rate between 0 and 1, got {self.allowed}; choose one")
         if self.between < 2:
             raise SettingError(f"expected at least 2 images between false alarms, got {self.between}; choose more")
-        odds = self.allowed / (1 - self.allowed)
-        object.__setattr__(self, "rates", tuple(factor * odds / (1 + factor * odds) for factor in ODDS))
+        allowed = self.allowed / (1 - self.allowed)
+        object.__setattr__(self, "rates", tuple(factor * allowed / (1 + factor * allowed) for factor in self.odds))
 
     def start(self) -> AlarmState:
         """The state before the first sample."""
@@ -119,26 +119,33 @@ class MixAlarm:
 
     def start(self) -> AlarmState:
         """The state before the first sample."""
-        return AlarmState(0, (0.0,) * (len(ODDS) * len(self.rules)))
+        return AlarmState(0, (0.0,) * (len(UnknownRateAlarm.odds) * len(self.rules)))
 
     def update(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
         """The state after more samples, given the number of each one's outcome."""
         return in_blocks(state, outcome, self._after)
 
     def _after(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
-        parts = np.array(state.evidence).reshape(len(self.rules), len(ODDS))
+        parts = np.array(state.evidence).reshape(len(self.rules), len(UnknownRateAlarm.odds))
         paths = [rule.paths(part, outcome == k) for k, (rule, part) in enumerate(zip(self.rules, parts, strict=True))]
         return state_after(state, np.concatenate(paths), self.between)
 
 
 def in_blocks(
-    state: AlarmState, samples: Shaped[np.ndarray, " n"], after: Callable[[AlarmState, np.ndarray], AlarmState]
+    state: AlarmState,
+    samples: Shaped[np.ndarray, " n"],
+    after: Callable[[AlarmState, np.ndarray], AlarmState],
+    *,
+    block: int = 64,
 ) -> AlarmState:
-    """The state after samples, some at a time; once raised, an alarm only counts them."""
-    for first in range(0, len(samples), BLOCK):
+    """The state after samples, `block` at a time, so that sums stay in the range of float64.
+
+    Once raised, an alarm only counts them.
+    """
+    for first in range(0, len(samples), block):
         if state.raised_at is not None:
             return state._replace(seen=state.seen + len(samples) - first)
-        state = after(state, samples[first : first + BLOCK])
+        state = after(state, samples[first : first + block])
     return state
 
 

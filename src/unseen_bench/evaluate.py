@@ -113,7 +113,7 @@ def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], obse
 
 OVER_TIME = ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")
 EARLY = 200  # images whose verdicts are judged apart: the start of a stream
-NO_COST = Cost(0.0, 0)
+NO_COST = Cost(seconds=0.0, state_bytes=0)
 
 
 def judge(

@@ -21,8 +21,6 @@ from torch import Tensor
 
 from unseen.errors import DataError, SettingError
 
-BINS = 10  # of the calibration error: equal widths
-
 
 class Ranks(NamedTuple):
     """Positive and negative scores in float64, each ascending; the two sides may differ in length."""
@@ -106,7 +104,7 @@ class ReliabilityBin(NamedTuple):
     known: float
 
 
-def reliability(p_known: Float[Tensor, " T"], is_id: Bool[Tensor, " T"], *, bins: int = BINS) -> list[ReliabilityBin]:
+def reliability(p_known: Float[Tensor, " T"], is_id: Bool[Tensor, " T"], *, bins: int = 10) -> list[ReliabilityBin]:
     """`bins` bins of equal width over [0, 1], the highest closed; nan where a bin is empty."""
     p_known = p_known.detach().double().cpu()
     if not bool(((p_known >= 0) & (p_known <= 1)).all()):

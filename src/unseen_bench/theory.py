@@ -25,10 +25,18 @@ from unseen.labels import LabelSpace
 from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
 from unseen.scan.gate import decaying_steps
 
-TOLERANCE = 1e-2  # of the residual of Theorem 1 at which a search has converged
-MOST_ITERATIONS = 2000  # 5,000 images with 1,000 pseudo-labelled names took 370 to 640
-STALLED = 10  # roundings of the loss: a round of the optimiser that gains less has found what there is
-ROUND = 10  # optimiser iterations between two looks at the stopping test
+
+@dataclass(frozen=True)
+class SearchNumbers:
+    """When a search ends."""
+
+    tolerance: float = 1e-2  # of the residual of Theorem 1 at which a search has converged
+    most_iterations: int = 2000  # 5,000 images with 1,000 pseudo-labelled names took 370 to 640
+    stalled: int = 10  # roundings of the loss: a round of the optimiser that gains less has found what there is
+    round: int = 10  # optimiser iterations between two looks at the stopping test
+
+
+NUMBERS = SearchNumbers()
 
 
 class Modality(NamedTuple):
@@ -121,8 +129,8 @@ def measure(
     tau: float = 0.01,
     kappa: float = 0.05,
     rho: float = 0.1,
-    tol: float = TOLERANCE,
-    steps: int = MOST_ITERATIONS,
+    tol: float = NUMBERS.tolerance,
+    steps: int = NUMBERS.most_iterations,
 ) -> Gap:
     """Theorems 1-3 for a stream: prototypes of `truth` if given, else of the frozen text's soft labels.
 
@@ -187,8 +195,8 @@ def optimal_prototypes(
     targets: Float[Tensor, "T C"],
     *,
     kappa: float,
-    tol: float = TOLERANCE,
-    steps: int = MOST_ITERATIONS,
+    tol: float = NUMBERS.tolerance,
+    steps: int = NUMBERS.most_iterations,
 ) -> Prototypes:
     """The unit rows that minimise Eq. 4 (one-hot targets) or Eq. 7 (soft ones) over all samples (Theorem 1).
 
@@ -204,7 +212,12 @@ def optimal_prototypes(
     start = normalize((targets - targets.mean(dim=1, keepdim=True)).T @ z, dim=1)
     free = (start * mass.sqrt().unsqueeze(1)).requires_grad_()
     optimiser = torch.optim.LBFGS(
-        [free], max_iter=ROUND, history_size=10, tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe"
+        [free],
+        max_iter=NUMBERS.round,
+        history_size=10,
+        tolerance_grad=0,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
     )
 
     def closure() -> Float[Tensor, ""]:
@@ -217,11 +230,11 @@ def optimal_prototypes(
     iterations = 0
     found = _prototypes(z, targets, start, kappa, iterations)
     gained = torch.full_like(found.loss, torch.inf)
-    least = STALLED * torch.finfo(z.dtype).eps
+    least = NUMBERS.stalled * torch.finfo(z.dtype).eps
     while iterations < steps and bool((found.residual > tol).any()) and bool(gained > least * found.loss.abs()):
         with torch.no_grad():
             optimiser.step(closure)
-        iterations += ROUND
+        iterations += NUMBERS.round
         before, found = found.loss, _prototypes(z, targets, normalize(free.detach(), dim=1), kappa, iterations)
         gained = before - found.loss
     return found._replace(converged=not bool((found.residual > tol).any()))

@@ -91,7 +91,7 @@ def test_pixels_come_in_order_whatever_is_decoded_at_once(monkeypatch):
         calls.append(len(files))
         return decode_by_pillow(files, device)
 
-    monkeypatch.setattr(gpu_jpeg, "TOGETHER", 3 * 60 * 40)
+    monkeypatch.setattr(gpu_jpeg, "NUMBERS", replace(gpu_jpeg.NUMBERS, together=3 * 60 * 40))
     files = [smooth(seed) for seed in range(7)]
     decoded = GpuDecoder(CLIP, CPU, note)([plain(file) for file in files])
     assert calls == [3, 3, 1]

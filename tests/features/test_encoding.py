@@ -19,7 +19,7 @@ from unseen.encoders.preprocess import CLIP
 from unseen.errors import EncoderError, SettingError
 from unseen.features import FeatureCache, encode_images, load_features, stream_images
 from unseen.features.encoding import (
-    KEPT,
+    NUMBERS,
     BatchLauncher,
     ImageReader,
     Undecoded,
@@ -85,7 +85,7 @@ def test_a_stream_has_the_vectors_of_a_plain_loop_and_small_pictures(encoder, ph
         assert torch.equal(z, expected)
         assert not z.is_inference()
     assert found[0][0][0].pixels.size == (50, 40)
-    assert max(found[-1][0][-1].pixels.size) == KEPT
+    assert max(found[-1][0][-1].pixels.size) == NUMBERS.kept
 
 
 def test_a_folder_has_the_vectors_of_a_stream(encoder, photos, tmp_path):

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,11 +85,9 @@ def test_bad_pictures_are_refused_with_a_reason(bad, reason):
         decode(bad)
 
 
-@pytest.mark.parametrize("limit", ["ours", "pillow's"])
-def test_decompression_bombs_are_refused(monkeypatch, limit):
-    monkeypatch.setattr(*((decoding, "MAX_PIXELS", 40) if limit == "ours" else (Pillow, "MAX_IMAGE_PIXELS", 20)))
-    with pytest.raises(ImageError, match=r"^too large: (\d+ x \d+|more than 89,478,485) pixels"):
-        decode(encoded(flat()))
+def test_decompression_bombs_are_refused():
+    with pytest.raises(ImageError, match="too large: more than 89,478,485 pixels"):
+        decode(encoded(Pillow.new("1", (9500, 9500))))
 
 
 @pytest.mark.parametrize("kind", ["ICO", "EPS", "TGA", "PCX", "ICNS"])
@@ -122,7 +121,7 @@ def test_a_picture_converted_in_bands_equals_one_converted_whole(monkeypatch, mo
         picture = (noise.convert("RGB") if mode == "CMYK" else noise).convert(mode)
     data = encoded(picture, "TIFF" if mode == "CMYK" else "PNG")
     whole = decode(data)
-    monkeypatch.setattr(decoding, "BAND_PIXELS", 7 * 30)
+    monkeypatch.setattr(decoding, "BOUNDS", replace(decoding.BOUNDS, band_pixels=7 * 30))
     assert decode(data).tobytes() == whole.tobytes()
 
 

@@ -19,7 +19,7 @@ from unseen import LabelSpace
 from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
-from unseen.errors import EncoderError, LabelError, SettingError, StateError
+from unseen.errors import EncoderError, LabelError, SettingError
 from unseen_bench.checks import check_detector
 from unseen_bench.methods.prompts import (
     REGISTRY,
@@ -67,10 +67,10 @@ def options(method: str, **changes: float) -> LearnOptions:
     return LearnOptions(method, epochs=4, rate=0.05, batch=6, context=CONTEXT, **changes)  # type: ignore[arg-type]
 
 
-def training(encoder: HubEncoder, method: str = "coop", progress: Path | None = None, seed: int = 0) -> Training:
+def training(encoder: HubEncoder, method: str = "coop") -> Training:
     learner, tower = options(method).learner(), PromptTower(encoder)
     known = tower.tokens(NAMES, CONTEXT)
-    return Training(learner, tower, known, batch(encoder), progress=progress, seed=seed)
+    return Training(learner, tower, known, batch(encoder))
 
 
 def embeddings(tower: PromptTower, words: str) -> torch.Tensor:
@@ -145,36 +145,17 @@ def test_entropy_counts_only_patches_whose_best_names_lack_the_label() -> None:
     assert float(patch_entropy(patches[:, 1:], rows, torch.tensor([2]), top=1)) == 0
 
 
-@pytest.mark.parametrize("method", ["coop", "negprompt"])
-def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(method: str, encoder: HubEncoder, tmp_path: Path) -> None:
-    whole = training(encoder, method)
-    expected = [epoch.loss for epoch in whole]
-    path = tmp_path / "progress.safetensors"
-    first = iter(training(encoder, method, progress=path))
-    assert [next(first).loss for _ in range(3)] == expected[:3]
-    resumed = training(encoder, method, progress=path)
-    assert resumed.epoch == 3
-    assert [epoch.loss for epoch in resumed] == expected[3:]
-    assert all(torch.equal(resumed.best[name], whole.best[name]) for name in whole.best)
-    with pytest.raises(StateError, match="expected the unfinished run of the same method, settings, seed"):
-        training(encoder, method, progress=path, seed=5)
-
-
-def test_gradients_in_float16_are_scaled_and_the_scale_is_kept(
-    encoder: HubEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_in_float16_are_scaled(encoder: HubEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     half = HubEncoder.of_model(copy.deepcopy(encoder.model), encoder.processor, encoder.tokenizer, dtype=torch.float16)
     tiny = CoOp.loss
     monkeypatch.setattr(CoOp, "loss", lambda *arguments: 1e-8 * tiny(*arguments))
-    run, plain = training(half, progress=tmp_path / "progress.safetensors"), training(half)
+    run, plain = training(half), training(half)
     plain.scaler = GradScaler("cpu", enabled=False)
     run.scaler = GradScaler("cpu", init_scale=2.0**20)
     for one in (run, plain):
         one.step(torch.arange(6))
     assert float(run.contexts["shared"].grad.norm()) > 0  # type: ignore[union-attr]
     assert float(plain.contexts["shared"].grad.norm()) == 0  # type: ignore[union-attr]
-    next(iter(run))
-    assert training(half, progress=tmp_path / "progress.safetensors").scaler.state_dict()["scale"] == 2.0**20
     assert training(half).scaler.is_enabled()
     assert not training(encoder).scaler.is_enabled()
 
@@ -270,6 +251,5 @@ def test_the_command_learns_a_label_space_and_detect_reads_it(
     assert "epoch 2 of 2 · loss" in result.stderr
     row = json.loads(result.stdout)
     assert row["learned_by"] == "locoop"
-    assert not Path("prompts.progress.safetensors").exists()
     used = ["detect", "known", "--space", "prompts.safetensors", "--device", "cpu", "--json"]
     assert CliRunner().invoke(app, used, catch_exceptions=False).exit_code == 1  # the broken one is skipped

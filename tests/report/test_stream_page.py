@@ -15,8 +15,7 @@ from unseen import LabelSpace, Session, Verdict, detectors, threshold
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import charts, render
 from unseen.report.stream_page import (
-    PAGE,
-    SHOWN,
+    NUMBERS,
     Gallery,
     StreamLog,
     TableSection,
@@ -77,7 +76,7 @@ def test_both_galleries_show_their_ends_sorted_by_margin(labels: LabelSpace) -> 
     rejected = html[html.index("<h2>Unknown") : html.index("<h2>Label space")]
     assert "The first and the last 36 of" in rejected
     margins = [float(text) for text in re.findall(r"<span>([-\d.]+) &lt; ", rejected)]
-    assert len(margins) == 2 * SHOWN
+    assert len(margins) == 2 * NUMBERS.shown
     assert margins == sorted(margins, reverse=True)
 
 
@@ -86,11 +85,11 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(0)).tolist()
     for margin in order:
         gallery.add(Thumbnail(str(margin), Verdict("cat", True, float(margin), 0.9, "cat", 0.0), None))
-    assert len(gallery.thumbnails) <= 8 * SHOWN
+    assert len(gallery.thumbnails) <= 8 * NUMBERS.shown
     _, _, count, (highest, lowest) = gallery.shown()
     assert count == 5000
-    assert [one.verdict.margin for one in highest] == [4999.0 - i for i in range(SHOWN)]
-    assert [one.verdict.margin for one in lowest] == [SHOWN - 1.0 - i for i in range(SHOWN)]
+    assert [one.verdict.margin for one in highest] == [4999.0 - i for i in range(NUMBERS.shown)]
+    assert [one.verdict.margin for one in lowest] == [NUMBERS.shown - 1.0 - i for i in range(NUMBERS.shown)]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: La
     (tmp_path / "out.pages").mkdir()
     (tmp_path / "out.pages" / "9.html").write_text("of an earlier run")
     session, log = Session(detectors.make("default", labels)), StreamLog.beside(tmp_path / "out.html")
-    z = stream(labels, 3 * PAGE)
+    z = stream(labels, 3 * NUMBERS.page)
     keys = [f"{i:04}.jpg" for i in range(len(z))]
     log.add(keys, session.observe(z), [None] * len(z))
     write(tmp_path / "out.html", log, session, title="t")

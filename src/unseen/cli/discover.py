@@ -146,11 +146,13 @@ def _thumbnails(found: Grouping) -> dict[str, bytes]:
     from unseen.images import find_images
     from unseen.images.decode import jpeg_thumbnail
     from unseen.images.sources import read_entries
-    from unseen.report.stream_page import SIDE
+    from unseen.report.stream_page import NUMBERS
 
     keys = [key for one in found.groups for key in one.exemplars if Path(key).is_file()]
     batches = read_entries(find_images(keys), size=32) if keys else ()
-    return {image.path: jpeg_thumbnail(image.pixels, 2 * SIDE, quality=72) for batch in batches for image in batch}
+    return {
+        image.path: jpeg_thumbnail(image.pixels, 2 * NUMBERS.side, quality=72) for batch in batches for image in batch
+    }
 
 
 def group_lines(one: Group) -> list[str]:

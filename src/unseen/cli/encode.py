@@ -67,7 +67,7 @@ def encode(
 
         job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.SHARD, form=form)
+            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.NUMBERS.shard, form=form)
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             run = EncodeRun(as_json, plan.already)
             raise run.finish(batches, plan.total, plan.model.name, folder)

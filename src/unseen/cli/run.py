@@ -166,7 +166,11 @@ class Run:
             self.lines.skipped(key, reason)
 
     def _thumbnails(self, images: Sequence[Image]) -> list[bytes]:
-        return [jpeg_thumbnail(image.pixels, 2 * stream_page.SIDE, quality=72) for image in images] if self.log else []
+        return (
+            [jpeg_thumbnail(image.pixels, 2 * stream_page.NUMBERS.side, quality=72) for image in images]
+            if self.log
+            else []
+        )
 
     @contextmanager
     def _until_stopped(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ stays as it is, so that a caller keeps it to undo the edit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -26,9 +26,18 @@ from unseen.session import Session
 
 RELABELS = ("promote", "rename", "retire")  # edits that change the label space
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-SAMPLE = 256  # kept images from which means are corrected
-TAKEN = 0.02  # share of other images that may come to be nearest to a new name by moving it
-STEPS = 41  # places that are tried on the way from a text to its images
+
+
+@dataclass(frozen=True)
+class EditNumbers:
+    """How a promoted name moves from its text to its images."""
+
+    sample: int = 256  # kept images from which means are corrected
+    taken: float = 0.02  # share of other images that may come to be nearest to a new name by moving it
+    steps: int = 41  # places that are tried on the way from a text to its images
+
+
+NUMBERS = EditNumbers()
 
 
 class Edited(NamedTuple):
@@ -190,7 +199,7 @@ def check_text_vector(text: Tensor, dim: int) -> None:
 
 
 def anchor_near_images(
-    session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"], *, taken: float = TAKEN
+    session: Session, member: Bool[Tensor, " n"], text: Float[Tensor, " d"], *, taken: float = NUMBERS.taken
 ) -> Float[Tensor, " d"]:
     """The text vector, moved towards its images until it is as near to them as known names are to theirs.
 
@@ -205,10 +214,10 @@ def anchor_near_images(
     wanted = float((known.features * labels.id_anchors.float().cpu()[known.label]).sum(1).mean())
     towards = normalize(images.mean(0) - kept.mean, dim=0)
     others = kept.features[~member]
-    others = others[:: max(1, len(others) // SAMPLE)]
+    others = others[:: max(1, len(others) // NUMBERS.sample)]
     best = (others @ torch.cat([labels.id_anchors, labels.ood_anchors]).float().cpu().T).amax(1)
     anchor = text
-    for step in torch.linspace(0, 1, STEPS).tolist():
+    for step in torch.linspace(0, 1, NUMBERS.steps).tolist():
         moved = normalize(text + step * towards, dim=0)
         if step and float((others @ moved > best).float().mean()) > taken:
             break
@@ -235,7 +244,7 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
     sample = images.features.to(labels.id_anchors)
     if detector.transfers:
         before = detectors.make(old.name, _with_new_names(old.labels, new_names), **old.settings)
-        few = sample[:: max(1, len(sample) // SAMPLE)]
+        few = sample[:: max(1, len(sample) // NUMBERS.sample)]
         snapshot = session.snapshot._replace(detector=detector.transferred(session.snapshot.detector, before, few))
     else:
         fresh = Session(detector, session.rule, keep=0)

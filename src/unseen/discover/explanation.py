@@ -20,8 +20,6 @@ from unseen.reservoir import KeptImages
 from unseen.session import Session
 from unseen.verdicts import Verdict
 
-TAU = 0.01  # temperature of the shares, whatever the detector's own
-WEAK = 0.1  # share of a word that says little about an image
 COUNT = 3  # names, negatives and images that are listed
 
 
@@ -89,7 +87,7 @@ class Explanation:
         verdict, other = self.verdict, next(iter(self.negatives), None)
         if verdict.known:
             return f"looks like {verdict.name}, {verdict.margin - verdict.threshold:.1f} above the threshold"
-        if other and other.share > max(best.share, WEAK):
+        if other and other.share > max(best.share, 0.1):  # less says little about an image
             than = f"than like any of your names (best: {best.word}, {percent(best.share)})"
             return f"looks more like {other.word} ({percent(other.share)}) {than}"
         best_of = f"best: {best.word}, {percent(best.share)}; all together {percent(self.known_share)}"
@@ -124,7 +122,7 @@ def explain(session: Session, z: Float[Tensor, " d"] | Any, *, key: str = "", co
     detector, snapshot = session.detector, session.snapshot
     (verdict,) = session.score(row)
     frozen = detector.score(_start(detector), row)
-    text = text_logits(detector.labels, row.to(detector.labels.id_anchors), tau=TAU)
+    text = text_logits(detector.labels, row.to(detector.labels.id_anchors), tau=0.01)  # whatever the detector's own
     shares = torch.cat([text.known, text.negative], 1).softmax(1)[0].cpu()
     known, negative = shares.split([len(detector.labels.names), len(detector.labels.negatives)])
     return Explanation(

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.discover.clustering import WORD_TAU
+from unseen.discover.clustering import NUMBERS
 from unseen.errors import LabelError
 from unseen.labels import Corpus, LabelSpace, synset_names
 from unseen.labels.names import canonical_spelling
@@ -88,7 +88,7 @@ class Vocabulary:
         """Yield the mean share of each word over the images of each group, which are directions from the mean image."""
         for start in range(0, len(groups), GROUPS):
             some = groups[start : start + GROUPS]
-            share = (torch.cat(list(some)) @ self.directions.T / WORD_TAU).softmax(1)
+            share = (torch.cat(list(some)) @ self.directions.T / NUMBERS.word_tau).softmax(1)
             yield from (part.mean(0) for part in share.split([len(images) for images in some]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,18 @@ from unseen.encoders.preprocess import Preprocess
 from unseen.errors import EncoderError, ImageError, import_extra
 from unseen.images.decode import open_header
 
-MOST_PIXELS = 1 << 24  # of a picture that is not left to Pillow: a batch of larger ones would fill a GPU
-TOGETHER = 1 << 27  # pixels that are decoded at once: 400 MB, room for seven hundred pictures of 500 x 375
-EDGE = 64  # pixels of the picture with which the decoder is tried
+
+@dataclass(frozen=True)
+class JpegNumbers:
+    """What is decoded on a GPU, and how much of it at once."""
+
+    most_pixels: int = 1 << 24  # of a picture that is not left to Pillow: a batch of larger ones would fill a GPU
+    together: int = 1 << 27  # pixels that are decoded at once: 400 MB, room for seven hundred pictures of 500 x 375
+    edge: int = 64  # pixels of the picture with which the decoder is tried
+
+
+NUMBERS = JpegNumbers()
+
 START, END = b"\xff\xd8\xff", b"\xff\xd9"
 ORIENTATION, UPRIGHT = 0x0112, 1  # in EXIF
 FILTERS = ("bilinear", "bicubic")  # those that torch has as Pillow has them
@@ -38,7 +48,7 @@ class PlainJpeg(NamedTuple):
         if not data.startswith(START) or not data.endswith(END):
             return None
         try:
-            with open_header(data, MOST_PIXELS, ("JPEG",)) as picture:
+            with open_header(data, NUMBERS.most_pixels, ("JPEG",)) as picture:
                 is_plain = picture.mode == "RGB" and "progressive" not in picture.info
                 is_plain &= picture.info.get("adobe_transform", 1) == 1
                 is_plain &= picture.getexif().get(ORIENTATION, UPRIGHT) == UPRIGHT
@@ -80,7 +90,7 @@ class GpuDecoder:
     def check(self) -> None:
         """Refuse a machine that cannot decode on its GPU."""
         buffer = io.BytesIO()
-        import_extra("PIL.Image", "encode").new("RGB", (EDGE, EDGE)).save(buffer, "JPEG")
+        import_extra("PIL.Image", "encode").new("RGB", (NUMBERS.edge, NUMBERS.edge)).save(buffer, "JPEG")
         try:
             self._decode([torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)], self.device)
         except (ImportError, RuntimeError) as error:
@@ -133,7 +143,7 @@ def _groups(files: Sequence[PlainJpeg]) -> Iterator[list[int]]:
     pixels = 0
     for place, file in enumerate(files):
         pixels += file.pixels
-        if group and pixels > TOGETHER:
+        if group and pixels > NUMBERS.together:
             yield group
             group, pixels = [], file.pixels
         group.append(place)

@@ -30,9 +30,7 @@ from unseen.storage.files import cache_dir, replacing
 
 RUNTIMES = ("openvino", "onnxruntime", "torch")
 BATCH = 8  # images at a time on a CPU: bounds the memory of activations
-ROUNDS = 3  # of a measurement; the best counts, because other work on the machine only slows
 INPUT, OUTPUT = "pixel_values", "image_embeds"
-OWN_LOG = 3  # of ONNX Runtime: errors only
 
 Tower = Callable[[Float[Tensor, "n 3 h w"]], Float[Tensor, "n d"]]
 Graph = bytes | Path
@@ -87,11 +85,14 @@ class TowerRuntimes:
             return self.by_torch()
         return openvino_tower(self.graph(), self.dtype) if runtime == "openvino" else onnx_tower(self.graph())
 
-    def measure(self, side: int) -> dict[str, float]:
-        """Images per second of each runtime that is installed, which later runs choose by."""
+    def measure(self, side: int, *, rounds: int = 3) -> dict[str, float]:
+        """Images per second of each runtime that is installed, which later runs choose by.
+
+        The best round counts, because other work on the machine only slows.
+        """
         pixels = torch.rand(BATCH, 3, side, side)
         towers = {name: self.make(name) for name in installed_runtimes()}
-        seconds = {name: [_seconds(tower, pixels) for _ in range(ROUNDS + 1)][1:] for name, tower in towers.items()}
+        seconds = {name: [_seconds(tower, pixels) for _ in range(rounds + 1)][1:] for name, tower in towers.items()}
         rates = {name: round(BATCH / min(times), 2) for name, times in seconds.items()}
         with replacing(_record(self.name, self.dtype)) as temporary:
             temporary.write_text(json.dumps(rates))
@@ -124,7 +125,7 @@ def onnx_tower(graph: Graph) -> Tower:
     """A tower in ONNX Runtime, in float32."""
     runtime = import_extra("onnxruntime", "encode")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), OWN_LOG
+    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3  # errors only
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # weights kept in 8 bits become floats now
     source = graph if isinstance(graph, bytes) else str(graph)
     session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

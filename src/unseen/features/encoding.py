@@ -27,12 +27,25 @@ from unseen.images.decode import decode, reduced
 from unseen.images.prefetch import in_lists, prefetch, usable_cores
 
 DECODERS = ("pillow", "gpu")
-CHUNK = 4  # images that a thread decodes at a time: handing over each by itself would take as long as reading it
-READ, READERS = 16, 4  # files that a thread reads at a time for a GPU to decode, and threads
-# batches whose pixels are on their way to the encoder, and that it has, beside the one that is waited for
-SENT, LAUNCHED = 1, 2
-KEPT = 256  # pixels of the longer side of a picture that is kept: what a report shows
-SPARE = 2  # a JPEG is read at a scale that leaves so many times the pixels of the tower, on each side
+
+
+@dataclass(frozen=True)
+class AheadNumbers:
+    """How far ahead of the encoder images are read, and what is kept of them."""
+
+    chunk: int = (
+        4  # images that a thread decodes at a time: handing over each by itself would take as long as reading it
+    )
+    read: int = 16  # files that a thread reads at a time for a GPU to decode, and threads
+    readers: int = 4
+    # batches whose pixels are on their way to the encoder, and that it has, beside the one that is waited for
+    sent: int = 1
+    launched: int = 2
+    kept: int = 256  # pixels of the longer side of a picture that is kept: what a report shows
+    spare: int = 2  # a JPEG is read at a scale that leaves so many times the pixels of the tower, on each side
+
+
+NUMBERS = AheadNumbers()
 
 
 class Prepared(NamedTuple):
@@ -93,7 +106,7 @@ class ImageReader:
         pixels = None if self.is_held(image) else self.prepare([image])[0]
         if not self.keeps_pictures:
             return Prepared(entry, pixels)
-        return Prepared(replace(image, pixels=reduced(image.pixels, KEPT)), pixels)
+        return Prepared(replace(image, pixels=reduced(image.pixels, NUMBERS.kept)), pixels)
 
 
 class Encoded(NamedTuple):
@@ -237,7 +250,7 @@ def make_launcher(
     keeps_pictures: bool = False,
 ) -> BatchLauncher:
     """What reads images for an encoder and launches it, with plain JPEG files decoded on its device for `gpu`."""
-    device, least = device_of(encoder), SPARE * getattr(encoder, "side", 0)
+    device, least = device_of(encoder), NUMBERS.spare * getattr(encoder, "side", 0)
     if decoder != "gpu":
         reader = ImageReader(encoder.prepare, is_held, keeps_pictures, least=least)
         return BatchLauncher(reader, encoder.vectors, device)
@@ -249,17 +262,17 @@ def make_launcher(
 
 
 def encode_ahead(
-    entries: Iterable[Entry], launcher: BatchLauncher, *, size: int, chunk: int = CHUNK
+    entries: Iterable[Entry], launcher: BatchLauncher, *, size: int, chunk: int = NUMBERS.chunk
 ) -> Iterator[Encoded]:
     """Yield batches of `size` entries in order, with the vectors of their images.
 
     Threads that decode need all cores; those that only read for a GPU take turns with the one that launches, so there
     are few.
     """
-    workers, chunk = (READERS, READ) if launcher.decoder else (usable_cores(), chunk)
+    workers, chunk = (NUMBERS.readers, NUMBERS.read) if launcher.decoder else (usable_cores(), chunk)
     chunks = in_lists(entries, chunk)
     with closing(prefetch(launcher.reader.read_all, chunks, workers=workers, most=2 * workers, name="read")) as read:
         batches = in_lists((row for rows in read for row in rows), size)
-        with closing(prefetch(launcher.send, batches, workers=1, most=SENT, name="send")) as sent:
-            for launched in prefetch(launcher.launch, sent, workers=1, most=LAUNCHED, name="launch"):
+        with closing(prefetch(launcher.send, batches, workers=1, most=NUMBERS.sent, name="send")) as sent:
+            for launched in prefetch(launcher.launch, sent, workers=1, most=NUMBERS.launched, name="launch"):
                 yield launched.fetch()

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,17 +31,26 @@ HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 # what is read: Pillow knows dozens more, some of which start other programs or hide a picture in a picture
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
-MAX_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb
-MAX_REDUCED = 1 << 30  # of a JPEG that is read at a smaller scale, row by row
-MAX_ASPECT = 100  # of the longer side to the shorter
-MAX_SCANS = 100  # of a JPEG: a few bytes that cost a pass over all its pixels; usual are 1 to 12
-PLAIN_BYTES = 1 << 20  # of a PPM in text, which Pillow parses in Python: no other thread runs meanwhile
-BAND_PIXELS = 1 << 22  # converted at a time, so that a large picture is not held in four modes at once
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a file may ask for before any of its pixels is decoded."""
+
+    max_pixels: int = 89_478_485  # where Pillow begins to warn of a decompression bomb
+    max_reduced: int = 1 << 30  # of a JPEG that is read at a smaller scale, row by row
+    max_aspect: int = 100  # of the longer side to the shorter
+    max_scans: int = 100  # of a JPEG: a few bytes that cost a pass over all its pixels; usual are 1 to 12
+    plain_bytes: int = 1 << 20  # of a PPM in text, which Pillow parses in Python: no other thread runs meanwhile
+    band_pixels: int = 1 << 22  # converted at a time, so that a large picture is not held in four modes at once
+    tile_pixels: int = 1 << 22  # of a TIFF's tile, which may be larger than the picture
+
+
+BOUNDS = Bounds()
 
 
 # in a JPEG: the marker of a segment, of its end or of a scan; not the ones that stand inside compressed data
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])")
-TILE_PIXELS = 1 << 22  # of a TIFF's tile, which may be larger than the picture
 END_OF_IMAGE, START_OF_SCAN = b"\xd9", b"\xda"
 TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of a TIFF
 
@@ -105,7 +115,7 @@ def _read_local(path: str) -> bytes:
 def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS, least: int = 0) -> Picture:
     """The picture in `data`: first frame, upright, RGB, transparency on white, 16 bits scaled to 8.
 
-    A picture whose header claims more than `most` pixels (by default MAX_PIXELS) or is of another format is refused
+    A picture whose header claims more than `most` pixels (by default `BOUNDS` says) or is of another format is refused
     before it is unpacked; by default, a larger JPEG is read at the largest of its scales that is small enough. With
     `least`, a JPEG is read at the smallest of its scales (1/2, 1/4, 1/8) whose shorter side has so many pixels: for an
     encoder, which resizes it anyway, a quarter of the work for a photo of a phone.
@@ -122,7 +132,7 @@ def in_rgb(picture: Picture) -> Picture:
     """An opened picture upright and in RGB, as `decode` does; the one that was passed stays as it is."""
     from PIL import ImageOps
 
-    _check_size(picture.width, picture.height, MAX_PIXELS)
+    _check_size(picture.width, picture.height, BOUNDS.max_pixels)
     try:
         return _in_bands(ImageOps.exif_transpose(picture))
     except (OSError, SyntaxError) as error:  # its file is read only now
@@ -139,13 +149,13 @@ def open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterat
         formats = (*formats, _heif_format())
     try:
         with _opened(data, formats, reduces=most is None) as picture:
-            _check_size(picture.width, picture.height, MAX_PIXELS if most is None else most)
+            _check_size(picture.width, picture.height, BOUNDS.max_pixels if most is None else most)
             _check_parts(picture, data)
             yield picture
     except ImageError:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise ImageError(f"too large: more than {MAX_PIXELS:,} pixels") from error
+        raise ImageError(f"too large: more than {BOUNDS.max_pixels:,} pixels") from error
     except pillow.UnidentifiedImageError as error:
         raise ImageError("not an image of a supported format") from error
     except MemoryError as error:
@@ -164,8 +174,8 @@ def _opened(data: bytes, formats: Sequence[str], *, reduces: bool) -> Picture:
     picture: Picture = JpegImagePlugin.JpegImageFile(io.BytesIO(data))  # past Pillow's limit, which knows no scales
     width, height = picture.size
     is_unrolled = "progressive" not in picture.info  # else all of it is held at once, whatever the scale
-    if MAX_PIXELS < width * height <= MAX_REDUCED and is_unrolled:
-        scale = next(scale for scale in (2, 4, 8) if width * height <= MAX_PIXELS * scale * scale)
+    if BOUNDS.max_pixels < width * height <= BOUNDS.max_reduced and is_unrolled:
+        scale = next(scale for scale in (2, 4, 8) if width * height <= BOUNDS.max_pixels * scale * scale)
         picture.draft(None, (width // scale, height // scale))
     return picture
 
@@ -183,20 +193,20 @@ def _heif_format() -> str:
 def _check_size(width: int, height: int, most: int) -> None:
     if width * height > most:
         raise ImageError(f"too large: {width} x {height} pixels, at most {most:,} allowed")
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise ImageError(f"too narrow: {width} x {height} pixels, at most {MAX_ASPECT} : 1 allowed")
+    if max(width, height) > BOUNDS.max_aspect * min(width, height):
+        raise ImageError(f"too narrow: {width} x {height} pixels, at most {BOUNDS.max_aspect} : 1 allowed")
 
 
 def _check_parts(picture: Picture, data: bytes) -> None:
     """Refuse a picture whose parts exceed what its size implies: tiles larger than any picture, scans without end."""
     if picture.format == "TIFF":
         width, length = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))  # type: ignore[attr-defined]
-        if width * length > max(TILE_PIXELS, picture.width * picture.height):
+        if width * length > max(BOUNDS.tile_pixels, picture.width * picture.height):
             raise ImageError(f"too large: tiles of {width} x {length} pixels in {picture.width} x {picture.height}")
-    elif picture.format == "PPM" and data[1:2] in b"123" and len(data) > PLAIN_BYTES:
-        raise ImageError(f"too large: more than {PLAIN_BYTES:,} bytes of numbers as text; save it as binary PPM")
-    elif picture.format in ("JPEG", "MPO") and count_scans(data, MAX_SCANS + 1) > MAX_SCANS:
-        raise ImageError(f"too many scans: at most {MAX_SCANS} allowed")
+    elif picture.format == "PPM" and data[1:2] in b"123" and len(data) > BOUNDS.plain_bytes:
+        raise ImageError(f"too large: more than {BOUNDS.plain_bytes:,} bytes of numbers as text; save it as binary PPM")
+    elif picture.format in ("JPEG", "MPO") and count_scans(data, BOUNDS.max_scans + 1) > BOUNDS.max_scans:
+        raise ImageError(f"too many scans: at most {BOUNDS.max_scans} allowed")
 
 
 def count_scans(data: bytes, most: int) -> int:
@@ -211,7 +221,7 @@ def count_scans(data: bytes, most: int) -> int:
 def _in_bands(picture: Picture) -> Picture:
     """A picture in RGB; a large one is converted some rows at a time."""
     width, height = picture.size
-    rows = max(1, BAND_PIXELS // width)
+    rows = max(1, BOUNDS.band_pixels // width)
     if rows >= height:
         return _rgb(picture)
     whole: Picture = import_extra("PIL.Image", "encode").new("RGB", picture.size)

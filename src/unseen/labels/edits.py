@@ -16,10 +16,6 @@ from unseen.labels.names import canonical_spelling, is_writable
 from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace
 
-TAU = 0.01
-SHOWN = 5  # words that a message lists
-CLAIMED = 0.1  # a negative that takes this share of the images of a new name describes the same thing
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -89,17 +85,23 @@ def with_name(
 
 
 def _conflicts(
-    space: LabelSpace, name: str, row: Float[Tensor, "1 d"], images: Float[Tensor, "n d"] | None
+    space: LabelSpace,
+    name: str,
+    row: Float[Tensor, "1 d"],
+    images: Float[Tensor, "n d"] | None,
+    *,
+    tau: float = 0.01,
+    claimed: float = 0.1,
 ) -> Bool[Tensor, " L"]:
-    """Which negatives mean the same as a new name."""
+    """Which negatives mean the same as a new name: alike as words, or with this share of the images of the name."""
     spelling = canonical_spelling(name).removesuffix("s")
     same = [canonical_spelling(word).removesuffix("s") == spelling for word in space.negatives]
     found = torch.tensor(same, dtype=torch.bool, device=row.device) | ((space.ood_anchors @ row.T).flatten() > NEAR)
     if images is None or not len(images) or not len(space.negatives):
         return found
     text = torch.cat([space.id_anchors, row, space.ood_anchors])
-    shares = (images.to(text) @ text.T / TAU).softmax(1).mean(0)
-    return found | (shares[len(space.names) + 1 :] > CLAIMED)
+    shares = (images.to(text) @ text.T / tau).softmax(1).mean(0)
+    return found | (shares[len(space.names) + 1 :] > claimed)
 
 
 def without_name(space: LabelSpace, name: str) -> LabelSpace:
@@ -159,6 +161,6 @@ def _without(words: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in words if word not in gone)
 
 
-def _quoted(words: Sequence[str]) -> str:
-    more = f" and {len(words) - SHOWN:,} more" if len(words) > SHOWN else ""
-    return ", ".join(map(repr, words[:SHOWN])) + more
+def _quoted(words: Sequence[str], *, shown: int = 5) -> str:
+    more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
+    return ", ".join(map(repr, words[:shown])) + more

@@ -17,15 +17,23 @@ if TYPE_CHECKING:
     from unseen.features import Features
     from unseen.labels.space import LabelSpace
 
-UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
-SAME_IMAGE = 0.9999  # cosine from which two images count as one
-BALANCE = 5.0  # times as many examples as other names have on average, and one, that a name may have
-SHRINKAGE = 0.7  # share of the variation within names that is taken to be the same in all directions
-TINY = 1e-12  # floor of a variance: every image is the same
-BLOCK = 1024  # examples compared with all at a time
-TEACHING = 3  # examples of a name that teach before any is spared for the threshold
-SPARED_ONE_OF = 8  # examples of a name that has many
-MOST_SPARED = 200  # in all: they are scored at every calibration, and more hardly narrow the interval of the recall
+
+@dataclass(frozen=True)
+class ExampleNumbers:
+    """What is taken for one image, for too many of a name, and how many are spared."""
+
+    unit_tolerance: float = 1e-2  # float16 vectors on disk are unit to about 1e-3
+    same_image: float = 0.9999  # cosine from which two images count as one
+    balance: float = 5.0  # times as many examples as other names have on average, and one, that a name may have
+    shrinkage: float = 0.7  # share of the variation within names that is taken to be the same in all directions
+    tiny: float = 1e-12  # floor of a variance: every image is the same
+    block: int = 1024  # examples compared with all at a time
+    teaching: int = 3  # examples of a name that teach before any is spared for the threshold
+    spared_one_of: int = 8  # examples of a name that has many
+    most_spared: int = 200  # in all: every calibration scores them, and more hardly narrow the interval of the recall
+
+
+NUMBERS = ExampleNumbers()
 
 
 class Division(NamedTuple):
@@ -56,7 +64,7 @@ class Examples:
             )
         z = self.z.detach().float()
         norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        if not bool(((norm - 1).abs() <= UNIT_TOLERANCE).all()):
+        if not bool(((norm - 1).abs() <= NUMBERS.unit_tolerance).all()):
             raise DataError("expected unit features of examples, got others; use torch.nn.functional.normalize")
         # rows that are unit to rounding stay as they are: else a saved space would load with another fingerprint
         is_exact = (norm - 1).abs() <= 8 * torch.finfo(z.dtype).eps
@@ -85,8 +93,9 @@ class Examples:
         _, label, counts = self.label.unique(return_inverse=True, return_counts=True)
         mean = self.z.new_zeros(len(counts), self.z.shape[1]).index_add(0, label, self.z) / counts.unsqueeze(1)
         off = self.z - mean[label]
-        covariance = (1 - SHRINKAGE) * off.T @ off / max(1, len(off) - len(counts))
-        covariance.diagonal().add_(SHRINKAGE / (1 - SHRINKAGE) * covariance.diagonal().mean().clamp(min=TINY))
+        covariance = (1 - NUMBERS.shrinkage) * off.T @ off / max(1, len(off) - len(counts))
+        mean = covariance.diagonal().mean().clamp(min=NUMBERS.tiny)
+        covariance.diagonal().add_(NUMBERS.shrinkage / (1 - NUMBERS.shrinkage) * mean)
         return torch.linalg.inv(covariance)
 
     @property
@@ -124,15 +133,15 @@ class Examples:
         A copy would judge itself where examples are left out.
         """
         is_kept = []
-        for rows in torch.arange(len(self), device=self.z.device).split(BLOCK):
-            is_same = self.z[rows] @ self.z.T >= SAME_IMAGE
+        for rows in torch.arange(len(self), device=self.z.device).split(NUMBERS.block):
+            is_same = self.z[rows] @ self.z.T >= NUMBERS.same_image
             has_name = self.label[rows].unsqueeze(1) == self.label
             is_earlier = torch.arange(len(self), device=rows.device) < rows.unsqueeze(1)
             is_kept.append(~(is_same & (is_earlier | ~has_name)).any(1))
         return self[torch.cat(is_kept)] if is_kept else self
 
     def balanced(self, names: int) -> Examples:
-        """The examples without those by which a name has more than BALANCE (1 + the mean of the other names).
+        """The examples without those by which a name has more than `balance` (1 + the mean of the other names).
 
         What a detector takes for all known images would else be the images of one name.
         """
@@ -140,21 +149,21 @@ class Examples:
             return self
         counts = self.counts(names).double()
         others = (counts.sum() - counts) / (names - 1)
-        return self[self.place < (BALANCE * (1 + others)).floor()[self.label]]
+        return self[self.place < (NUMBERS.balance * (1 + others)).floor()[self.label]]
 
     def for_threshold(self, fewest: int) -> Division:
         """The examples that teach, and at least `fewest` for the threshold, the last of each name.
 
-        As few of each name are spared as is enough, or one of SPARED_ONE_OF, MOST_SPARED in all, and a name keeps
-        TEACHING. None is spared where that is too few, or none is wanted.
+        As few of each name are spared as is enough, or one of `spared_one_of`, `most_spared` in all, and a name keeps
+        `teaching`. None is spared where that is too few, or none is wanted.
         """
         count = self.counts(int(self.label.max()) + 1)[self.label]
         after = count - 1 - self.place
         for spared in range(1, int(self.place.max()) + 2 if fewest else 1):
-            wanted = (count // SPARED_ONE_OF).clamp(min=spared)
-            rows = ((after < wanted) & (self.place >= TEACHING)).nonzero().flatten()
+            wanted = (count // NUMBERS.spared_one_of).clamp(min=spared)
+            rows = ((after < wanted) & (self.place >= NUMBERS.teaching)).nonzero().flatten()
             if len(rows) >= fewest:
-                most = min(len(rows), max(fewest, MOST_SPARED))
+                most = min(len(rows), max(fewest, NUMBERS.most_spared))
                 evenly = torch.arange(most, device=rows.device) * len(rows) // most
                 left_out = torch.zeros_like(self.label, dtype=torch.bool).index_fill(0, rows[evenly], True)
                 return Division(self[~left_out], self[left_out])
@@ -162,7 +171,7 @@ class Examples:
 
     def contains(self, z: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
         """Which images of a stream are examples as well."""
-        return (z.float().to(self.z) @ self.z.T).amax(1) >= SAME_IMAGE
+        return (z.float().to(self.z) @ self.z.T).amax(1) >= NUMBERS.same_image
 
     def check(self, space: LabelSpace) -> None:
         """Refuse examples of another encoder, or of names that a label space does not have."""

@@ -1,6 +1,6 @@
 """Move text anchors by a few examples: residuals on the rows of the text, as far as examples left out agree.
 
-The loss of an example z of name y over known rows w and negative rows v, in nats at TAU:
+The loss of an example z of name y over known rows w and negative rows v, in nats at a temperature of 0.01:
 
     cross-entropy of y over all names  +  softplus(energy of the other known names - energy of the negatives) / 2
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -30,16 +30,25 @@ from unseen.errors import DataError
 from unseen.labels.examples import Division, Examples
 from unseen.labels.space import LabelSpace
 
-TAU = 0.01
-PENALTIES = (3000.0, 1000.0)  # nats per squared length of a residual, the more careful first
-SHIFTS = tuple(0.005 * step for step in range(13))  # of names without examples
-SHARED = 0.5  # share of the variance of residuals that follows the text
-AS_UNKNOWN = 0.5  # weight of the second term
-FOLDS = 4  # at most; every example is left out once
-STEPS = 15  # of L-BFGS
-NEGATIVES = 1024  # nearest negatives that may move: the others have no mass at any example
-ROUNDING = 1e-6  # of a sum of weights
-ALL = 0.9  # share of the examples that counts as nearly all of them
+
+@dataclass(frozen=True)
+class ResidualNumbers:
+    """The numbers of a fit, chosen on stored CLIP features (docs/examples.md has what they give)."""
+
+    tau: float = 0.01
+    penalties: tuple[float, float] = (3000.0, 1000.0)  # nats per squared length of a residual, the more careful first
+    shifts: tuple[float, ...] = tuple(0.005 * step for step in range(13))  # of names without examples
+    shared: float = 0.5  # share of the variance of residuals that follows the text
+    as_unknown: float = 0.5  # weight of the second term
+    folds: int = 4  # at most; every example is left out once
+    steps: int = 15  # of L-BFGS
+    negatives: int = 1024  # nearest negatives that may move: the others have no mass at any example
+    rounding: float = 1e-6  # of a sum of weights
+    all: float = 0.9  # share of the examples that counts as nearly all of them
+
+
+NUMBERS = ResidualNumbers()
+
 SPARED = 19  # examples that a threshold at a recall of 95 % needs (`threshold.calibrated.fewest_images`)
 FEWEST = 8  # examples in all: whether names are right no less often cannot be told by fewer
 
@@ -78,7 +87,7 @@ class Residuals(NamedTuple):
         """The rows with their residuals; `text` is what the shared map reads."""
         return TextRows(
             *(
-                row + math.sqrt(1 - SHARED) * own + math.sqrt(SHARED) * (words @ self.shared)
+                row + math.sqrt(1 - NUMBERS.shared) * own + math.sqrt(NUMBERS.shared) * (words @ self.shared)
                 for row, own, words in zip(rows, self[:2], text, strict=True)
             )
         )
@@ -151,7 +160,7 @@ def is_by_chance(right: Bool[Tensor, " n"], names: int) -> bool:
     """Whether no more are right than chance would name, within two deviations."""
     count, chance = len(right), 1 / names
     limit = count * chance + 2 * math.sqrt(count * chance * (1 - chance))
-    return int(right.sum()) <= limit < ALL * count
+    return int(right.sum()) <= limit < NUMBERS.all * count
 
 
 def named_by_others(examples: Examples, names: int) -> Bool[Tensor, " n"]:
@@ -179,15 +188,15 @@ def choose_penalty(rows: TextRows, examples: Examples) -> PenaltyChoice:
     frozen = float(losses(rows, examples).mean())
     best = PenaltyChoice(math.inf, 0.0, frozen, frozen)
     names = len(rows.known)
-    divisions = examples.folds(FOLDS, names=names)
+    divisions = examples.folds(NUMBERS.folds, names=names)
     weight = fold_weights(divisions, coverage=float((examples.counts(names) > 0).double().mean()))
     if len(examples) < FEWEST or weight is None:
         return best
     before = left_out_outcome([rows] * len(divisions), divisions, 0.0)
     best = best._replace(frozen=float(weight @ before.loss), moved=float(weight @ before.loss))
-    for penalty in PENALTIES:
+    for penalty in NUMBERS.penalties:
         fits = [fit_rows(rows, kept, penalty) for kept, _ in divisions]
-        for shift in SHIFTS if leaves_names_out(divisions) else SHIFTS[:1]:
+        for shift in NUMBERS.shifts if leaves_names_out(divisions) else NUMBERS.shifts[:1]:
             after = left_out_outcome(fits, divisions, shift)
             loss = float(weight @ after.loss)
             if loss < best.moved and surely_better(before, after, weight):
@@ -217,7 +226,7 @@ def surely_better(before: LeftOutOutcome, after: LeftOutOutcome, weight: Float[T
     """Whether the loss surely falls, and neither names with nor names without examples are right less often."""
     gain, won = before.loss - after.loss, after.right - before.right
     mean = weight @ gain
-    none_loses = all(float(weight[side] @ won[side]) >= -ROUNDING for side in (before.seen, ~before.seen))
+    none_loses = all(float(weight[side] @ won[side]) >= -NUMBERS.rounding for side in (before.seen, ~before.seen))
     return none_loses and bool(mean > (weight * (gain - mean)).norm())
 
 
@@ -244,7 +253,7 @@ def fold_weights(divisions: Sequence[Division], *, coverage: float) -> Float[Ten
 def fit_rows(rows: TextRows, examples: Examples, penalty: float) -> TextRows:
     """The rows with the residuals that minimise the penalised loss of all examples, at unit length."""
     residuals, text = Residuals.zero(rows), centre_rows(rows)
-    optimiser = torch.optim.LBFGS([*residuals], max_iter=STEPS, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([*residuals], max_iter=NUMBERS.steps, line_search_fn="strong_wolfe")
 
     def penalised_loss() -> Tensor:
         optimiser.zero_grad()
@@ -273,15 +282,15 @@ def shift_names(rows: TextRows, examples: Examples, shift: float) -> TextRows:
 
 def losses(rows: TextRows, examples: Examples) -> Float[Tensor, " n"]:
     """The loss of each example."""
-    known, negative = (examples.z @ side.T / TAU for side in rows)
+    known, negative = (examples.z @ side.T / NUMBERS.tau for side in rows)
     loss = cross_entropy(torch.cat([known, negative], dim=1), examples.label, reduction="none")
     if not len(rows.negative) or len(rows.known) == 1:
         return loss
     others = known.scatter(1, examples.label.unsqueeze(1), -math.inf)
-    return loss + AS_UNKNOWN * softplus(torch.logsumexp(others, 1) - torch.logsumexp(negative, 1))
+    return loss + NUMBERS.as_unknown * softplus(torch.logsumexp(others, 1) - torch.logsumexp(negative, 1))
 
 
-def nearest_negatives(space: LabelSpace, examples: Examples, *, most: int = NEGATIVES) -> Int[Tensor, " M"]:
+def nearest_negatives(space: LabelSpace, examples: Examples, *, most: int = NUMBERS.negatives) -> Int[Tensor, " M"]:
     """The negatives with the largest cosine to any example, at most `most`."""
     if len(space.negatives) <= most:
         return torch.arange(len(space.negatives), device=space.ood_anchors.device)

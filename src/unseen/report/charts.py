@@ -9,12 +9,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-BINS = 54
-POINTS = 1500  # dots in a chart: more would only hide each other
-TAIL = 0.002  # share of the margins at either end that may lie outside the frame
+
+@dataclass(frozen=True)
+class ChartNumbers:
+    """How much a chart shows."""
+
+    bins: int = 54
+    points: int = 1500  # dots in a chart: more would only hide each other
+    tail: float = 0.002  # share of the margins at either end that may lie outside the frame
 
 
-@dataclass
+NUMBERS = ChartNumbers()
+
+
+@dataclass(frozen=True)
 class Chart:
     """What is drawn: grid and ticks with their texts, bars, dots, lines and words, each with the kind of its colour."""
 
@@ -30,9 +38,8 @@ class Chart:
     height: int = 260
     left: int = 46
     right: int = 1068
-
-
-TOP, BOTTOM = 14, 230
+    top: int = 14
+    bottom: int = 230
 
 
 @dataclass(frozen=True)
@@ -65,17 +72,19 @@ def empty(title: str, x: Axis, y: Axis, legend: tuple[tuple[str, str], ...] = ()
 
 def vertical(low: float, high: float) -> Axis:
     """The axis of heights: high values at the top."""
-    return Axis(low, high, BOTTOM, TOP)
+    return Axis(low, high, Chart.bottom, Chart.top)
 
 
 def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: float) -> Chart:
     """How many images have which margin, known on top of unknown, with the threshold as it is now."""
     low, high = value_range(margin, threshold)
-    bins = [torch.histc(side.clamp(low, high), BINS, low, high).tolist() for side in (margin[~known], margin[known])]
+    bins = [
+        torch.histc(side.clamp(low, high), NUMBERS.bins, low, high).tolist() for side in (margin[~known], margin[known])
+    ]
     x, y = Axis(low, high), vertical(0, max(map(sum, zip(*bins, strict=True))) * 1.05)
     kinds = tuple((kind, kind) for kind in ("known", "unknown", "threshold"))
     chart = empty("Histogram of the margins, with the threshold between known and unknown", x, y, legend=kinds)
-    width = (high - low) / BINS
+    width = (high - low) / NUMBERS.bins
     for i, (below, above) in enumerate(zip(*bins, strict=True)):
         left, right = x(low + i * width) + 0.5, x(low + (i + 1) * width) - 0.5
         for kind, start, count in (("unknown", 0.0, below), ("known", below, above)):
@@ -83,13 +92,13 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
                 top = y(start + count)
                 chart.bars.append((kind, left, top, round(right - left, 1), round(y(start) - top, 1)))
     if below := int((margin < low).sum()):  # the images behind an edge count in the outermost bars
-        chart.words.append(("tick clipped", chart.left + 2, TOP, "start", f"◂ {below:,} beyond"))
+        chart.words.append(("tick clipped", chart.left + 2, Chart.top, "start", f"◂ {below:,} beyond"))
     if above := int((margin > high).sum()):
-        chart.words.append(("tick clipped", chart.right - 2, TOP, "end", f"{above:,} beyond ▸"))
+        chart.words.append(("tick clipped", chart.right - 2, Chart.top, "end", f"{above:,} beyond ▸"))
     at = x(threshold)
     away, anchor = (-6, "end") if at > chart.width * 0.8 else (6, "start")
-    chart.lines.append(("threshold", _points([(at, TOP), (at, BOTTOM)])))
-    chart.words.append(("threshold", at + away, TOP + 12, anchor, f"threshold {threshold:.2f}"))
+    chart.lines.append(("threshold", _points([(at, Chart.top), (at, Chart.bottom)])))
+    chart.words.append(("threshold", at + away, Chart.top + 12, anchor, f"threshold {threshold:.2f}"))
     return chart
 
 
@@ -99,7 +108,7 @@ def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Flo
     low, high = value_range(margin, float(threshold.min()), float(threshold.max()))
     x, y = Axis(0, max(count, 2)), vertical(low, high)
     chart = empty("Margins in order of arrival, with the threshold as it moved", x, y)
-    drawn = sorted({round(i) for i in torch.linspace(0, count - 1, min(count, POINTS)).tolist()})
+    drawn = sorted({round(i) for i in torch.linspace(0, count - 1, min(count, NUMBERS.points)).tolist()})
     for i in drawn:
         at = float(margin[i])
         kind = ("known" if known[i] else "unknown") + ("" if low <= at <= high else " clipped")
@@ -119,13 +128,15 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], legend: tuple[tu
     low = min((value for _, value in points), default=0.0)
     x, y = Axis(0, max(at for at, _ in points)), vertical(max(low - 2, 0.0), 100)
     chart = empty(f"Curves over time: {', '.join(series)}", x, y, legend=legend)
-    chart.lines += [(kind, _points([(x(at), y(value)) for at, value in line])) for kind, line in defined.items()]
+    chart.lines.extend((kind, _points([(x(at), y(value)) for at, value in line])) for kind, line in defined.items())
     return chart
 
 
 def value_range(values: Float[Tensor, " n"], *also: float) -> tuple[float, float]:
     """A range that holds nearly all values and all of `also`, never empty."""
-    ends = torch.quantile(values.double()[:: max(1, len(values) // 100_000)], torch.tensor([TAIL, 1 - TAIL]).double())
+    ends = torch.quantile(
+        values.double()[:: max(1, len(values) // 100_000)], torch.tensor([NUMBERS.tail, 1 - NUMBERS.tail]).double()
+    )
     low, high = min(float(ends[0]), *also), max(float(ends[1]), *also)
     room = 0.04 * (high - low) or 1.0
     return low - room, high + room

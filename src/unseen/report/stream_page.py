@@ -17,11 +17,19 @@ from unseen.storage.files import replacing
 from unseen.verdicts import Verdict, Verdicts
 from unseen.version import __version__
 
-SIDE = 112  # pixels of a thumbnail on the page
-SHOWN = 36  # thumbnails at either end of either gallery
-PAGE = 240  # images on one page of all images
-NAMES = 60  # rows of the label space
-SKIPPED = 200
+
+@dataclass(frozen=True)
+class PageNumbers:
+    """How much of a stream a page shows."""
+
+    side: int = 112  # pixels of a thumbnail on the page
+    shown: int = 36  # thumbnails at either end of either gallery
+    page: int = 240  # images on one page of all images
+    names: int = 60  # rows of the label space
+    skipped: int = 200  # rows of what could not be read
+
+
+NUMBERS = PageNumbers()
 
 
 class Thumbnail(NamedTuple):
@@ -45,13 +53,13 @@ class Gallery:
         """Add an image; drop those in the middle when there are too many."""
         self.count += 1
         self.thumbnails.append(thumbnail)
-        if len(self.thumbnails) > 8 * SHOWN:
-            first, last = self._ends(SHOWN)
+        if len(self.thumbnails) > 8 * NUMBERS.shown:
+            first, last = self._ends(NUMBERS.shown)
             self.thumbnails = [*first, *last]
 
     def shown(self) -> tuple[str, str, int, list[list[Thumbnail]]]:
         """Name, note, count and images, highest margin first: all, or those at either end."""
-        ends = [self._ends(self.count)[0]] if self.count <= PAGE else self._ends(SHOWN)
+        ends = [self._ends(self.count)[0]] if self.count <= NUMBERS.page else self._ends(NUMBERS.shown)
         return self.name, self.note, self.count, ends
 
     def _ends(self, count: int) -> list[list[Thumbnail]]:
@@ -77,7 +85,7 @@ class ImagePages:
 
     def add(self, thumbnail: Thumbnail) -> None:
         """Add the next image."""
-        if len(self.waiting) == PAGE:
+        if len(self.waiting) == NUMBERS.page:
             self._write(is_last=False)
         self.waiting.append(thumbnail)
 
@@ -87,7 +95,7 @@ class ImagePages:
             self._write(is_last=True)
 
     def _write(self, *, is_last: bool) -> None:
-        first, number = self.written * PAGE + 1, self.written + 1
+        first, number = self.written * NUMBERS.page + 1, self.written + 1
         title = f"Images {first:,} to {first + len(self.waiting) - 1:,}"
         neighbours = [page for page in (number - 1, number + 1) if page and not (is_last and page > number)]
         with replacing(self.folder / f"{number}.html") as temporary:
@@ -154,9 +162,9 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
     """One HTML page that needs nothing beside it."""
     last = [label_section(session.detector.labels, log)]
     if log.skipped:
-        more = f" The first {SKIPPED} of {len(log.skipped):,}." if len(log.skipped) > SKIPPED else ""
+        more = f" The first {NUMBERS.skipped} of {len(log.skipped):,}." if len(log.skipped) > NUMBERS.skipped else ""
         note = f"These files could not be read, so they have no verdict and nothing was learned from them.{more}"
-        last.append(TableSection("Skipped", note, ("file", "reason"), log.skipped[:SKIPPED]))
+        last.append(TableSection("Skipped", note, ("file", "reason"), log.skipped[: NUMBERS.skipped]))
     drawn: dict[str, Any] = {}
     if log.parts:
         verdicts = log.verdicts
@@ -170,7 +178,7 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
         about=about(session),
         sections=sections,
         last_sections=last,
-        page_size=PAGE,
+        page_size=NUMBERS.page,
         pages=log.pages.written if log.pages else 0,
         folder=log.pages.folder.name if log.pages else "",
         **drawn,
@@ -211,11 +219,11 @@ def label_section(space: LabelSpace, log: StreamLog) -> TableSection:
         verdicts = log.verdicts
         called = torch.bincount(verdicts.label[verdicts.known], minlength=len(space.names)).tolist()
     near = nearest_negatives(space, 4)
-    order = sorted(range(len(space.names)), key=lambda i: -called[i])[:NAMES]
+    order = sorted(range(len(space.names)), key=lambda i: -called[i])[: NUMBERS.names]
     rows = [
         (space.names[i], f"{called[i]:,}", ", ".join(f"{p.negative} {p.cosine:.2f}" for p in near[space.names[i]]))
         for i in order
     ]
-    more = f" The {NAMES} most frequent of {len(space.names):,}." if len(space.names) > NAMES else ""
+    more = f" The {NUMBERS.names} most frequent of {len(space.names):,}." if len(space.names) > NUMBERS.names else ""
     note = f"Known names, how many images got each, and the negatives nearest to it in text space.{more}"
     return TableSection("Label space", note, ("name", "images", "nearest negatives"), rows)

@@ -35,10 +35,23 @@ from unseen.scale import cluster
 from unseen.scale.pool import ActorPool, WorkerDeath
 from unseen.storage.remote import Location, location
 
-SHARD = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
-RETRY_WAITS = (0.5, 2.0)  # seconds before a write is tried again
-MAX_FAILED_SHARDS = 3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
-DECODE_CPUS = 0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
+
+@dataclass(frozen=True)
+class EncodeNumbers:
+    """How much is sent out at a time, and how often something is tried again."""
+
+    shard: int = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
+    retry_waits: tuple[float, float] = (0.5, 2.0)  # seconds before a write is tried again
+    max_failed_shards: int = (
+        3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
+    )
+    decode_cpus: float = (
+        0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
+    )
+
+
+NUMBERS = EncodeNumbers()
+
 
 Prepare = Callable[[Sequence[Image]], Tensor]
 
@@ -107,7 +120,7 @@ def plan(
     output: str | Path,
     job: EncodeJob,
     *,
-    size: int = SHARD,
+    size: int = NUMBERS.shard,
     form: str = FORMATS[0],
     root: Path | None = None,
 ) -> EncodePlan:
@@ -141,7 +154,7 @@ def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
         elif left.pop(done.name, None):
             _check_shared_folder(plan.folder, done)
             yield done
-        if len(reasons) > MAX_FAILED_SHARDS:
+        if len(reasons) > NUMBERS.max_failed_shards:
             break
     if left:
         raise DataError(_undone_message(left.values(), reasons[0]))
@@ -150,10 +163,10 @@ def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
 def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
     gpus = _uses_gpus(ray, job)
     # beside a GPU all cores decode: models that held them would wait for pixels that nobody could make
-    share = {"num_gpus": job.gpus, "num_cpus": 0} if gpus else {"num_cpus": 1 - DECODE_CPUS}
+    share = {"num_gpus": job.gpus, "num_cpus": 0} if gpus else {"num_cpus": 1 - NUMBERS.decode_cpus}
     actor = ray.remote(max_restarts=0, max_task_retries=0, **share)(EncoderActor)
     located = job._replace(encoder=_absolute_name(job.encoder))
-    decode = ray.remote(max_retries=0, num_cpus=1 if gpus else DECODE_CPUS)(decode_shard)
+    decode = ray.remote(max_retries=0, num_cpus=1 if gpus else NUMBERS.decode_cpus)(decode_shard)
     prepare, shards = ray.put(plan.model.prepare), {shard.name: shard for shard in plan.shards}
     ahead = int(cluster.cpu_slots(ray)) if gpus else 0
     decoded = DecodedAhead(lambda name: decode.remote(prepare, shards[name]), shards, ahead)
@@ -264,7 +277,7 @@ class EncoderActor:
 
 def _with_retries(work: Callable[[], None]) -> None:
     """Do what may fail for a moment, as a write to a store does; the last failure is raised."""
-    for wait in RETRY_WAITS:
+    for wait in NUMBERS.retry_waits:
         try:
             return work()
         except OSError:

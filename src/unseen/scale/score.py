@@ -4,6 +4,7 @@ So a long stream is one task. Sending a task takes milliseconds; short streams s
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,13 +16,21 @@ from unseen.scale.cluster import cpu_slots, task_results
 from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts
 
-MAX_RETRIES = 5  # of a task whose worker or node died
-AHEAD = 2  # tasks sent out per core
-TASK_SAMPLES = 2048  # streams of fewer samples share a task
-TASKS_PER_SLOT = 4  # at least, where there are enough streams: cores should end at about the same time
+
+@dataclass(frozen=True)
+class TaskNumbers:
+    """How streams share tasks, and tasks a cluster."""
+
+    max_retries: int = 5  # of a task whose worker or node died
+    ahead: int = 2  # tasks sent out per core
+    task_samples: int = 2048  # streams of fewer samples share a task
+    tasks_per_slot: int = 4  # at least, where there are enough streams: cores should end at about the same time
 
 
-def on_ray(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
+NUMBERS = TaskNumbers()
+
+
+def on_ray(ray: Any, *, ahead: int = NUMBERS.ahead) -> StreamRunner:
     """A runner that scores streams on Ray and yields each result when it is done.
 
     A task is pure: it gets streams and their states and returns both. One whose worker dies is run again and gives the
@@ -31,13 +40,13 @@ def on_ray(ray: Any, *, ahead: int = AHEAD) -> StreamRunner:
     def run(
         job: StreamJob, streams: Sequence[KeyedStream], z: Tensor, states: Mapping[str, bytes]
     ) -> Iterator[StreamResult]:
-        task, shared = ray.remote(max_retries=MAX_RETRIES)(_run_streams), ray.put(job)
+        task, shared = ray.remote(max_retries=NUMBERS.max_retries)(_run_streams), ray.put(job)
 
         def submit(group: Sequence[KeyedStream]) -> Any:
             parts = [(stream.key, z[stream.rows].numpy(), states.get(stream.key)) for stream in group]
             return task.remote(shared, parts)
 
-        samples = min(TASK_SAMPLES, len(z) // (TASKS_PER_SLOT * int(cpu_slots(ray))))
+        samples = min(NUMBERS.task_samples, len(z) // (NUMBERS.tasks_per_slot * int(cpu_slots(ray))))
         for results in task_results(ray, submit, grouped(streams, samples), ahead=ahead, in_order=False):
             yield from (_result(job.spec.labels.names, *part) for part in results)
 

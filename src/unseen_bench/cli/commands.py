@@ -202,8 +202,8 @@ def learn(
 
     Example: `unseen bench learn --method locoop --examples known/ --encoder ViT-B/16 -o prompts.safetensors`
 
-    Needs the text tower of a CLIP model (a hub id or a folder; not `offline`). A run that was stopped goes on when the
-    same command is given again. Then: `unseen detect photos/ --space prompts.safetensors`.
+    Needs the text tower of a CLIP model (a hub id or a folder; not `offline`).
+    Then: `unseen detect photos/ --space prompts.safetensors`.
     """
     from unseen_bench.cli import learn as job
     from unseen_bench.methods.prompts import LearnOptions

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -19,8 +20,17 @@ from unseen_bench.demo import trial as embedded_truth
 from unseen_bench.evaluate import Evaluation, judge, over_time
 from unseen_bench.trial import Trial
 
-SHOWN = 6  # verdicts printed from either end of the stream
-SLICES = 12
+
+@dataclass(frozen=True)
+class DemoNumbers:
+    """How much is printed."""
+
+    shown: int = 6  # verdicts printed from either end of the stream
+    slices: int = 12
+
+
+NUMBERS = DemoNumbers()
+
 PHOTOS = {"animals": 8, "vehicles": 4}  # of each kind that `--photos` writes
 OTHER_PHOTOS = 2  # of each digit and piece of clothing
 BARS = "▁▂▃▄▅▆▇█"
@@ -107,7 +117,7 @@ def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -
     output.out.print(f"{stream_page.about(session)}\n")
     columns = output.EIGHTY if output.out.width >= output.COLUMNS else output.widths(output.out.width, 0, 0)
     lines = [output.verdict_line(record, columns) for record in verdicts.records(pack.keys)]
-    print("\n".join([*lines[:SHOWN], "…", *lines[-SHOWN:]]))
+    print("\n".join([*lines[: NUMBERS.shown], "…", *lines[-NUMBERS.shown :]]))
     known, tally = int(verdicts.known.sum()), session.snapshot.tally
     output.out.print(
         f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
@@ -129,9 +139,9 @@ def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -
         f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
         f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
     )
-    output.out.print(f"\nover time, {SLICES} slices of the stream:")
-    shares = [float(part.double().mean()) for part in verdicts.known.chunk(SLICES)]
-    thresholds = [float(part[-1]) for part in verdicts.threshold.chunk(SLICES)]
+    output.out.print(f"\nover time, {NUMBERS.slices} slices of the stream:")
+    shares = [float(part.double().mean()) for part in verdicts.known.chunk(NUMBERS.slices)]
+    thresholds = [float(part[-1]) for part in verdicts.threshold.chunk(NUMBERS.slices)]
     for what, values in {
         "called known": [100 * share for share in shares],
         "threshold": thresholds,
@@ -168,12 +178,12 @@ def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
 
 
 def _aurocs(report: Evaluation) -> list[float]:
-    return [100 * row["auroc"] for row in over_time(report, points=SLICES)]
+    return [100 * row["auroc"] for row in over_time(report, points=NUMBERS.slices)]
 
 
 def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.TableSection:
     series = {
-        kind: [(row["samples"], 100 * row["auroc"]) for row in over_time(report, points=SLICES)]
+        kind: [(row["samples"], 100 * row["auroc"]) for row in over_time(report, points=NUMBERS.slices)]
         for kind, report in (("frozen", frozen), ("online", learning))
     }
     drawable = any(not math.isnan(value) for points in series.values() for _, value in points)

@@ -1,6 +1,7 @@
 """unseen demo --discover: from unknown to known on the embedded images."""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,25 @@ from unseen.cli.edit import print_edit
 from unseen.discover import Group, Grouping, explain, group, promote
 from unseen.report import group_page
 
-FIRST = 1000  # images before the groups are made; the others come afterwards
-LARGE = 30  # images of a group that the demo promotes
-WEAK = 0.25  # share under which a suggestion is not taken
+
+@dataclass(frozen=True)
+class DiscoverNumbers:
+    """Which groups of the demo become names."""
+
+    first: int = 1000  # images before the groups are made; the others come afterwards
+    large: int = 30  # images of a group that the demo promotes
+    weak: float = 0.25  # share under which a suggestion is not taken
+
+
+NUMBERS = DiscoverNumbers()
+
 WRITTEN = ("digit",)  # what somebody who looks at the pictures writes where suggestions are weak
 
 
 def run(pack: embedded.Pack, session: Session, report: Path, *, as_json: bool) -> None:
     """Observe, explain, group, promote by the best suggestions, observe the rest; print which images got them."""
     z, keys = pack.z, pack.keys
-    session.observe(z[:FIRST], keys[:FIRST])
+    session.observe(z[: NUMBERS.first], keys[: NUMBERS.first])
     found = group(session, embedded.vocabulary())
     thumbnails = dict(zip(keys, pack.thumbnails, strict=True))
     group_page.write(report, found, title="unseen demo: what is unknown", thumbnails=thumbnails)
@@ -33,7 +43,8 @@ def run(pack: embedded.Pack, session: Session, report: Path, *, as_json: bool) -
         groups = [one.row() for one in found.groups]
         output.emit({"groups": groups, "promoted": names, "after": rows, "report": str(report)})
         return
-    print(f"\nthe other {len(z) - FIRST} images, called by the new names; what they are (the truth is used only here):")
+    rest = len(z) - NUMBERS.first
+    print(f"\nthe other {rest} images, called by the new names; what they are (the truth is used only here):")
     for row in rows:
         shown = ", ".join(f"{kind} {count}" for kind, count in row["shown"].items())
         print(f"  {row['name']:<24}{row['images']:>4} images: {shown}")
@@ -45,13 +56,13 @@ def _print_groups(found: Grouping) -> None:
     row = int((~images.known).nonzero()[0])
     print("why is an image unknown?\n")
     print("\n".join(explain(found.session, images.features[row], key=images.keys[row]).lines()))
-    print(f"\nwhat are the {found.unknown} unknown images among the first {FIRST:,}?\n")
+    print(f"\nwhat are the {found.unknown} unknown images among the first {NUMBERS.first:,}?\n")
     for one in found.groups[:8]:
         print("\n".join(group_lines(one)))
     print(
         f"\n{len(found.groups)} groups hold {found.grouped} of them; the large ones become names: the best suggestion,"
     )
-    print(f"or, under {100 * WEAK:.0f} %, what somebody who sees the pictures writes: {', '.join(WRITTEN)}\n")
+    print(f"or, under {100 * NUMBERS.weak:.0f} %, what somebody who sees the pictures writes: {', '.join(WRITTEN)}\n")
 
 
 def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, dict[str, int]]:
@@ -60,7 +71,7 @@ def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, d
     names: dict[str, int] = {}
     for one in found.groups:
         word = _best_word(one, session) or next(written, None)
-        if one.size < LARGE or one.looks_known or word is None:
+        if one.size < NUMBERS.large or one.looks_known or word is None:
             continue
         done = promote(session, one.number, word, words.vectors[words.words.index(word)])
         session, names[word] = done.session, one.number
@@ -72,12 +83,12 @@ def _promote_large_groups(found: Grouping, *, as_json: bool) -> tuple[Session, d
 def _best_word(one: Group, session: Session) -> str | None:
     """The best suggestion, None where its share is too small: a person has to look at the pictures."""
     taken = session.detector.labels.names
-    return next((word.word for word in one.suggestions if word.word not in taken and word.share >= WEAK), None)
+    return next((word.word for word in one.suggestions if word.word not in taken and word.share >= NUMBERS.weak), None)
 
 
 def _new_name_rows(pack: embedded.Pack, before: Session, after: Session, names: dict[str, int]) -> list[dict[str, Any]]:
     """For each new name which of the later images got it, by what they show; old names in one row."""
-    z, keys = pack.z[FIRST:], pack.keys[FIRST:]
+    z, keys = pack.z[NUMBERS.first :], pack.keys[NUMBERS.first :]
     kinds = [key.rsplit("/", 1)[0] for key in keys]
     verdicts = after.observe(z, keys)
     rows = []

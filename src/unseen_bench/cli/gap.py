@@ -84,7 +84,7 @@ def print_gap(found: theory.Gap) -> None:
     output.out.print(
         f"best bank of {'negatives' if found.of_negatives else 'names'} for "
         f"{'true' if found.by_truth else 'pseudo-'}labels: {'converged' if best.converged else 'NOT converged'}, "
-        f"largest residual {best.largest_residual:.2g}{median}, wanted {theory.TOLERANCE:g}, "
+        f"largest residual {best.largest_residual:.2g}{median}, wanted {theory.NUMBERS.tolerance:g}, "
         f"after {best.iterations} iterations; "
         f"{int((best.sign < 0).sum())} classes point against the closed form, "
         f"{int(best.undefined.sum())} have none\n"

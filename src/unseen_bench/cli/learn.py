@@ -47,8 +47,7 @@ def run(
     for key, reason in skipped:
         output.print_skipped(key, reason)
     images = encode_batch(pictures, own, model, learner.needs, seed=chosen.seed)
-    progress = file.with_suffix(".progress.safetensors")
-    made = learn_prompts(used, images, model, chosen, progress=progress, report=print_epoch)
+    made = learn_prompts(used, images, model, chosen, report=print_epoch)
     made.save(file)
     _print_result(made, file, skipped=len(skipped), as_json=as_json)
     return typer.Exit(output.SKIPPED if skipped else output.DONE)

@@ -16,7 +16,6 @@ from unseen_bench.run.results import COLUMNS, ResultFolder
 from unseen_bench.run.runs import ANY_ORDER
 
 REPLICATES = 1000
-CHUNK = 100  # replicates at a time: memory is bounded by it
 METRICS = ("auroc", "fpr95_id")
 
 Array = NDArray[np.float64]
@@ -112,19 +111,26 @@ def compare_runs(
 
 
 def bootstrap(
-    a: Float[Tensor, "S n"], b: Float[Tensor, "S n"], known: int, *, replicates: int = REPLICATES, seed: int = 0
+    a: Float[Tensor, "S n"],
+    b: Float[Tensor, "S n"],
+    known: int,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    chunk: int = 100,
 ) -> dict[str, Interval]:
     """B less A: seeds and, on each side of the truth, samples are drawn again, the same for both detectors.
 
-    The first `known` columns are ID samples. The columns of both, and the rows of both, belong together.
+    The first `known` columns are ID samples. The columns of both, and the rows of both, belong together. Memory is
+    bounded by `chunk` replicates at a time.
     """
     if a.shape != b.shape or not 0 < known < a.shape[1]:
         raise DataError(f"expected scores of one shape with both kinds in it, got {list(a.shape)}, {list(b.shape)}")
     generator = np.random.default_rng(seed)
     plain = _difference(a, b, known, np.ones((1, known)), np.ones((1, a.shape[1] - known)))
     drawn: dict[str, list[Array]] = {name: [] for name in METRICS}
-    for start in range(0, replicates, CHUNK):
-        size = min(CHUNK, replicates - start)
+    for start in range(0, replicates, chunk):
+        size = min(chunk, replicates - start)
         weights = [_weights(generator, size, count) for count in (known, a.shape[1] - known)]
         seeds = _weights(generator, size, len(a)) / len(a)
         for name, values in _difference(a, b, known, *weights).items():

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -34,12 +34,22 @@ from unseen_bench.suites import Suite
 from unseen_bench.trial import Trial
 
 CPU = "cpu"
-CHECKED = 96  # samples at the start of every stream on which the rules are tried
-DIVIDED = 8  # of them are also observed one by one
-CALLS = 32  # into which the whole stream of the first seed is cut
-ROUNDING = 1e-13  # above what another shape of a matrix product changes in float64
+
+
+@dataclass(frozen=True)
+class RuleNumbers:
+    """On how much of a stream the rules are tried."""
+
+    checked: int = 96  # samples at the start of every stream on which the rules are tried
+    divided: int = 8  # of them are also observed one by one
+    calls: int = 32  # into which the whole stream of the first seed is cut
+    rounding: float = 1e-13  # above what another shape of a matrix product changes in float64
+    points: int = 20  # of the curves over a stream
+
+
+NUMBERS = RuleNumbers()
+
 OF_VERDICTS = ("kept", "rejected", "balanced", "ece", "kept_first_200", "rejected_first_200")  # follow the threshold
-POINTS = 20  # of the curves over a stream
 
 
 class RunResult(NamedTuple):
@@ -68,7 +78,7 @@ def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunR
     pool, detector = prepare(suite, runs[0], device)
     orders = [arrival_order(pool, run) for run in runs]
     for run, order in zip(runs, orders, strict=True):
-        assert_rules(detector, pool.z[order[:CHECKED]], run)
+        assert_rules(detector, pool.z[order[: NUMBERS.checked]], run)
     evaluations = evaluate_many(detector, pool, orders)
     for run, evaluation in zip(runs, evaluations, strict=True):
         assert_own_stream(detector, evaluation, run)
@@ -90,7 +100,7 @@ def to_result(
         "unknown": _sizes(pool),
         "by_set": {name: _defined_metrics(run, metrics) for name, metrics in evaluation.by_source.items()},
         **_defined_metrics(run, evaluation.metrics),
-        "over_time": [finite(part) for part in over_time(evaluation, points=POINTS)] if in_order else [],
+        "over_time": [finite(part) for part in over_time(evaluation, points=NUMBERS.points)] if in_order else [],
         "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability if in_order],
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
@@ -149,11 +159,11 @@ def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> 
     """
     if run.seed:
         return
-    exact, z = in_float64(detector, z[:CHECKED])
+    exact, z = in_float64(detector, z[: NUMBERS.checked])
     rules = [
         ("causal", check_causal, z),
         ("length-free", check_length_free, z),
-        ("blocking", check_blocking, z[:DIVIDED]),
+        ("blocking", check_blocking, z[: NUMBERS.divided]),
     ]
     if run.order == ANY_ORDER:
         rules.append(("order-free", _require_order_free, z))
@@ -165,12 +175,16 @@ def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> 
 def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
     """Refuse a detector whose readings change when the same stream is divided into other calls, or is cut short.
 
-    The first seed observes the whole stream again in CALLS calls of random lengths, the others the first CHECKED
-    samples without the rest. Learning may amplify rounding, so that readings which differ are computed again in
+    The first seed observes the whole stream again in calls of random lengths, the others the first samples without the
+    rest. Learning may amplify rounding, so that readings which differ are computed again in
     float64, and count up to the sample from which rounding alone changes them.
     """
     z = evaluation.trial.z
-    rule, sizes = ("length-free", [min(CHECKED, len(z))]) if run.seed else ("blocking", random_sizes(len(z), CALLS))
+    rule, sizes = (
+        ("length-free", [min(NUMBERS.checked, len(z))])
+        if run.seed
+        else ("blocking", random_sizes(len(z), NUMBERS.calls))
+    )
     length, what = sum(sizes), f"{sum(sizes)} samples in {len(sizes)} of the stream's calls"
     with suppress(AssertionError):
         again, _ = observe_in_parts(detector, z[:length].to(detector.labels.id_anchors.device), sizes)
@@ -178,14 +192,14 @@ def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run)
         return
     exact, z = in_float64(detector, z)
     whole, again = (observe_in_parts(exact, z[: sum(parts)], parts)[0] for parts in ([len(z)], sizes))
-    length = min(length, max(CHECKED, stable_length(exact, z, whole)))
+    length = min(length, max(NUMBERS.checked, stable_length(exact, z, whole)))
     with _named_rule(run, rule):
         require_same(_first(length, whole), _first(length, again), what)
 
 
 def stable_length(detector: Detector[Any], z: Float[Tensor, "T d"], output: DetectorOutput) -> int:
     """How many samples are read before features moved by about their rounding give another reading."""
-    moved = normalize(z + ROUNDING * random_vectors(z), dim=-1)
+    moved = normalize(z + NUMBERS.rounding * random_vectors(z), dim=-1)
     apart = (detector.observe(detector.start(), moved)[0].score - output.score).abs()
     changed = (apart > tolerance_of(output.score)).nonzero()
     return int(changed[0]) if len(changed) else len(z)

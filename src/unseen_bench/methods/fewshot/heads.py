@@ -17,10 +17,19 @@ from unseen.odds import energy
 from unseen_bench.methods.fewshot.base import FewShot, Schedule, train
 from unseen_bench.methods.posthoc import MSP, fit
 
-WEIGHT = 0.1  # of the outlier loss, in VOS and in NPOS
-DRAWN = 10_000  # VOS draws this many per name and keeps the least likely one
-LATE = 0.4  # share of the epochs before outliers are made
-RIDGE = 1e-4  # added to VOS' covariance
+
+@dataclass(frozen=True)
+class HeadNumbers:
+    """As published, but for the ridge."""
+
+    weight: float = 0.1  # of the outlier loss, in VOS and in NPOS
+    drawn: int = 10_000  # VOS draws this many per name and keeps the least likely one
+    late: float = 0.4  # share of the epochs before outliers are made
+    ridge: float = 1e-4  # added to VOS' covariance
+
+
+NUMBERS = HeadNumbers()
+
 SCHEDULE = Schedule("sgd", 0.1, 100, 128)
 
 
@@ -59,7 +68,7 @@ class VOSHead(FewShot):
         count = self.examples.counts(names).clamp(min=1).unsqueeze(1)
         mean = torch.zeros(names, z.shape[1]).to(z).index_add(0, label, z) / count
         centred = z - mean[label]
-        covariance = centred.T @ centred / len(z) + RIDGE * torch.eye(z.shape[1]).to(z)
+        covariance = centred.T @ centred / len(z) + NUMBERS.ridge * torch.eye(z.shape[1]).to(z)
         return mean, torch.linalg.cholesky(covariance)
 
     def outliers(self, generator: torch.Generator) -> Float[Tensor, "K d"]:
@@ -72,7 +81,7 @@ class VOSHead(FewShot):
         names, width = mean.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-            reach = Chi2(float(width)).sample((DRAWN, names)).amax(0).sqrt().unsqueeze(1)
+            reach = Chi2(float(width)).sample((NUMBERS.drawn, names)).amax(0).sqrt().unsqueeze(1)
         direction = normalize(torch.randn(names, width, generator=generator), dim=1)
         drawn = mean + (reach * direction).to(mean) @ factor.T
         return drawn[self.examples.counts(names) > 0]
@@ -87,12 +96,12 @@ class VOSHead(FewShot):
             weight, bias, slope, offset = parameters
             found = z[rows] @ weight.T + bias
             total = cross_entropy(found, label[rows])
-            if epoch < LATE * SCHEDULE.epochs:
+            if epoch < NUMBERS.late * SCHEDULE.epochs:
                 return total
             outlier = torch.logsumexp(self.outliers(generator) @ weight.T + bias, dim=1)
             odds = slope * torch.cat([torch.logsumexp(found, dim=1), outlier]) + offset
             known = torch.cat([torch.ones(len(rows)), torch.zeros(len(outlier))]).to(odds)
-            return total + WEIGHT * binary_cross_entropy_with_logits(odds, known)
+            return total + NUMBERS.weight * binary_cross_entropy_with_logits(odds, known)
 
         like = z.new_zeros(names, z.shape[1])
         return train([like, like[:, 0], z.new_ones(()), z.new_zeros(())], loss, len(z), SCHEDULE, seed=self.seed)
@@ -141,12 +150,12 @@ class NPOSHead(FewShot):
         def loss(parameters: Sequence[Tensor], rows: Int[Tensor, " b"], epoch: int) -> Tensor:
             weight, bias, *_ = parameters
             total = cross_entropy(z[rows] @ weight.T + bias, label[rows])
-            if epoch < LATE * SCHEDULE.epochs:
+            if epoch < NUMBERS.late * SCHEDULE.epochs:
                 return total
             outliers = self.outliers(generator)
             odds = _perceptron(parameters, torch.cat([z[rows], outliers]))
             known = torch.cat([torch.ones(len(rows)), torch.zeros(len(outliers))]).to(odds)
-            return total + WEIGHT * binary_cross_entropy_with_logits(odds, known)
+            return total + NUMBERS.weight * binary_cross_entropy_with_logits(odds, known)
 
         like = z.new_zeros(names, z.shape[1])
         first = torch.randn(self.hidden, z.shape[1], generator=generator).to(z) / z.shape[1] ** 0.5

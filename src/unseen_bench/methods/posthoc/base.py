@@ -12,9 +12,6 @@ from torch import Tensor
 from unseen.detectors.base import DetectorOutput, Frozen, unit
 from unseen.errors import DataError, StateError, import_extra
 
-INVERSE_PENALTY = 30.0  # of the head, on unit features; CLIP's own linear probes use 0.3 on features of norm 10
-MAX_ITERATIONS = 200
-
 
 class LabelledImages(NamedTuple):
     """Features of labelled images of the known classes, and the linear head fitted to them."""
@@ -87,7 +84,8 @@ class _ByValue:
 @lru_cache(maxsize=2)
 def _fit_head(z: _ByValue, label: _ByValue) -> tuple[Tensor, Tensor]:
     models = import_extra("sklearn.linear_model", "bench")
-    head = models.LogisticRegression(C=INVERSE_PENALTY, max_iter=MAX_ITERATIONS, tol=1e-3)
+    # features are unit; CLIP's own linear probes use C = 0.3 on features of norm 10
+    head = models.LogisticRegression(C=30.0, max_iter=200, tol=1e-3)
     head.fit(z.tensor.double().cpu().numpy(), label.tensor.cpu().numpy())
     weight, bias = torch.from_numpy(head.coef_), torch.from_numpy(head.intercept_)
     if len(weight) == 1:  # two classes: scikit-learn keeps the difference of the two rows

@@ -79,6 +79,7 @@ class PromptLearner(ABC):
         return []
 
 
+@dataclass(frozen=True)
 class CoOp(PromptLearner):
     """One shared context by cross-entropy (IJCV 2022)."""
 
@@ -88,6 +89,7 @@ class CoOp(PromptLearner):
         return name_loss(batch.z, rows.known, batch.label)
 
 
+@dataclass(frozen=True)
 class LoCoOp(PromptLearner):
     """CoOp less 0.25 x the entropy of patches that do not show the name (NeurIPS 2023)."""
 
@@ -123,6 +125,7 @@ class _WithNegatives(PromptLearner):
         return [f"not {name} ({number + 1})" for number in range(self.per_name) for name in names]
 
 
+@dataclass(frozen=True)
 class LSN(_WithNegatives):
     """A shared positive and three negative contexts per name (ICLR 2024); `lsn_score` is its own score."""
 
@@ -134,6 +137,7 @@ class LSN(_WithNegatives):
         return name_loss(batch.z, rows.known, batch.label) + negative_loss(batch.z, rows.negative, batch.label) + apart
 
 
+@dataclass(frozen=True)
 class NegPrompt(_WithNegatives):
     """CoOp in the first half of the epochs, then two negative contexts per name, positives fixed (CVPR 2024)."""
 
@@ -162,6 +166,7 @@ class LAPT(PromptLearner):
 
     name: ClassVar[str] = "lapt"
     moves_negatives: ClassVar[bool] = True
+    most_negatives: ClassVar[int] = 1000
 
     def rows(
         self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
@@ -184,6 +189,9 @@ class IDLike(PromptLearner):
     needs: ClassVar[str] = "crops"
     out_weight: ClassVar[float] = 0.3
     diversity: ClassVar[float] = 0.2
+    crops: ClassVar[int] = 64  # random ones of an example
+    kept_crops: ClassVar[int] = 8  # of the nearest and of the farthest ones
+    crop_area: ClassVar[tuple[float, float]] = (0.08, 1.0)
 
     def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
         own = tower.random_contexts(self.outliers, self.context, generator=generator)

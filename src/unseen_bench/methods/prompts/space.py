@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -14,13 +13,9 @@ from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, check_choice
 from unseen.images import Image
 from unseen.labels import LabelSpace
-from unseen_bench.methods.prompts.methods import REGISTRY, LabelledBatch, LearnedRows, PromptLearner
+from unseen_bench.methods.prompts.methods import LAPT, REGISTRY, IDLike, LabelledBatch, LearnedRows, PromptLearner
 from unseen_bench.methods.prompts.tower import PromptTower
 from unseen_bench.methods.prompts.training import Epoch, Training, divide
-
-LAPT_NEGATIVES = 1000  # that the context is learned with; it then words all of them
-CROPS, KEPT_CROPS = 64, 8  # random crops of an example, and how many of the nearest and of the farthest are used
-CROP_AREA = (0.08, 1.0)
 
 
 @dataclass(frozen=True)
@@ -49,26 +44,18 @@ def learn(
     encoder: HubEncoder,
     options: LearnOptions,
     *,
-    progress: Path | None = None,
     report: Callable[[Epoch, PromptLearner], None] = lambda epoch, method: None,
 ) -> LabelSpace:
-    """`space` with rows of learned prompts, from labelled images of its names.
-
-    A run that was stopped goes on from the file `progress`, which is removed at the end.
-    """
+    """`space` with rows of learned prompts, from labelled images of its names."""
     method, tower = options.learner(), PromptTower(encoder)
     images = chosen_crops(images, space.id_anchors) if method.needs == "crops" else images
     kept, held_out = divide(images, _teaches(images.label.tolist(), options.held_out))
-    words = space.negatives[:LAPT_NEGATIVES] if method.moves_negatives else ()
+    words = space.negatives[: LAPT.most_negatives] if method.moves_negatives else ()
     known = tower.tokens(space.names, method.context)
     negative = tower.tokens(words, method.context) if words else None
-    training = Training(
-        method, tower, known, kept, held_out, negative, seed=options.seed, patience=options.patience, progress=progress
-    )
+    training = Training(method, tower, known, kept, held_out, negative, seed=options.seed, patience=options.patience)
     for epoch in training:
         report(epoch, method)
-    if progress:
-        progress.unlink(missing_ok=True)
     if words:
         training.negative = tower.tokens(space.negatives, method.context)
     return learned_space(space, training, training.rows())
@@ -122,7 +109,8 @@ def encode_batch(
         return found._replace(patches=torch.cat([encoder.patches(part).half().cpu() for part in parts]))
     if needs == "crops":  # `learn` chooses among them
         generator = torch.Generator().manual_seed(seed)
-        crops = torch.stack([encoder.images(random_crops(one, CROPS, generator)).half().cpu() for one in pictures])
+        drawn = (random_crops(one, IDLike.crops, generator) for one in pictures)
+        crops = torch.stack([encoder.images(one).half().cpu() for one in drawn])
         return found._replace(near=crops, far=crops)
     return found
 
@@ -132,7 +120,7 @@ def chosen_crops(batch: LabelledBatch, anchors: Float[Tensor, "K d"]) -> Labelle
     assert batch.near is not None
     crops = batch.near
     cosine = (crops.float() * anchors.float().cpu()[batch.label.cpu()].unsqueeze(1)).sum(2)
-    count = min(KEPT_CROPS, crops.shape[1] // 2)
+    count = min(IDLike.kept_crops, crops.shape[1] // 2)
     order = cosine.argsort(1, descending=True).unsqueeze(2).expand_as(crops)
     return batch._replace(near=crops.gather(1, order[:, :count]), far=crops.gather(1, order[:, -count:]))
 
@@ -143,7 +131,7 @@ def random_crops(image: Image, count: int, generator: torch.Generator) -> list[I
     found = []
     for number in range(count):
         area, left, top = torch.rand(3, generator=generator).tolist()
-        low, high = CROP_AREA
+        low, high = IDLike.crop_area
         side = max(1, round(min(width, height) * (low + (high - low) * area) ** 0.5))
         x, y = round(left * (width - side)), round(top * (height - side))
         found.append(Image(f"{image.path}#{number}", image.pixels.crop((x, y, x + side, y + side))))

@@ -1,12 +1,10 @@
-"""Train contexts: seeded, resumed after a stop, ended early where examples held out no longer gain."""
+"""Train contexts: seeded, ended early where examples held out no longer gain."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +12,11 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD
 
-from unseen.errors import StateError
-from unseen.storage.files import load_tensors, save_tensors
 from unseen_bench.methods.prompts.losses import name_loss
 from unseen_bench.methods.prompts.methods import Contexts, LabelledBatch, LearnedRows, PromptLearner
 from unseen_bench.methods.prompts.tower import PromptTokens, PromptTower
 
 WARM_UP = 1e-5  # rate of the first epoch
-KIND = "prompts-in-progress"
 
 
 class Epoch(NamedTuple):
@@ -44,7 +39,6 @@ class Training:
     negative: PromptTokens | None = None
     seed: int = 0
     patience: int = 5  # epochs without a gain of the examples held out
-    progress: Path | None = None  # file to resume from
     contexts: Contexts = field(init=False)
     best: Contexts = field(init=False)
     epoch: int = field(default=0, init=False)
@@ -52,7 +46,7 @@ class Training:
     stale: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Start, or go on from the file."""
+        """Start."""
         generator = torch.Generator().manual_seed(self.seed)
         start = self.method.start(self.tower, len(self.known.ids), generator)
         self.contexts = {name: one.detach().clone().requires_grad_() for name, one in start.items()}
@@ -60,11 +54,9 @@ class Training:
         self.optimiser = SGD([*self.contexts.values()], lr=self.method.rate, momentum=0.9, weight_decay=5e-4)
         encoder = self.tower.encoder  # small gradients are zero in float16, which GPUs without bfloat16 have
         self.scaler = GradScaler(encoder.device.type, enabled=encoder.dtype == torch.float16)
-        if self.progress and self.progress.exists():
-            self._resume(self.progress)
 
     def __iter__(self) -> Iterator[Epoch]:
-        """Train epoch by epoch; every one is saved before it is reported."""
+        """Train epoch by epoch."""
         while self.epoch < self.method.epochs and self.stale < self.patience:
             if self.method.has_second_phase and self.epoch == self._second_phase:
                 self._set_contexts(self.best)
@@ -75,8 +67,6 @@ class Training:
             done = Epoch(self.epoch, loss, found)
             if self.method.has_second_phase and self.stale >= self.patience:
                 self.epoch, self.stale = self._second_phase, 0  # an early stop ends the first phase alone
-            if self.progress:
-                self._save(self.progress)
             yield done
 
     def rows(self, contexts: Mapping[str, Tensor] | None = None) -> LearnedRows:
@@ -90,7 +80,6 @@ class Training:
     def _train_epoch(self) -> float:
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate_of(self.epoch)
-        # the order of an epoch depends on its number alone, so that a resumed run is the same run
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
         order = torch.randperm(len(self.images.z), generator=generator)
         batches = math.ceil(len(order) / self.method.batch)  # of one size: a few left over would count as many
@@ -138,44 +127,6 @@ class Training:
     def _set_contexts(self, contexts: Mapping[str, Tensor]) -> None:
         for name, one in self.contexts.items():
             one.data.copy_(contexts[name])
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        return {
-            "method": self.method.name,
-            "settings": asdict(self.method),
-            "seed": self.seed,
-            "tower": self.tower.encoder.fingerprint,
-            "prompts": [int(one.ids.sum()) + len(one.ids) for one in (self.known, self.negative) if one],
-            "examples": [len(self.images.z), float(self.images.z.double().sum())],
-        }
-
-    def _save(self, path: Path) -> None:
-        tensors = {f"contexts.{name}": one.detach().cpu() for name, one in self.contexts.items()}
-        tensors |= {f"best.{name}": one.cpu() for name, one in self.best.items()}
-        for name, one in self.contexts.items():
-            if (buffer := self.optimiser.state[one].get("momentum_buffer")) is not None:
-                tensors[f"momentum.{name}"] = buffer.cpu()
-        header = {"epoch": self.epoch, "lowest": self.lowest, "stale": self.stale, "identity": self._identity}
-        header["scaler"] = self.scaler.state_dict()
-        save_tensors(path, {k: v.contiguous() for k, v in tensors.items()}, kind=KIND, header=json.dumps(header))
-
-    def _resume(self, path: Path) -> None:
-        tensors, text = load_tensors(path, kind=KIND)
-        header = json.loads(text)
-        if header["identity"] != json.loads(json.dumps(self._identity)):
-            raise StateError(
-                f"expected the unfinished run of the same method, settings, seed and examples in {path}, got another; "
-                "delete it to begin again"
-            )
-        self.epoch, self.lowest, self.stale = header["epoch"], header["lowest"], header["stale"]
-        if scaler := header.get("scaler"):
-            self.scaler.load_state_dict(scaler)
-        self._set_contexts({name: tensors[f"contexts.{name}"] for name in self.contexts})
-        for name, one in self.contexts.items():
-            self.best[name] = tensors[f"best.{name}"].to(one.device)
-            if f"momentum.{name}" in tensors:
-                self.optimiser.state[one]["momentum_buffer"] = tensors[f"momentum.{name}"].to(one.device)
 
 
 def select_examples(batch: LabelledBatch, rows: Tensor) -> LabelledBatch:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -21,9 +20,17 @@ from unseen.odds import TextLogits, energy, logit
 from unseen.scan.gate import exact_near_bound
 from unseen_bench.methods.zeroshot.adaneg_memory import Memory, MemoryWriter, SlotWrite, WriteTable
 
-CACHE = 1 << 17  # numbers of all slots of some classes that stay in the cache of a core
-GPU_CACHE = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
-PAIRS = 1 << 18  # pairs of a changed class and a sample that are read again at once
+
+@dataclass(frozen=True)
+class ReadNumbers:
+    """How much is read at once: numbers that stay in a cache."""
+
+    cache: int = 1 << 17  # numbers of all slots of some classes that stay in the cache of a core
+    gpu_cache: int = 1 << 24  # numbers of all slots of some classes that are read at once on a GPU
+    pairs: int = 1 << 18  # pairs of a changed class and a sample that are read again at once
+
+
+NUMBERS = ReadNumbers()
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +97,7 @@ class AdaNeg(Detector[Memory]):
         taught = route.nonzero().squeeze(1).tolist()
         writer = MemoryWriter(state, {label[t] for t in taught})
         writes = writer.keep([(t, label[t], entropy[t]) for t in taught], len(z))
-        rewrite = self._rewrite_together if z.is_cuda else self._rewrite
-        rewrite(adapted, writes, writer, cosine, near)
+        self._rewrite(adapted, writes, writer, cosine, near)
         return self._reading(cosine, trust, adapted, route), writer.finish(z)
 
     def _rewrite(
@@ -102,24 +108,7 @@ class AdaNeg(Detector[Memory]):
         cosine: Float[Tensor, "C T"],
         near: Float[Tensor, "M T"],
     ) -> None:
-        """Put the cosines to each changed prototype into `adapted`; NumPy's calls on small arrays cost a third."""
-        host, texts, images = (part.numpy() for part in (adapted, cosine, near))
-        for name, slot, sources, first, last in writes:
-            slots = np.vstack([texts[name, first:last], images[sources, first:last]])
-            gram = writer.write_gram(name, slot, slots[:, 0])
-            weight = np.exp((slots - 1) * self.beta) if self.adaptive == "sample" else np.ones_like(slots)
-            length = np.sqrt((weight * (gram @ weight)).sum(axis=0))
-            host[name, first:last] = (weight * slots).sum(axis=0) / length
-
-    def _rewrite_together(
-        self,
-        adapted: Float[Tensor, "C T"],
-        writes: Sequence[SlotWrite],
-        writer: MemoryWriter,
-        cosine: Float[Tensor, "C T"],
-        near: Float[Tensor, "M T"],
-    ) -> None:
-        """Do what `_rewrite` does for all writes at once, where the tensors are: for a GPU."""
+        """Put the cosines to each changed prototype into `adapted`, for all writes at once."""
         if not writes:
             return
         table = WriteTable.of(writes, adapted.device)
@@ -128,7 +117,7 @@ class AdaNeg(Detector[Memory]):
         count = table.last - table.first
         write = torch.repeat_interleave(count)  # one entry for each sample that a write changes
         sample = torch.arange(len(write), device=count.device) + (table.first + count - count.cumsum(0))[write]
-        for one, t in zip(write.split(PAIRS), sample.split(PAIRS), strict=True):
+        for one, t in zip(write.split(NUMBERS.pairs), sample.split(NUMBERS.pairs), strict=True):
             name, sources = table.name[one], table.sources[one]
             slots = torch.cat([cosine[name, t].unsqueeze(1), near[sources.clamp(min=0), t.unsqueeze(1)]], dim=1)
             is_empty = pad(sources < 0, (1, 0))
@@ -162,7 +151,9 @@ class AdaNeg(Detector[Memory]):
         """The cosine of each sample to the prototype of each class; a class without images is its text."""
         adapted, taken = cosine.clone(), (memory.rows >= 0).sum(dim=1)
         for count in range(1, int(taken.max()) + 1):  # classes with equally many images need no empty slots
-            size = max(1, (GPU_CACHE if cosine.is_cuda else CACHE) // max(1, (count + 1) * cosine.shape[1]))
+            size = max(
+                1, (NUMBERS.gpu_cache if cosine.is_cuda else NUMBERS.cache) // max(1, (count + 1) * cosine.shape[1])
+            )
             for names in (taken == count).nonzero().squeeze(1).split(size):
                 slots = torch.cat([cosine[names, None], near[memory.rows[names, :count]]], dim=1)
                 adapted[names] = self._mixture(slots, memory.gram[names, : count + 1, : count + 1])

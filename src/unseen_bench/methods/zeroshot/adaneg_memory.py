@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -28,10 +28,9 @@ class Memory(NamedTuple):
 
 
 class SlotWrite(NamedTuple):
-    """A slot of a class that a sample fills, and the samples that the class then has: until its next write."""
+    """A sample that becomes an image of a class, and the samples until the next such one."""
 
     name: int
-    slot: int
     sources: list[int]  # of the class's images: in the pool as the block found it, followed by the block's own samples
     first: int
     last: int
@@ -76,10 +75,8 @@ class MemoryWriter:
     def __init__(self, memory: Memory, names: Iterable[int]) -> None:
         self.memory, self.stored_before, self.stored = memory, int(memory.stored), int(memory.stored)
         self.names = sorted(names)
-        table, gram = memory.rows[self.names].tolist(), memory.gram[self.names].cpu().numpy()
+        table, self.gram = memory.rows[self.names].tolist(), memory.gram[self.names]
         self.rows = {name: [row for row in rows if row >= 0] for name, rows in zip(self.names, table, strict=True)}
-        self.gram = dict(zip(self.names, gram, strict=True))  # views: what is written into them is in `written_gram`
-        self.written_gram = gram
         used = [row for rows in self.rows.values() for row in rows]
         self.entropy = dict(zip(used, memory.entropy[used].tolist(), strict=True))
         self.block_rows: dict[int, int] = {}  # pool row -> the sample of this block that lies there now
@@ -88,17 +85,16 @@ class MemoryWriter:
         """The writes of samples (time, class, entropy) in order, each up to the next one of its class."""
         writes = []
         for t, name, entropy in samples:
-            slot = self._slot(t, name, entropy)
-            if slot is not None:
-                writes.append(SlotWrite(name, slot, self._sources(name), t, stop))
+            if self._keeps(t, name, entropy):
+                writes.append(SlotWrite(name, self._sources(name), t, stop))
         following: dict[int, int] = {}
         for i, write in reversed(list(enumerate(writes))):
             writes[i] = write._replace(last=following.get(write.name, stop))
             following[write.name] = write.first
         return writes
 
-    def _slot(self, t: int, name: int, entropy: float) -> int | None:
-        """Open a slot for sample `t`, or take that of the class's least sure image; None when all are surer."""
+    def _keeps(self, t: int, name: int, entropy: float) -> bool:
+        """Whether sample `t` gets a slot of its class: a new one, or that of the least sure image if it is surer."""
         rows = self.rows[name]
         if len(rows) < self.memory.rows.shape[1] and self.stored < len(self.memory.images):
             slot = len(rows)
@@ -107,28 +103,20 @@ class MemoryWriter:
         elif rows:
             slot = max(range(len(rows)), key=lambda i: self.entropy[rows[i]])
             if entropy >= self.entropy[rows[slot]]:
-                return None
+                return False
         else:
-            return None
+            return False
         self.entropy[rows[slot]], self.block_rows[rows[slot]] = entropy, t
-        return slot
+        return True
 
     def _sources(self, name: int) -> list[int]:
         return [self.stored_before + self.block_rows[row] if row in self.block_rows else row for row in self.rows[name]]
-
-    def write_gram(self, name: int, slot: int, cosine: Any) -> Any:
-        """Write the cosines between a newly filled slot and the text and slots of its class; return them all."""
-        gram = self.gram[name][: len(cosine), : len(cosine)]
-        gram[slot + 1] = cosine
-        gram[:, slot + 1] = cosine
-        return gram
 
     def keep_gram(self, writes: Sequence[SlotWrite], gram: Float[Tensor, "W S1 S1"]) -> None:
         """Keep the cosines after the last write of each class, given those after each write."""
         final = {write.name: row for row, write in enumerate(writes)}
         place = [i for i, name in enumerate(self.names) if name in final]
-        rows = gram[[final[self.names[i]] for i in place]].cpu().numpy()
-        self.written_gram[place, : rows.shape[1], : rows.shape[1]] = rows
+        self.gram[place, : gram.shape[1], : gram.shape[1]] = gram[[final[self.names[i]] for i in place]]
 
     def finish(self, z: Float[Tensor, "T d"]) -> Memory:
         """The memory with the images, entropies and slots of this block written into it."""
@@ -138,5 +126,5 @@ class MemoryWriter:
         images[list(self.block_rows)] = z[list(self.block_rows.values())]
         entropy[list(self.block_rows)] = entropy.new_tensor([self.entropy[row] for row in self.block_rows])
         padded = [rows + [-1] * (table.shape[1] - len(rows)) for rows in self.rows.values()]
-        table[self.names], gram[self.names] = table.new_tensor(padded), torch.from_numpy(self.written_gram).to(gram)
+        table[self.names], gram[self.names] = table.new_tensor(padded), self.gram
         return Memory(images, entropy, table, gram, torch.full_like(stored, self.stored))

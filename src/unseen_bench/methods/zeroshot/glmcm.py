@@ -10,8 +10,6 @@ from torch import Tensor
 from unseen.detectors.base import DetectorOutput, FrozenSoftmax, setting
 from unseen.errors import FeatureError
 
-LOGITS = 2**24  # patch logits held at once: 196 patches x 1000 names x 512 samples would be six times as many
-
 
 @dataclass(frozen=True, eq=False)
 class GLMCM(FrozenSoftmax):
@@ -25,6 +23,8 @@ class GLMCM(FrozenSoftmax):
     name: ClassVar[str] = "gl-mcm"
     needs_names: ClassVar[int] = 2
     parts: ClassVar[str] = "patches"
+    # 196 patches x 1000 names x 512 samples would be six times as many
+    logits_at_once: ClassVar[int] = 2**24
 
     def read(self, state: None, z: Float[Tensor, "T P1 d"]) -> DetectorOutput:
         patches = z.shape[1] - 1
@@ -33,7 +33,7 @@ class GLMCM(FrozenSoftmax):
                 "expected at least one patch per image for 'gl-mcm', got none; encode with patch features, or use 'mcm'"
             )
         whole, label = self._probability(z[:, 0])
-        samples = max(1, LOGITS // (patches * len(self.labels.names)))
+        samples = max(1, self.logits_at_once // (patches * len(self.labels.names)))
         local = torch.cat([self._probability(part[:, 1:])[0].amax(dim=1) for part in z.split(samples)])
         return DetectorOutput.frozen(whole + self.lam * local, label)
 

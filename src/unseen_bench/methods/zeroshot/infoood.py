@@ -18,8 +18,6 @@ from unseen.detectors.base import DetectorOutput, Frozen, above_zero, in_range, 
 from unseen.detectors.neglabel import PUBLISHED_GROUPS, random_groups
 from unseen.errors import FeatureError
 
-LOGITS = 2**22  # logits of views held at once
-
 
 @dataclass(frozen=True, eq=False)
 class InfoOOD(Frozen):
@@ -39,6 +37,7 @@ class InfoOOD(Frozen):
     name: ClassVar[str] = "infoood-reconstructed"
     needs_negatives: ClassVar[bool] = True
     parts: ClassVar[str] = "views"
+    logits_at_once: ClassVar[int] = 2**22
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +48,7 @@ class InfoOOD(Frozen):
         if views < 1:
             raise FeatureError(f"expected at least one view per image for {self.name!r}, got none; encode random crops")
         names = len(self.labels.names) + len(self.labels.negatives)
-        size = max(1, LOGITS // (views * names))
+        size = max(1, self.logits_at_once // (views * names))
         information = torch.cat([self._information(part[:, :1], part[:, 1:]).mean(dim=1) for part in z.split(size)])
         score = self.smooth * torch.logsumexp(information / self.smooth, dim=1)
         return DetectorOutput.frozen(score, information.argmax(dim=1))
