@@ -42,10 +42,11 @@ from unseen_bench.run import (
     run_experiment,
     with_sweeps,
 )
-from unseen_bench.run.paper import FITTED
+from unseen_bench.run.paper import methods_of
 
 LEARNING = tuple(name for name in default_detectors() if name in ("pooled", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name not in ORACLES)
+FITTED = methods_of(["*fitted"])
 ONE_GROUP = "neglabel groups=1"  # Eq. 3 as the online paper prints it: an ablation
 
 

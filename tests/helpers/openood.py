@@ -46,7 +46,7 @@ def write(root: Path, *, photos: int = 3) -> Path:
         _list(root, f"imagenet/{part}_imagenet.txt", lines)
     names = [f"{place}.jpg" for place in range(photos)]
     for path, (folder, label) in LISTED.items():
-        top, _, inside = folder.partition("/")
+        inside = folder.partition("/")[2]
         _put(root / folder, names, pictures)
         _list(root, path, [f"{inside}/{name} {label}\n" for name in names])
     for folder in (*LOOSE, *(f"{one}/{wnid}" for one in BY_CLASS for wnid in WORDNET_IDS)):

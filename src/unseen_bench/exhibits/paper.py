@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from unseen_bench import suites
 from unseen_bench.exhibits import plots, tables
 from unseen_bench.exhibits.tables import MetricCell, Table
 from unseen_bench.run import Row, mean_and_deviation
-from unseen_bench.run.paper import STAND_IN_NOTE, Exhibit, Outcome, odd_averages, printed_results
+from unseen_bench.run.paper import NOTES, Exhibit, Outcome, odd_averages, printed_results
 from unseen_bench.suites import Suite
 
 METRICS = ("AUROC", "FPR95")
@@ -25,6 +26,12 @@ class Grid:
     heads: Sequence[str]
     lines: Sequence[Sequence[str]]
     sets: Sequence[str] = ()  # after the first column each has two: AUROC and FPR95
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> Grid:
+        """A printed table of the paper."""
+        title, heads, lines = table["title"], table["heads"], table["lines"]
+        return cls.of_sets(title, heads[0], table["sets"], lines) if "sets" in table else cls(title, heads, lines)
 
     @classmethod
     def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
@@ -69,16 +76,14 @@ def section(outcome: Outcome) -> ExhibitSection:
     """The section of an exhibit from the rows of its suites."""
     exhibit = outcome.exhibit
     parts = [part for suite, rows in outcome.ran for part in _our_parts(exhibit, suite, rows)]
-    if exhibit.name in PRINTED:
-        parts.append(PRINTED[exhibit.name])
-    elif not exhibit.sweeps:
+    parts += [Grid.of_table(table) for table in exhibit.printed]
+    if not exhibit.sweeps and not exhibit.printed:
         parts += _printed_only(exhibit, outcome.ran)
     if exhibit.has_published:
         parts += [_printed_grid(PUBLISHED.format(name), suites.read(name)["published"]) for name in exhibit.suites]
     stands_in = any(suite.name not in exhibit.suites for suite, _ in outcome.ran)
-    return ExhibitSection(
-        outcome, parts, [exhibit.differs, *([STAND_IN_NOTE] if stands_in else []), *odd_averages(exhibit)]
-    )
+    notes = " ".join(NOTES[name] for name in exhibit.notes)
+    return ExhibitSection(outcome, parts, [notes, *([NOTES["stand-in"]] if stands_in else []), *odd_averages(exhibit)])
 
 
 def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
@@ -121,39 +126,6 @@ def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
         size = tables.size(max(row["state_bytes"] for row in mine))
         lines.append([method, size, *(f"{value:.2f}" for value in (*seconds, math.fsum(seconds)))])
     return Grid(f"{suite.name}: seconds per set", ["method", "state", *suite.sets, "total"], lines)
-
-
-FOUR_SETS = ("iNaturalist", "SUN", "Places", "Textures", "average")
-PRINTED_COST = Grid(
-    "printed: seconds on an A800 GPU",
-    ["method", "memory", "iNaturalist", "SUN", "Places", "Textures", "total"],
-    [
-        ["AdaNeg+NegLabel", "2d(K+L)", "38.05", "37.38", "52.75", "33.87", "193.02"],
-        ["Ours (Eq. 14)", "d(K+L)", "23.20", "23.13", "40.17", "20.27", "107.06"],
-    ],
-)
-
-
-SEEDS = """
-    0 99.89 0.52 98.94 5.00 95.18 28.63 97.08 17.57 97.77 12.93
-    1 99.89 0.49 98.94 4.79 95.09 28.91 97.16 16.40 97.77 12.65
-    2 99.77 0.56 98.93 5.19 95.13 28.76 97.06 17.16 97.72 12.92
-    3 99.89 0.51 98.90 4.92 95.06 28.84 97.00 18.82 97.71 13.27
-    4 99.89 0.49 98.91 4.83 95.09 28.64 97.06 17.34 97.74 12.83
-    5 99.90 0.53 98.90 5.05 95.01 29.22 96.96 17.20 97.69 13.00
-    6 99.91 0.45 99.01 5.64 95.46 27.93 96.28 17.16 97.65 12.75
-    7 99.89 0.50 98.90 5.03 95.10 28.70 97.07 16.86 97.74 12.77
-    8 99.89 0.49 98.93 4.89 95.09 28.74 97.10 16.68 97.76 12.70
-    9 99.91 0.45 99.01 4.64 95.46 27.13 97.28 15.96 97.91 12.05
-    mean 99.88 0.50 98.94 5.00 95.17 28.55 97.01 17.12 97.75 12.79
-    std 0.04 0.03 0.04 0.27 0.16 0.59 0.27 0.77 0.07 0.31
-"""
-PRINTED = {
-    "Table 12": PRINTED_COST,
-    "Table 13": Grid.of_sets(
-        "printed: each seed", "seed", FOUR_SETS, [line.split() for line in SEEDS.strip().splitlines()]
-    ),
-}
 
 
 def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:

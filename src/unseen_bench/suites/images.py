@@ -1,9 +1,9 @@
 """Suites over images in OpenOOD's layout: what is there, what is missing, and the features of what is there.
 
 A set is found by the first of its `lists` whose images are there (one `path label` a line, paths relative to `under`;
-an item may be several lists, which then count as one), or else by the first of its `folders`. The class of a known image
-is its label in a list, or the name of its folder. Features are kept per encoder and place, so that every suite and every
-later run reads them instead of the images.
+several lists in brackets count as one), or else by the first of its `folders`. The class of a known image is its label
+in a list, or the name of its folder. Features are kept per encoder and place, so that every suite and every later run
+reads them instead of the images.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def inventory(name: str, root: str | Path) -> list[FoundSet]:
 
 
 def is_whole(name: str, root: str | Path) -> bool:
-    """Whether every image of a suite lies under `root`, and the label space that it reads, if it reads a learned one."""
+    """Whether every image of a suite lies under `root`, and the learned label space where it reads one."""
     learned = tables.learned_file(name)
     has_space = learned is None or (Path(root) / learned).is_file()
     return has_space and all(one.is_complete for one in inventory(name, root))

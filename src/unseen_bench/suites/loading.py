@@ -160,8 +160,8 @@ def _learned_space(names: Sequence[str], path: Path, model: TextEncoder) -> Labe
     space = LabelSpace.load(path)
     if other := set(space.names) ^ set(names):
         raise DataError(
-            f"expected the {len(names):,} names of the suite in {path}, got {len(space.names):,}, and {min(other)!r} is "
-            "in one of them only; learn with a folder of photos for each of the suite's names"
+            f"expected the {len(names):,} names of the suite in {path}, got {len(space.names):,}, and {min(other)!r} "
+            "is in one of them only; learn with a folder of photos for each of the suite's names"
         )
     if space.manifest.get("encoder_fingerprint") not in (None, model.fingerprint):
         raise DataError(f"expected prompts learned with {model.name} in {path}, got {space.encoder}; learn with it")
