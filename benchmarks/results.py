@@ -208,7 +208,7 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
     for judged in verdict_tables(rows):
         text += f"\n### {judged.title}\n\n" + "\n".join(markdown_table(judged.heads, judged.lines)) + "\n"
     for table in tables.tables(rows, suite):
-        text += f"\n### {table.title}\n\n{tables.markdown(table, unclean=suite.unclean)}"
+        text += f"\n### {table.title}\n\n{table.grid(suite.unclean).markdown()}\n"
     names = {row["detector"] for row in rows}
     if {"pooled", "neglabel"} <= names:
         text += f"\n### {suite.name}: pooled less neglabel, 95 % intervals over seeds and samples\n\n"

@@ -19,7 +19,7 @@ from unseen.labels import Corpus
 from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.exhibits import paper as report
-from unseen_bench.exhibits.tables import tex
+from unseen_bench.exhibits.grid import tex
 from unseen_bench.run import leaderboard, paper
 from unseen_bench.suites import tables
 

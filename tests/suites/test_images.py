@@ -148,7 +148,7 @@ def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     assert result.exit_code == 1  # a set is missing, and the code says so
     assert "grey" in result.stdout
     assert "violet" not in result.stdout
-    assert "yellow *" in (out / "report.html").read_text()
+    assert "yellow*" in (out / "report.html").read_text()
     suite = suites.load_images(str(root / "toy.toml"), root)
     assert suite.pool.source.bincount().tolist() == [24, 7, 10]  # the torn picture is left out, not replaced
     assert suite.labels.names == ("red", "green", "blue")

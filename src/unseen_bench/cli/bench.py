@@ -191,12 +191,14 @@ def run_with_progress(
 
 def write_tables(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
     """Write the tables as Markdown and as LaTeX beside the rows."""
-    found = tables.tables(rows, suite)
-    for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
-        note = "% " if suffix == ".tex" else "\n### "
-        text = "\n".join(f"{note}{suite.name}: {table.title}\n\n{render(table)}" for table in found)
+    found = [table.grid(suite.unclean) for table in tables.tables(rows, suite)]
+    texts = {
+        ".md": "\n\n".join(f"### {one.title}\n\n{one.markdown()}" for one in found),
+        ".tex": "\n\n".join(f"% {one.title}\n{one.latex()}" for one in found),
+    }
+    for suffix, text in texts.items():
         with replacing(results.folder / f"{suite.name}{suffix}") as temporary:
-            temporary.write_text(text.lstrip("\n"))
+            temporary.write_text(f"{text}\n")
 
 
 def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:

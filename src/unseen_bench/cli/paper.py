@@ -10,7 +10,7 @@ from unseen.errors import UnseenError
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.cli.bench import check_device, encode_suite, run_with_progress
-from unseen_bench.exhibits import page, paper_documents
+from unseen_bench.exhibits import page
 from unseen_bench.exhibits import paper as report
 from unseen_bench.run import paper as exhibits
 
@@ -48,7 +48,7 @@ def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
             outcome.add(suite, rows)
         output.say(f"{exhibit.name}: {outcome.state}")
         outcomes.append(outcome)
-    written = [str(path) for path in paper_documents.write(given.out, [report.section(one) for one in outcomes])]
+    written = list(map(str, report.write(given.out, outcomes)))
     incomplete = [
         one for one in outcomes if not one.is_complete(data=given.data is not None, features=given.features is not None)
     ]

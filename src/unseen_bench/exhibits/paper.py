@@ -5,47 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from unseen.storage.files import replacing
 from unseen_bench import suites
 from unseen_bench.exhibits import plots, tables
-from unseen_bench.exhibits.tables import MetricCell, Table
-from unseen_bench.run import Row, mean_and_deviation
+from unseen_bench.exhibits.grid import Figure, Grid, render
+from unseen_bench.exhibits.tables import MetricCell
+from unseen_bench.run import Row, code_version, mean_and_deviation
 from unseen_bench.run.paper import NOTES, Exhibit, Outcome, odd_averages, printed_results
 from unseen_bench.suites import Suite
 
-METRICS = ("AUROC", "FPR95")
 PUBLISHED = "published elsewhere: {}; these see a batch of 256 images before they score it (transductive)"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A small table of text."""
-
-    title: str
-    heads: Sequence[str]
-    lines: Sequence[Sequence[str]]
-    sets: Sequence[str] = ()  # after the first column each has two: AUROC and FPR95
-
-    @classmethod
-    def of_table(cls, table: Mapping[str, Any]) -> Grid:
-        """A printed table of the paper."""
-        title, heads, lines = table["title"], table["heads"], table["lines"]
-        return cls.of_sets(title, heads[0], table["sets"], lines) if "sets" in table else cls(title, heads, lines)
-
-    @classmethod
-    def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
-        """A table with AUROC and FPR95 of each set after its first column."""
-        return cls(title, [first, *(f"{name} {metric}" for name in sets for metric in METRICS)], lines, tuple(sets))
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plot as SVG text, and the name of the file it is also written to."""
-
-    title: str
-    name: str
-    svg: str
+INTRODUCTION = (
+    "Every table and figure of the paper with what could be run on the data at hand. Ours come first, then what is "
+    "printed, then why they differ. AUROC and FPR95 in percent."
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +29,7 @@ class ExhibitSection:
     """One exhibit: what was missing, what was run, what is printed, and why they differ."""
 
     outcome: Outcome
-    parts: list[Table | Grid | Figure] = field(default_factory=list)
+    parts: list[Grid | Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -72,11 +48,27 @@ class ExhibitSection:
         return [f"State: {self.outcome.state}.", *(f"Missing: {one}." for one in self.outcome.missing)]
 
 
+def write(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Write paper.html, paper.md, paper.tex and the figures as files of their own; return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sections = [section(one) for one in outcomes]
+    states = Grid("", ("exhibit", "state"), [(one.title, one.outcome.state) for one in sections])
+    own = {"introduction": INTRODUCTION, "version": code_version(), "sections": sections, "states": states}
+    texts = {f"paper.{form}": render(f"paper.{form}", **own) for form in ("html", "md", "tex")}
+    for figure in (part for one in sections for part in one.parts if isinstance(part, Figure)):
+        standing = figure.svg.replace("currentColor", "#1d2126").replace("<svg ", '<svg style="background: #fff" ', 1)
+        texts[f"figure-{figure.name}.svg"] = standing
+    for name, text in texts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text)
+    return [folder / name for name in texts]
+
+
 def section(outcome: Outcome) -> ExhibitSection:
     """The section of an exhibit from the rows of its suites."""
     exhibit = outcome.exhibit
     parts = [part for suite, rows in outcome.ran for part in _our_parts(exhibit, suite, rows)]
-    parts += [Grid.of_table(table) for table in exhibit.printed]
+    parts += map(_printed_table, exhibit.printed)
     if not exhibit.sweeps and not exhibit.printed:
         parts += _printed_only(exhibit, outcome.ran)
     if exhibit.has_published:
@@ -95,7 +87,7 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
             yield _printed_grid(f"printed: {name}", rest)
 
 
-def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
+def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[Grid | Figure]:
     name = exhibit.name
     if name == "Table 12":
         yield cost_grid(suite, rows)
@@ -105,14 +97,14 @@ def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[
         for setting in dict.fromkeys(one for row in rows for one in row["varied"]):
             yield setting_grid(suite, rows, setting)
             mine = [row for row in rows if row["varied"] == [setting]]
-            yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
+            yield Figure(f"{suite.name}: {setting}", plots.curves(mine, setting), name=f"{suite.name}-{setting}")
     else:
-        yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
+        yield from (table.grid() for table in tables.tables(rows, suite) if table.judged_by == "margin")
     learning = [row for row in rows if row["over_time"] and not row["varied"]]
     mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
     if name == "Table 11" and mixed:
         title = f"{suite.name}: AUROC of the margin over the stream, shuffled"
-        yield Figure(title, f"{suite.name}-shuffled", plots.over_stream(mixed, "margin_auroc"))
+        yield Figure(title, plots.over_stream(mixed, "margin_auroc"), name=f"{suite.name}-shuffled")
 
 
 def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
@@ -171,6 +163,11 @@ def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:
 def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
     average = tuple(math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
     return [100 * value for pair in (*pairs, average) for value in pair]
+
+
+def _printed_table(table: Mapping[str, Any]) -> Grid:
+    title, heads, lines = table["title"], table["heads"], table["lines"]
+    return Grid.of_sets(title, heads[0], table["sets"], lines) if "sets" in table else Grid(title, heads, lines)
 
 
 def _printed_grid(title: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:
