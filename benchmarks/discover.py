@@ -31,7 +31,6 @@ from unseen.cli.spaces import load_vocabulary
 from unseen.discover import Group, Vocabulary, explain, group, group_features, promote
 from unseen.discover.clustering import average_linkage, describe_images
 from unseen.features import load_features
-from unseen.labels import wordnet
 from unseen_bench.run import Case, Row, command, grouped, markdown_table
 
 HIDDEN = (5, 20, 50)
@@ -75,7 +74,7 @@ def cifar100(folder: Path) -> Images:
     """CIFAR-100 with names, negatives and words of the offline text tower."""
     found = load_features(folder / "images-cifar100.safetensors")
     names = tuple(name.replace("_", " ") for name in found.classes)
-    space = LabelSpace.build(names, load_encoder("offline"), negatives=5_000, corpus=wordnet().thinned(10_000))
+    space = LabelSpace.build(names, load_encoder("offline"))
     words = load_vocabulary("wordnet", space).without(names)
     return Images(found.z, found.true_labels, names, space.id_anchors, words, space)
 
@@ -103,7 +102,6 @@ class Stream:
         words = Vocabulary(
             (*(found.names[one] for one in gone), *found.words.words),
             torch.cat([found.text[gone], found.words.vectors]),
-            found.words.encode,
         )
         arrival = torch.randperm(len(found.z), generator=generator)
         return cls(found.z[arrival], found.label[arrival], frozenset(gone), space, words, found.names)

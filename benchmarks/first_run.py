@@ -3,10 +3,9 @@
     python benchmarks/first_run.py start                       # seconds to the first line of some commands
     python benchmarks/first_run.py verdict                     # first verdict of `detect` on ten photos, empty cache
     python benchmarks/first_run.py words                       # words per second against plain transformers float32
-    python benchmarks/first_run.py negatives ../shared/clip-b16   # codes against exact (ten CPU minutes)
     python benchmarks/first_run.py memory                      # peak of `detect` over 1,000 to 100,000 images
 
-`verdict`, `words` and `negatives` need `unseen models fetch offline`. CPU seconds are those of all threads: on a busy
+`verdict` and `words` need `unseen models fetch offline`. CPU seconds are those of all threads: on a busy
 machine they tell more than seconds.
 """
 
@@ -27,18 +26,14 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from unseen import LabelSpace, demo, detectors
+from unseen import LabelSpace, demo
 from unseen.encoders import load_encoder
 from unseen.encoders.offline import text
 from unseen.encoders.offline.encoder import TOWER
-from unseen.labels import wordnet
-from unseen_bench import suites
-from unseen_bench.evaluate import evaluate
+from unseen_bench.mining import wordnet
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.timing import alternating_seconds
-from unseen_bench.trial import Trial
-from vocabulary import tasks
 
 COMMANDS = (["--version"], ["--help"], ["keys", "list"], ["demo"])
 STREAMS = (1_000, 10_000, 100_000)
@@ -48,8 +43,6 @@ REFERENCE = "transformers float32"
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("folder", type=Path, nargs="?", help="stored features, for `negatives`")
-    parser.add_argument("--cache", type=Path, help="where vectors of words are kept, for `negatives`")
     parser.add_argument("--images", type=int, nargs="+", default=STREAMS, help="how many, for `memory`")
     parser.set_defaults(threads=2)
     arguments = command.parse(parser)
@@ -153,40 +146,12 @@ def clip_works() -> dict[str, Callable[[], Tensor]]:
     return {REFERENCE: partial(run, range(512), torch.float32), "as HubEncoder does": ours}
 
 
-def negatives(arguments: Arguments) -> Iterator[Row]:
-    """Compare label spaces mined with codes and mined exactly: negatives in common, and AUROC on real features."""
-    encoder = load_encoder("offline")
-    settings = {"all words": (wordnet(), 10_000), "10,000 words": (wordnet().thinned(10_000), 5_000)}
-    some = [("1 name", ["golden retriever"], None), *tasks(arguments.folder), tiny_imagenet(arguments.folder)]
-    for title, names, trial in some:
-        for words, (corpus, count) in settings.items():
-            encoded: list[int] = []
-            options: dict[str, Any] = {"corpus": corpus, "negatives": count, "cache": arguments.cache}
-            exact = LabelSpace.build(names, encoder, exact=True, **options)
-            coarse = LabelSpace.build(names, encoder, progress=lambda _, total, e=encoded: e.append(total), **options)
-            common = len(set(coarse.negatives) & set(exact.negatives)) / len(exact.negatives)
-            spaces = {"codes": coarse, "exact": exact} if trial else {}
-            aurocs = {f"AUROC {name}": auroc(space, trial) for name, space in spaces.items()}
-            yield {"case": f"{title}, {words}", "negatives": count, "words encoded": encoded[-1],
-                   "same negatives %": 100 * common, **aurocs}  # fmt: skip
-
-
-def tiny_imagenet(folder: Path) -> tuple[str, list[str], Trial]:
-    """A title, half of Tiny-ImageNet's names, and a stream of the images of both halves."""
-    suite = suites.load("tin-near-0", folder)
-    return "100 names of tin-near-0", list(suite.labels.names), suite.against("near").ordered("shuffled", seed=0)
-
-
-def auroc(space: LabelSpace, trial: Trial) -> float:
-    return 100 * evaluate(detectors.make(detectors.DEFAULT, space), trial).metrics["auroc"]
-
-
 def memory(arguments: Arguments) -> Iterator[Row]:
     """Run `detect` over tiny PNG files with a model of one layer, so that what grows with the stream shows."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         encoder = tiny_clip(folder / "model")
-        space = LabelSpace.build(["cat", "dog"], load_encoder(encoder), negatives=50, corpus=wordnet().thinned(200))
+        space = LabelSpace.build(["cat", "dog"], load_encoder(encoder), relatives=0, everyday=50)
         space.save(folder / "space.safetensors")
         for count in arguments.images:
             images = folder / f"{count}"
@@ -227,7 +192,6 @@ PARTS: dict[str, Callable[[Arguments], Iterator[Row]]] = {
     "start": start,
     "verdict": verdict,
     "words": words,
-    "negatives": negatives,
     "memory": memory,
 }
 

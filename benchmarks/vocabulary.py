@@ -1,110 +1,152 @@
-"""How many words `unseen detect` should read, and how many negatives it should keep: the table of docs/detect.md.
+"""Which negatives a first job should have: relatives of its names, everyday words, far words, or mined as papers do.
 
-    python benchmarks/vocabulary.py ../shared/clip-b16
+    python benchmarks/vocabulary.py ../shared/clip-b16             # the table of docs/detect.md
+    python benchmarks/vocabulary.py ../shared/clip-b16 --jobs 40 --rows rows.jsonl
 
-Image features are real CLIP; names and negatives go through the offline text tower (`unseen models fetch offline`).
-Every setting encodes its words once, about 280 a second, and all of them take eight minutes.
+A job has 12 names of ImageNet drawn at random among those that WordNet has, or, as a family, 12 kinds of one thing.
+Known are all 60 images of them; near unknown those of the 24 other classes whose real CLIP text is nearest to a name;
+far unknown 220 images of other classes, textures, scenes and flowers. Image features are real CLIP; names and
+negatives go through the offline text tower (`unseen models fetch offline`). Figures are AUROC of near and of far images
+in percent, means over jobs, of frozen NegLabel in one group and of the recommended detector as images arrive.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
-from unseen.encoders.base import Encoder
-from unseen.features import Features, load_features
-from unseen.labels import wordnet
+from unseen.detectors.neglabel import NegLabel
+from unseen.features import load_features
+from unseen.labels.vocabulary import hierarchy
 from unseen_bench.evaluate import evaluate
+from unseen_bench.mining import mine
 from unseen_bench.run import Case, Row, command, grouped, markdown_table
 from unseen_bench.trial import Trial
 
-SETTINGS = (
-    (5_000, 750),
-    (8_000, 4_000),
-    (10_000, 5_000),
-    (15_000, 10_000),
-    (20_000, 3_000),
-    (20_000, 10_000),
-    (0, 3_000),
-    (0, 10_000),
-)
+SETTINGS = {  # relatives, everyday words, far words
+    "5,000 mined as NegLabel does": None,
+    "1,500 everyday": (0, 1_500, 0),
+    "150 relatives of each": (1_800, 0, 0),
+    "relatives, 500 everyday": (1_800, 500, 0),
+    "relatives, 1,500 everyday": (1_800, 1_500, 0),
+    "relatives, 1,500 everyday, 500 far": (1_800, 1_500, 500),
+}
+FILES = ("images-imagenet_val5.safetensors", "text-imagenet1k.safetensors")
+FAMILIES = {
+    "dogs": range(151, 269),
+    "birds": (*range(7, 25), *range(80, 101), *range(127, 147)),
+    "food": range(923, 970),
+}
+NAMES, FAR = 12, 220
+FAR_SETS = {"textures10": 24, "intel_scenes": 60, "flowers102": 38}  # every n-th image
 
 
-def trial(z: Tensor, label: Tensor, unknown: dict[str, Tensor]) -> Trial:
-    """Known and unknown samples in one random order."""
-    parts = [z, *unknown.values()]
-    labels = torch.cat([label.long(), torch.full((sum(map(len, unknown.values())),), -1)])
-    source = torch.cat([torch.full((len(part),), i) for i, part in enumerate(parts)])
-    return Trial(torch.cat(parts), labels, source, ("known", *unknown)).ordered("shuffled", seed=0)
+class Job(NamedTuple):
+    """Names and a stream of known, near and far images."""
+
+    names: list[str]
+    trial: Trial
 
 
-def tasks(folder: Path) -> Iterator[tuple[str, list[str], Trial]]:
-    """Yield a title, the known names and a stream: ten and a hundred ImageNet names, and CIFAR-10's."""
-    read = {path.stem.removeprefix("images-"): load_features(path) for path in sorted(folder.glob("images-*"))}
-    far = {name: read[name].z[::step] for name, step in (("textures10", 4), ("intel_scenes", 10), ("flowers102", 8))}
-    names = list(load_features(folder / "text-imagenet1k.safetensors").keys)
-    chosen = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    for count, near in ((10, 200), (100, 500)):
-        yield f"{count} ImageNet names", *imagenet(read["imagenet_val5"], names, chosen[:count].tolist(), near, far)
-    cifar, digits = read["cifar10"], read["mnist"].z[::40]
-    assert cifar.labels is not None
-    yield "CIFAR-10", list(cifar.classes), trial(cifar.z[::10], cifar.labels[::10], {**far, "digits": digits})
+class Store(NamedTuple):
+    """What jobs are drawn from."""
 
+    names: list[str]
+    text: Float[Tensor, "K d"]
+    z: Float[Tensor, "n d"]
+    label: Tensor
+    far: Float[Tensor, "m d"]
 
-def imagenet(
-    images: Features, names: list[str], classes: list[int], near: int, far: dict[str, Tensor]
-) -> tuple[list[str], Trial]:
-    """Some classes as known names and images of others among the unknown."""
-    assert images.labels is not None
-    place = {label: i for i, label in enumerate(classes)}
-    label = torch.tensor([place.get(label, -1) for label in images.labels.tolist()])
-    others = images.z[label < 0]
-    others = others[:: len(others) // near][:near]
-    return [names[i] for i in classes], trial(images.z[label >= 0], label[label >= 0], {**far, "near": others})
+    @classmethod
+    @cache
+    def read(cls, folder: Path) -> Store:
+        """Read the stored features."""
+        images, text = (load_features(folder / name) for name in FILES)
+        far = [load_features(folder / f"images-{name}.safetensors").z[::step] for name, step in FAR_SETS.items()]
+        return cls(list(text.keys), text.z, images.z, images.true_labels, torch.cat(far))
+
+    def job(self, seed: int, family: str | None = None) -> Job:
+        """The job of a seed."""
+        chance = random.Random(seed)
+        pool = FAMILIES[family] if family else [row for row, name in enumerate(self.names) if hierarchy().find(name)]
+        known = chance.sample(list(pool), NAMES)
+        cosine = (self.text @ self.text[known].T).amax(1)
+        cosine[known] = -1
+        order = cosine.argsort(descending=True).tolist()[: len(self.names) - NAMES]
+        near, rest = order[: 2 * NAMES], order[len(order) // 4 :]
+        far = torch.cat([self.far, self.images(chance.sample(rest, 20))])
+        far = far[torch.randperm(len(far), generator=torch.Generator().manual_seed(seed))[:FAR]]
+        parts = [self.images(known), self.images(near), far]
+        label = torch.cat(
+            [torch.arange(NAMES).repeat_interleave(len(parts[0]) // NAMES), torch.full((len(parts[1]) + FAR,), -1)]
+        )
+        source = torch.arange(3).repeat_interleave(torch.tensor([len(part) for part in parts]))
+        trial = Trial(torch.cat(parts), label, source, ("known", "near", "far")).ordered("shuffled", seed=seed)
+        return Job([self.names[row] for row in known], trial)
+
+    def images(self, classes: list[int]) -> Float[Tensor, "n d"]:
+        """The images of some classes, in the order of these."""
+        return torch.cat([self.z[self.label == row] for row in classes])
 
 
 def main() -> None:
-    """Print one row per setting, AUROC / FPR95 of the recommended detector in percent."""
-    arguments = command.parse(command.parser(__doc__, features=True, resumes=True))
-    command.run_and_print(cases(list(tasks(arguments.folder))), arguments, table)
+    """Print one row per setting."""
+    parser = command.parser(__doc__, features=True, resumes=True)
+    parser.add_argument("--jobs", type=int, default=20, help="how many of each kind (20)")
+    arguments = command.parse(parser)
+    command.run_and_print(cases(arguments), arguments, table)
 
 
-def cases(everything: list[tuple[str, list[str], Trial]]) -> Iterator[Case]:
-    """Yield one case per setting and task."""
-    for words, negatives in SETTINGS:
-        for title, names, stream in everything:
-            key = {"words": words, "negatives": negatives, "task": title}
-            yield Case(key, partial(rank, words, negatives, names, stream))
+def cases(arguments: command.Arguments) -> Iterator[Case]:
+    """Yield one case per setting and job."""
+    for setting in SETTINGS:
+        for kind in ("any", *FAMILIES):
+            for seed in range(arguments.jobs if kind == "any" else arguments.jobs // 4):
+                key = {"negatives": setting, "names": kind, "seed": seed}
+                yield Case(key, partial(measure, arguments.folder, setting, kind, seed))
 
 
-def rank(words: int, negatives: int, names: list[str], stream: Trial) -> Row:
-    """The metrics of the recommended detector with so many words read and negatives kept."""
-    space = LabelSpace.build(names, offline_encoder(), negatives=negatives, corpus=wordnet().thinned(words))
-    metrics = evaluate(detectors.make(detectors.DEFAULT, space), stream).metrics
-    return {name: 100 * metrics[name] for name in ("margin_auroc", "margin_fpr95_id", "auroc", "fpr95_id")}
+def measure(folder: Path, setting: str, kind: str, seed: int) -> Row:
+    """Both figures of both detectors on one job."""
+    job = Store.read(folder).job(seed, None if kind == "any" else kind)
+    space = label_space(job.names, SETTINGS[setting])
+    row: Row = {"words": len(space.negatives)}
+    for name, detector in (
+        ("neglabel", NegLabel(space, groups=1)),
+        ("pooled", detectors.make(detectors.DEFAULT, space)),
+    ):
+        found = evaluate(detector, job.trial).by_source
+        row |= {f"{name} {which}": 100 * found[which]["margin_auroc"] for which in ("near", "far")}
+    return row
 
 
-@cache
-def offline_encoder() -> Encoder:
-    return load_encoder("offline")
+def label_space(names: list[str], counts: tuple[int, int, int] | None) -> LabelSpace:
+    """The names with so many negatives of each kind, or with those that a paper mines."""
+    if counts is None:
+        return mine(names, offline_encoder())
+    relatives, everyday, far = counts
+    return LabelSpace.build(names, offline_encoder(), relatives=relatives, everyday=everyday, far=far)
+
+
+offline_encoder = cache(partial(load_encoder, "offline"))
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    titles = list(dict.fromkeys(row["task"] for row in rows))
+    columns = ["words", *(f"{name} {which}" for name in ("neglabel", "pooled") for which in ("near", "far"))]
     lines = (
-        (
-            f"{words:,}" if words else "all",
-            f"{negatives:,}",
-            *(f"{r['auroc']:.1f} / {r['fpr95_id']:.1f}" for r in group),
-        )
-        for (words, negatives), group in grouped(rows, "words", "negatives").items()
+        (setting, kind, *(f"{fmean(row[column] for row in some):,.1f}" for column in columns))
+        for (setting, kind), some in grouped(rows, "negatives", "names").items()
     )
-    return markdown_table(("words read", "negatives", *titles), lines)
+    return markdown_table(("negatives", "names", *columns), lines)
 
 
 if __name__ == "__main__":

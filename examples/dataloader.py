@@ -26,10 +26,10 @@ class Pictures(Dataset):
         return torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255, -1
 
 
-def main(encoder: str | Path = "offline", negatives: int = 5_000) -> None:
+def main(encoder: str | Path = "offline", everyday: int = 1_500) -> None:
     """Print how many images of each batch are known."""
     model = unseen.load_encoder(encoder)
-    space = unseen.LabelSpace.build(["cat", "dog"], model, negatives=negatives)
+    space = unseen.LabelSpace.build(["cat", "dog"], model, everyday=everyday)
     session = unseen.Session(space, encoder=model)
     for batch in DataLoader(Pictures(), batch_size=16):
         print(session.observe(batch))

@@ -9,7 +9,7 @@ from pathlib import Path
 import unseen
 
 
-def main(folder: str, *names: str, encoder: str | Path = "offline", negatives: int = 5_000) -> None:
+def main(folder: str, *names: str, encoder: str | Path = "offline", everyday: int = 1_500) -> None:
     """Judge every photo of a folder and save the session."""
     model = unseen.load_encoder(encoder)
     space_file, state_file = Path("space.safetensors"), Path("state.safetensors")
@@ -17,7 +17,7 @@ def main(folder: str, *names: str, encoder: str | Path = "offline", negatives: i
         space = unseen.LabelSpace.load(space_file)
         session = unseen.Session.load(state_file, space, encoder=model)
     else:
-        space = unseen.LabelSpace.build(names, model, negatives=negatives)
+        space = unseen.LabelSpace.build(names, model, everyday=everyday)
         space.save(space_file)
         session = unseen.Session(space, encoder=model)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import unseen
 
 
-def main(video: str, *names: str, encoder: str | Path = "offline", negatives: int = 5_000, stride: int = 10) -> None:
+def main(video: str, *names: str, encoder: str | Path = "offline", everyday: int = 1_500, stride: int = 10) -> None:
     """Print from which frame to which a name was seen, or something unknown."""
     model = unseen.load_encoder(encoder)
-    space = unseen.LabelSpace.build(names, model, negatives=negatives)
+    space = unseen.LabelSpace.build(names, model, everyday=everyday)
     session = unseen.Session(space, encoder=model)
     seen = [
         (int(image.path.rpartition("#")[2]), verdict.name or "unknown")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.alarm import AlarmState, MixAlarm, UnknownRateAlarm, allowed_rate
+from unseen.alarm import AlarmState, MixAlarm, StreamAlarms, UnknownRateAlarm, allowed_rate
 from unseen.errors import SettingError
 
 
@@ -95,3 +95,12 @@ def test_a_mix_is_judged_alike_in_one_call_and_in_many():
     for part in np.split(outcome, [10, 100, 164]):
         parts = rule.update(parts, part)
     assert parts.evidence == pytest.approx(rule.update(rule.start(), outcome).evidence)
+
+
+def test_another_mix_of_names_is_told_once() -> None:
+    alarms = StreamAlarms(UnknownRateAlarm(0.2))
+    usual, others = np.arange(512) % 4 // 3, np.ones(200, dtype=np.int64)  # three cats to a dog
+    assert [list(alarms.add(usual, names=2)) for _ in range(2)] == [[], []]
+    assert list(alarms.add(others, names=2)) == ["the mix of names is not that of the first 512 images"]
+    assert list(alarms.add(others, names=2)) == []
+    assert alarms.shown()["mix_raised"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from helpers.commands import run
 from helpers.pictures import flat
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, detectors
-from unseen.cli import detect, encode, known, mine, output, serve, spaces
+from unseen.cli import detect, encode, known, mine, output, serve
 from unseen.cli.session import SessionOptions
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.features.shards import FORMATS
 from unseen.images.sources import ORDERS
-from unseen.labels import PROMPTS, Corpus, miners, mining
+from unseen.labels import PROMPTS, negatives
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import StreamConfig
@@ -34,7 +34,6 @@ from unseen_bench.methods.prompts import REGISTRY
 
 NAMES = ["red", "green"]
 LABELS = [word for name in NAMES for word in ("--label", name)]
-WORDS = Corpus("words", {"noun.own": tuple(f"word {i:03}" for i in range(200))})
 
 
 @pytest.fixture
@@ -44,9 +43,6 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     for module in ("unseen.encoders", encoding.__name__):
         monkeypatch.setattr(f"{module}.load_encoder", lambda name, **options: made)
-    rule = replace(miners.MINERS[miners.DEFAULT_MINER], corpus=lambda: WORDS)
-    monkeypatch.setitem(miners.MINERS, miners.DEFAULT_MINER, rule)
-    monkeypatch.setattr("unseen.labels.wordnet", lambda: WORDS)
     return made
 
 
@@ -90,8 +86,8 @@ def default(function: Callable[..., Any], name: str) -> Any:
 def test_options_that_several_doors_have_start_alike() -> None:
     encoders = [default(one, "encoder") for one in (mine.mine, encode.encode, serve.serve, UnknownDetector)]
     assert {*encoders, default(detect.detect, "encoder") or "offline"} == {"offline"}
-    counts = [default(one, "negatives") for one in (mining.build, spaces.mine_space)]
-    assert {*counts, StreamBody.model_fields["negatives"].default} == {mining.NEGATIVES}
+    for what in ("relatives", "everyday", "far"):
+        assert default(negatives.build, what) == StreamBody.model_fields[what].default
     recalls = [default(one, "recall") for one in (Session.calibrate, calibration, Calibrated, UnknownDetector)]
     assert {*recalls, known.RECALL} == {Adaptive().recall} == {0.95}
 
@@ -101,8 +97,8 @@ def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_do
     assert output.FIELDS == FIELDS
     texts = {words: run(*words, "--help").stdout for words in (("mine",), ("detect",), ("encode",), ("bench", "learn"))}
     words = {command: " ".join(text.replace("│", " ").split()) for command, text in texts.items()}
-    assert f"(default: {mining.NEGATIVES:,})" in words[("mine",)]
-    assert f"(default: {miners.DEFAULT_MINER})" in words[("mine",)]
+    for what in ("relatives", "everyday", "far"):
+        assert re.search(rf"--{what} .*?\(default: {default(negatives.build, what):,}\)", words[("mine",)])
     assert all(name in words[("mine",)] for name in PROMPTS)
     assert f"(default: {detectors.find(detectors.DEFAULT).name})" in words[("detect",)]
     assert all(name in words[("detect",)] for name in (*ORDERS, "online", "mcm", "neglabel"))
@@ -110,9 +106,3 @@ def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_do
     assert all(name in words[("bench", "learn")] for name in REGISTRY)
     assert default(encode.encode, "decode") == DECODERS[0]
     assert default(encode.encode, "form") == FORMATS[0]
-
-
-def test_fewer_negatives_come_from_fewer_words_in_commands_as_in_python(encoder: Any) -> None:
-    detected = spaces.mine_space(NAMES, encoder, negatives=40)
-    assert detected.fingerprint == LabelSpace.build(NAMES, encoder, negatives=40).fingerprint
-    assert len(detected.negatives) == 40  # of twice as many words

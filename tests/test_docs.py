@@ -32,6 +32,15 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     assert set(missing) <= EXAMPLES
 
 
+def test_the_diffs_of_contributing_fit_the_files_that_they_name() -> None:
+    hunks = re.findall(r"^--- (\S+)\n(.*?)^```", (REPO / "CONTRIBUTING.md").read_text(), re.M | re.S)
+    assert len(hunks) == 2
+    for path, diff in hunks:
+        for hunk in diff.split("@@\n"):
+            kept = "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] == " ")
+            assert (REPO / path).read_text().count(kept) == 1, hunk
+
+
 @pytest.mark.parametrize("page", [*REPO.glob("docs/**/*.md")], ids=lambda page: page.name)
 def test_a_page_is_read_in_one_go(page: Path) -> None:
     assert len(page.read_text().split()) <= 900 or page.name in LONG

@@ -10,15 +10,13 @@ from PIL import Image as Pillow
 import unseen
 from helpers.pictures import flat, save_shade
 from helpers.tiny_models import COLOURS, NamedColours
-from unseen.labels import Corpus, mining
 
 
 @pytest.fixture
 def classify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
-    words = Corpus("words", {"noun.own": ("blue", *(f"word {i}" for i in range(40)))})
-    monkeypatch.setattr(mining, "_mined_lists", lambda *given: words)
-    return unseen.pipeline(["red", "green"], encoder=NamedColours())
+    space = unseen.LabelSpace.build(["red", "green"], model := NamedColours(), everyday=40, never=["blue"])
+    return unseen.pipeline(space, encoder=model)
 
 
 def test_one_image_in_any_form_gets_a_list_of_labels_with_the_verdict_first(classify, tmp_path):

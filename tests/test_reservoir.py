@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from helpers.streams import space, stream
 from unseen import Session
 from unseen.checkpoint import load, save
 from unseen.detectors import MCM
-from unseen.errors import SettingError
 from unseen.threshold import Fixed
 
 
@@ -74,14 +72,6 @@ def test_the_features_of_a_caller_may_change_afterwards():
     assert bool((before.images.z.float().norm(dim=1) > 0.9).all())
 
 
-def test_a_reader_that_holds_a_reservoir_sees_no_later_image():
-    run = session(keep=1000)
-    run.observe(stream(run.detector.labels, 5))
-    before = run.reservoir
-    run.observe(stream(run.detector.labels, 5, seed=4))
-    assert len(before.images) <= 5 < len(run.reservoir.images)
-
-
 def test_a_reservoir_survives_a_checkpoint(tmp_path):
     run = observed([50])
     run._reservoir = replace(run.reservoir, next_group=4, dismissed=(2, 3))
@@ -106,9 +96,3 @@ def test_the_stated_memory_is_that_of_a_full_reservoir():
     size = sum(x.numel() * x.element_size() for name, x in tensors.items() if not name.startswith("key"))
     assert size <= run.reservoir.byte_limit
     assert session(keep=0).reservoir.byte_limit < run.reservoir.byte_limit
-
-
-def test_nothing_is_kept_where_nothing_is_to_be_kept():
-    assert len(observed([40], keep=0).reservoir.images) == 0
-    with pytest.raises(SettingError, match="expected to keep at least 0 images, got -1"):
-        session(keep=-1)

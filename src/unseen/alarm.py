@@ -18,9 +18,9 @@ so it reaches `between` after `between` images on average or later: that is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -165,3 +165,53 @@ def allowed_rate(unknown: int, seen: int, *, doubt: float = 0.001) -> float:
     if not 0 <= unknown <= seen or not seen:
         raise SettingError(f"expected a count out of those seen, got {unknown} of {seen}; pass both")
     return min(0.99, unknown / seen + math.sqrt(math.log(1 / doubt) / (2 * seen)))
+
+
+@dataclass
+class StreamAlarms:
+    """Two tests along a stream: more unknown images than allowed, and a mix of names unlike that of its beginning."""
+
+    rule: UnknownRateAlarm
+    reference: int = field(default=512)  # images whose mix of names is the usual one
+    state: AlarmState = field(init=False)
+    mix: MixAlarm | None = None
+    mix_state: AlarmState | None = None
+    counts: Int[np.ndarray, " k"] | None = None
+
+    def __post_init__(self) -> None:
+        """Start the test of the unknown rate."""
+        self.state = self.rule.start()
+
+    @classmethod
+    def of(cls, allowed: float | None) -> StreamAlarms | None:
+        """The alarms for a share of unknown images that is allowed, None where none is given."""
+        return None if allowed is None else cls(UnknownRateAlarm(allowed))
+
+    def add(self, outcome: Int[np.ndarray, " n"], *, names: int) -> Iterator[str]:
+        """Take in more images, each the place of its name or `names` if unknown; yield each alarm once, in words."""
+        before, self.state = self.state, self.rule.update(self.state, outcome == names)
+        if before.raised_at is None and self.state.raised_at is not None:
+            yield f"more than {100 * self.rule.allowed:g} % of the images are unknown"
+        if self._mix_changes(outcome, names + 1):
+            yield f"the mix of names is not that of the first {self.reference} images"
+
+    def _mix_changes(self, outcome: Int[np.ndarray, " n"], kinds: int) -> bool:
+        """Whether these outcomes raise the alarm on the mix; the first ones set its allowed rates."""
+        if self.mix is None or self.mix_state is None:
+            self.counts = np.bincount(outcome, minlength=kinds) + (0 if self.counts is None else self.counts)
+            if self.counts.sum() >= self.reference:
+                self.mix = MixAlarm.from_outcomes(self.counts, between=self.rule.between)
+                self.mix_state = self.mix.start()
+            return False
+        before, self.mix_state = self.mix_state, self.mix.update(self.mix_state, outcome)
+        return before.raised_at is None and self.mix_state.raised_at is not None
+
+    def shown(self) -> dict[str, Any]:
+        """The state of both tests as one JSON object."""
+        return {
+            "allowed": self.rule.allowed,
+            "between": self.rule.between,
+            "evidence": self.rule.share(self.state),
+            "unknown_rate_raised": self.state.raised_at is not None,
+            "mix_raised": self.mix_state is not None and self.mix_state.raised_at is not None,
+        }

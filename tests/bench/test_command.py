@@ -4,9 +4,8 @@ import json
 import sys
 
 import pytest
-import torch
 
-from unseen_bench.run import Case, command, synthetic, timing
+from unseen_bench.run import Case, command, timing
 
 
 @pytest.fixture
@@ -36,26 +35,6 @@ def test_an_answer_is_a_table_or_one_json_object_per_row(arguments, capsys):
     assert [(row["number"], row["square"]) for row in rows] == [(0, 0), (1, 1)]
 
 
-def test_rows_without_a_table_are_printed_as_text(arguments, capsys):
-    command.show([{"case": "blocked", "seconds": 0.12345, "samples": 3}], arguments())
-    assert capsys.readouterr().out.split() == ["blocked", "seconds", "0.1235", "·", "samples", "3"]
-
-
 def test_the_median_leaves_the_warmup_out():
     ticks = iter([0.0, 9.0, 10.0, 12.0, 20.0, 21.0, 30.0, 33.0])
     assert timing.median_seconds(lambda: None, repeat=3, warmup=1, clock=lambda: next(ticks)) == 2.0
-
-
-def test_alternating_rounds_give_one_time_per_work_and_round():
-    order: list[str] = []
-    works = {name: lambda name=name: order.append(name) for name in "ab"}
-    found = timing.alternating_seconds(works, rounds=2)
-    assert order == ["a", "b", "a", "b"]
-    assert {name: len(times) for name, times in found.items()} == {"a": 2, "b": 2}
-
-
-def test_a_synthetic_stream_has_unit_samples_near_both_kinds_of_anchors():
-    labels = synthetic.label_space(4, 8, 16)
-    z = synthetic.stream(labels, 60)
-    torch.testing.assert_close(z.norm(dim=1), torch.ones(60))
-    assert torch.equal(z, synthetic.stream(labels, 60))

@@ -4,7 +4,7 @@ import torch
 
 from unseen.errors import DataError
 from unseen_bench.metrics import auroc, fpr95_id
-from unseen_bench.run.comparison import Interval, _weighted_metrics, bootstrap
+from unseen_bench.run.comparison import _weighted_metrics, bootstrap
 
 
 def scores(seeds=4, known=200, unknown=150, shift=1.0, seed=0):
@@ -26,13 +26,6 @@ def test_weighted_metrics_are_those_of_repeated_samples():
         assert rates[r] == pytest.approx(fpr95_id(known, unknown))
 
 
-def test_a_detector_does_not_differ_from_itself():
-    a = scores()
-    found = bootstrap(a, a, 200, replicates=50)
-    assert found["auroc"] == Interval(0.0, 0.0, 0.0)
-    assert not found["auroc"].is_difference
-
-
 def test_a_large_difference_is_found_with_the_sign_of_b():
     a = scores(shift=0.5)
     better = a.clone()
@@ -52,11 +45,6 @@ def test_the_interval_covers_zero_in_most_pairs_of_equal_detectors():
         interval = bootstrap(a, b, 100, replicates=200, seed=seed)["auroc"]
         inside += not interval.is_difference
     assert inside >= 34
-
-
-def test_the_same_seed_gives_the_same_interval():
-    a, b = scores(seed=1), scores(seed=2)
-    assert bootstrap(a, b, 200, replicates=120) == bootstrap(a, b, 200, replicates=120)
 
 
 def test_scores_that_cannot_be_paired_are_refused():

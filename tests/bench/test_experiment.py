@@ -1,6 +1,5 @@
 """Experiments of cases: a key and the job that computes its row."""
 
-import json
 import math
 import os
 from functools import partial
@@ -8,7 +7,7 @@ from functools import partial
 import pytest
 
 from helpers import jobs
-from unseen_bench.run import Case, experiment, grouped, mean, read_rows, run_experiment
+from unseen_bench.run import Case, experiment, grouped, mean, run_experiment
 
 
 @pytest.fixture
@@ -38,35 +37,12 @@ def test_an_experiment_resumes_with_the_cases_that_the_file_does_not_have(counte
     assert done == [0, 1, 2, 3]
 
 
-def test_half_a_line_at_the_end_of_the_file_is_computed_again(counted, tmp_path):
-    cases, done = counted
-    path = tmp_path / "rows.jsonl"
-    list(run_experiment(cases(2), path))
-    path.write_text(path.read_text()[:-9])
-    list(run_experiment(cases(2), path))
-    assert done == [0, 1, 1]
-    assert [row["key"]["number"] for row in read_rows(path)] == [0, 1]
-
-
-def test_a_case_that_is_listed_twice_is_computed_once(counted):
-    cases, done = counted
-    assert len(list(run_experiment(cases(2) + cases(2)))) == 4
-    assert done == [0, 1]
-
-
 def test_rows_of_other_code_are_computed_again(counted, tmp_path, monkeypatch):
     cases, done = counted
     list(run_experiment(cases(1), tmp_path / "rows.jsonl"))
     monkeypatch.setattr(experiment, "code_version", lambda: "other")
     list(run_experiment(cases(1), tmp_path / "rows.jsonl"))
     assert done == [0, 0]
-
-
-def test_progress_is_reported_after_every_case(counted):
-    cases, _ = counted
-    seen = []
-    list(run_experiment(cases(2), progress=lambda *at: seen.append(at)))
-    assert seen == [(1, 2), (2, 2)]
 
 
 def test_several_processes_give_the_same_rows_and_neighbours_share_one(tmp_path):
@@ -83,10 +59,3 @@ def test_rows_are_grouped_by_fields_and_averaged_where_defined(counted):
     groups = grouped(run_experiment(cases(4)), "set")
     assert {key: mean(rows, "square") for key, rows in groups.items()} == {("a",): 2.0, ("b",): 5.0}
     assert math.isnan(mean(groups["a",], "undefined"))
-
-
-def test_a_file_holds_one_json_object_per_line(counted, tmp_path):
-    cases, _ = counted
-    list(run_experiment(cases(2), tmp_path / "new" / "rows.jsonl"))
-    lines = (tmp_path / "new" / "rows.jsonl").read_text().splitlines()
-    assert [json.loads(line)["key"]["number"] for line in lines] == [0, 1]

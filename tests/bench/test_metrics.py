@@ -41,14 +41,6 @@ def test_ties_agree_with_scikit_learn(id_scores, ood_scores):
     assert ours == {metric.__name__: metric(id_scores, ood_scores) for metric in METRICS}
 
 
-@pytest.mark.parametrize("count", [20, 60, 100, 1000, 4097])
-def test_long_float32_scores_agree_with_scikit_learn(count):
-    generator = torch.Generator().manual_seed(count)
-    id_scores = torch.randn(count, generator=generator) + 1
-    ood_scores = torch.randn(3 * count + 1, generator=generator)
-    assert metrics.summary(id_scores, ood_scores) == pytest.approx(reference(id_scores, ood_scores), abs=1e-12)
-
-
 def test_the_two_conventions_by_hand():
     id_scores = torch.arange(20.0) + 10  # 10 .. 29: 95 % of ID is accepted from 11 on
     ood_scores = torch.tensor([0.0, 5.0, 10.0, 11.0])  # all of OOD is caught only at 11
@@ -102,26 +94,10 @@ def test_the_calibration_error_agrees_with_a_loop_over_samples(samples, bins):
     assert metrics.calibration_error(found) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_confidence_that_is_the_share_of_known_has_no_calibration_error():
-    p_known = torch.tensor([0.25] * 4 + [0.75] * 4)
-    is_id = torch.tensor([True, False, False, False, True, True, True, False])
-    assert metrics.calibration_error(metrics.reliability(p_known, is_id)) == 0
-    assert metrics.calibration_error(metrics.reliability(p_known, ~is_id)) == 0.5
-    assert math.isnan(metrics.calibration_error(metrics.reliability(p_known[:0], is_id[:0])))
-
-
 def test_a_confidence_outside_its_range_is_refused():
     for wrong in (1.5, -0.1, math.nan):
         with pytest.raises(DataError, match="confidences from 0 to 1"):
             metrics.reliability(torch.tensor([0.5, wrong]), torch.tensor([True, False]))
-
-
-@given(sides, sides, st.floats(0.01, 1))
-@settings(max_examples=100, deadline=None)
-def test_threshold_is_the_highest_that_accepts_enough(positive, negative, tpr):
-    enough = [t for t in positive.tolist() if (positive >= t).double().mean() >= tpr]
-    expected = (negative >= max(enough)).double().mean()
-    assert metrics.fpr_at_tpr(positive, negative, tpr=tpr) == pytest.approx(float(expected))
 
 
 def test_fpr_is_exact_where_float_counts_round_up():
@@ -157,9 +133,3 @@ def test_wrong_shape_and_wrong_rate_are_refused():
         metrics.fpr_at_tpr(torch.zeros(2), torch.zeros(2), tpr=0.0)
     with pytest.raises(SettingError, match="recall"):
         metrics.balanced_at_recall(torch.zeros(2), torch.zeros(2), recall=95)
-
-
-def test_scores_are_not_written_to():
-    scores = torch.tensor([2.0, 1.0, 3.0])
-    metrics.summary(scores, scores)
-    assert scores.tolist() == [2.0, 1.0, 3.0]

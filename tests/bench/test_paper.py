@@ -15,11 +15,11 @@ from unseen import LabelSpace
 from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
-from unseen.labels import Corpus
 from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
+from unseen_bench.mining import Corpus, find_miner, mine, wordnet
 from unseen_bench.run import leaderboard, paper
 from unseen_bench.suites import tables
 
@@ -80,6 +80,9 @@ def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
     root = openood.write(tmp_path / "data")
     for name in ("SUN", "Places"):
         shutil.rmtree(root / name)
+    few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})  # all take a minute
+    miner = replace(find_miner("neglabel"), corpus=lambda: few)
+    monkeypatch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
     return root, save_clip(tmp_path / "model", context=77)
 
 
@@ -132,13 +135,8 @@ def test_advice_of_a_check_names_the_places_of_what_is_missing(on_disk):
 def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monkeypatch):
     root, model = on_disk
     (root / "imagenet_classes.txt").write_text("n01440764 tench\nn01443537 goldfish\nn01484850 great white shark\n")
-    encoder = load_encoder(model)
-    space = LabelSpace.build(
-        ["tench", "goldfish", "great white shark"],
-        encoder,
-        negatives=4,
-        corpus=Corpus("letters", {"noun.letter": tuple("abcdefghij")}),
-    )
+    letters = Corpus("letters", {"noun.letter": tuple("abcdefghij")})
+    space = mine(["tench", "goldfish", "great white shark"], load_encoder(model), negatives=4, corpus=letters)
     space.save(tmp_path / "space.safetensors")
     table_8 = (paper.Exhibit("Table 8", "LAPT", ("imagenet-lapt",), methods=("online",)),)
     _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)

@@ -8,7 +8,6 @@ import pytest
 
 from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
-from unseen.labels import Corpus
 
 
 @pytest.fixture
@@ -17,8 +16,6 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedColours:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: made)
-    words = Corpus("words", {"noun.own": tuple(f"word {i}" for i in range(40))})
-    monkeypatch.setattr("unseen.labels.wordnet", lambda: words)
     return made
 
 

@@ -7,7 +7,7 @@ from helpers.pictures import save_shade
 from helpers.tiny_models import ColourEncoder, TinyOffline, save_clip
 from unseen.encoders import catalogue
 from unseen.encoders.offline import encoder as offline
-from unseen.errors import DataError, EncoderError, SettingError
+from unseen.errors import EncoderError, SettingError
 from unseen.features import load_features
 
 
@@ -64,12 +64,6 @@ def test_ctrl_c_keeps_the_features_encoded_so_far(photos, tmp_path, monkeypatch)
     assert len(load_features(tmp_path / "f")) == 4
 
 
-def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError):
-        run("encode", tmp_path, "-o", tmp_path / "f")
-    assert not (tmp_path / "f").exists()
-
-
 def test_a_folder_model_encodes_and_is_exported_as_one_file(photos, tmp_path, monkeypatch):
     monkeypatch.undo()
     model = save_clip(tmp_path / "model")
@@ -107,8 +101,3 @@ def test_models_fetch_measures_and_reports_the_result(monkeypatch):
     assert "torch" in run("models", "show", "offline").stdout
     with pytest.raises(SettingError, match="expected one of offline"):
         run("models", "fetch", "nothing")
-
-
-def test_without_the_hub_library_nothing_is_cached(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not catalogue.find_model("ViT-B/16").is_ready

@@ -18,35 +18,45 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("unseen.encoders.load_encoder", lambda name: HashEncoder())
-    (tmp_path / "words.txt").write_text("\n".join(["cats", *(f"word {i}" for i in range(50))]))
     (tmp_path / "classes.txt").write_text("# mine\ncat\ndog\n")
+    (tmp_path / "others.txt").write_text("wolf\n")
 
 
 def run(*options: str) -> tuple[str, str]:
-    result = command("mine", *options, "--words", "words.txt")
+    result = command("mine", *options, "--everyday", "30")
     return result.stdout, result.stderr
 
 
 def test_names_come_from_a_file_and_from_options(tmp_path: Path) -> None:
-    run("--labels", "classes.txt", "--label", "fox", "-o", "out.safetensors", "--negatives", "20")
+    run("--labels", "classes.txt", "--label", "fox", "-o", "out.safetensors", "--relatives", "20")
     space = LabelSpace.load(tmp_path / "out.safetensors")
     assert space.names == ("cat", "dog", "fox")
-    assert len(space.negatives) == 20
+    assert space.kinds == {"relative": 20, "everyday": 30}
 
 
-def test_json_is_one_object_with_the_manifest() -> None:
-    out, _ = run("--label", "cat", "--json", "--show")
+def test_json_is_one_object_with_the_manifest_and_the_tree_around_each_name() -> None:
+    out, _ = run("--label", "golden retriever", "--json", "--show", "--never", "toy dog")
     row = json.loads(out)
-    assert row["manifest"]["miner"] == "wordnet"
-    assert row["near_duplicates"] == []  # by their hashes three other words are nearer to "cat" than "cats" is
-    assert len(row["nearest_negatives"]["cat"]) == 3
+    assert row["manifest"]["corpus"] == "WordNet 3.1"
+    assert row["kinds"]["never"] == 1
+    assert row["near_duplicates"] == []
+    around = row["tree"]["golden retriever"]
+    assert around["path"] == ["golden retriever", "retriever", "sporting dog", "hunting dog", "dog"]
+    assert "Labrador retriever" in around["relatives"]["retriever"]
 
 
-def test_show_prints_names_and_negatives_and_messages_go_to_stderr() -> None:
-    out, err = run("--labels", "classes.txt", "--show")
-    assert "nearest name dog" in out
-    assert "most negative: " in out
-    assert "2 names + 51 negatives" in " ".join(err.split())
+def test_show_prints_the_tree_around_names_and_messages_go_to_stderr() -> None:
+    out, err = run("--labels", "classes.txt", "--show", "--far", "5")
+    assert "cat < feline < carnivore" in out
+    assert "nearest name  dog" in out
+    assert "2 names + " in err
+    assert "relatives + 30 everyday words + 5 far words" in " ".join(err.split())
+
+
+def test_a_slip_of_the_pen_is_warned_about_and_is_no_error() -> None:
+    _, err = run("--label", "golden retreiver", "--label", "IKEA billy shelf", "--label", "cats")
+    assert "'golden retreiver': did you mean 'golden retriever'?" in " ".join(err.split())
+    assert "billy" not in err
 
 
 def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,8 +74,8 @@ def test_several_files_or_a_folder_make_one_space_each(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "pets.txt").write_text("cat\ndog\n")
     (tmp_path / "in" / "wild.txt").write_text("fox\nwolf\nbear\n")
-    run("--labels", "in", "-o", "out", "--negatives", "9")
-    run("--labels", "in/pets.txt", "-o", "pets.safetensors", "--negatives", "9")
+    run("--labels", "in", "-o", "out")
+    run("--labels", "in/pets.txt", "-o", "pets.safetensors")
     pets, wild = (LabelSpace.load(tmp_path / "out" / f"{name}.safetensors") for name in ("pets", "wild"))
     assert wild.names == ("fox", "wolf", "bear")
     assert pets.fingerprint == LabelSpace.load(tmp_path / "pets.safetensors").fingerprint
@@ -75,8 +85,8 @@ def test_several_files_or_a_folder_make_one_space_each(tmp_path: Path) -> None:
     ("options", "says"),
     [
         (["--labels", "empty"], "text files"),
-        (["--labels", "classes.txt", "--labels", "words.txt", "--label", "fox"], "at most one file"),
-        (["--labels", "classes.txt", "--labels", "words.txt"], "a folder for 2"),
+        (["--labels", "classes.txt", "--labels", "others.txt", "--label", "fox"], "at most one file"),
+        (["--labels", "classes.txt", "--labels", "others.txt"], "a folder for 2"),
         (["--labels", "classes.txt", "--labels", "./classes.txt"], "different names"),
     ],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import socket
 import sys
@@ -68,15 +66,6 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
     assert (last["summary"]["seen"], last["state"]) == (90, None)
     lines = run(*ONE).stdout.splitlines()
     assert len([line for line in lines if "known" in line]) == 90
-
-
-def test_csv_and_report_hold_what_json_holds():
-    *expected, _ = rows(run(*ONE, "--json"))
-    run(*ONE, "-o", "v.csv", "--report", "r.html")
-    table = list(csv.DictReader(io.StringIO(Path("v.csv").read_text())))
-    assert [(row["key"], row["verdict"]) for row in table] == [(row["key"], row["verdict"]) for row in expected]
-    known = sum(row["verdict"] == "known" for row in expected)
-    assert f"<b>{known}</b><span>known</span>" in Path("r.html").read_text()
 
 
 def test_the_summary_has_a_line_each_for_counts_threshold_and_files():

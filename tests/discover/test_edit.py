@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
-from unseen.discover import dismiss, group, promote, rename, retire
+from unseen.discover import group, promote, rename, retire
 from unseen.discover.edit import anchor_near_images
 from unseen.errors import LabelError, StateError
 
@@ -121,30 +121,6 @@ def test_names_that_exist_blank_names_and_groups_that_do_not_are_refused(groupin
         promote(grouping.session, "nowhere.jpg", "ship", SHIP)
 
 
-def test_images_of_no_group_are_no_group(grouping):
-    """Images of no group have the number 0; numbers of a caller may be any."""
-    for number in (0, -1, 10**30):
-        with pytest.raises(StateError, match=rf"expected .* got {number}"):
-            promote(grouping.session, number, "ship", SHIP)
-        with pytest.raises(StateError, match=rf"expected .* got {number}"):
-            dismiss(grouping.session, number)
-
-
-def test_a_key_of_digits_is_a_key_where_no_group_has_that_number(grouping, ships):
-    images = grouping.session.reservoir.images
-    keys = tuple("0815" if key == ships.keys[0] else key for key in images.keys)
-    reservoir = grouping.session.reservoir.with_images(replace(images, keys=keys))
-    session = grouping.session.at(grouping.session.snapshot, reservoir=reservoir)
-    assert promote(session, "0815", "ship", SHIP).record["images"] == 1
-    assert promote(session, str(ships.number), "ship", SHIP).record["images"] == ships.size
-
-
-@pytest.mark.parametrize("text", [SHIP[:10], SHIP[None], torch.zeros(512), torch.full((512,), torch.nan)])
-def test_a_text_vector_that_is_no_direction_is_refused(grouping, ships, text):
-    with pytest.raises(LabelError, match=r"expected the text vector of one name, of shape \[512\]"):
-        promote(grouping.session, ships.number, "ship", text)
-
-
 def test_a_promotion_says_which_names_mean_nearly_the_same(grouping, ships):
     labels = grouping.session.detector.labels
     assert promote(grouping.session, ships.number, "ship", SHIP).record["similar_names"] == []
@@ -152,19 +128,6 @@ def test_a_promotion_says_which_names_mean_nearly_the_same(grouping, ships):
     assert promote(grouping.session, ships.number, "canine", labels.id_anchors[0]).record["similar_names"] == [
         labels.names[0]
     ]
-
-
-def test_a_group_without_unknown_images_left_says_what_became_of_it(promoted, ships):
-    session = promoted.session
-    everything_known = replace(session.reservoir.images, known=torch.ones_like(session.reservoir.images.known))
-    session = session.at(session.snapshot, reservoir=session.reservoir.with_images(everything_known))
-    with pytest.raises(StateError, match="was promoted to 'ship' before"):
-        promote(session, ships.number, "boat", SHIP)
-
-
-def test_groups_must_be_made_before_they_are_promoted(session):
-    with pytest.raises(StateError, match="got 1 before anything was grouped; run: unseen group"):
-        promote(session, 1, "ship", SHIP)
 
 
 def test_a_retired_name_is_a_negative_and_its_images_are_judged_again(promoted, ships):
@@ -193,13 +156,6 @@ def test_a_renamed_name_keeps_its_vector_and_all_that_was_learned(session, pack)
         rename(session, "cat", "dog")
 
 
-def test_a_rename_to_a_negative_takes_it_out_of_the_negatives(session):
-    word = session.detector.labels.negatives[3]
-    labels = rename(session, "cat", word).session.detector.labels
-    assert word in labels.names
-    assert word not in labels.negatives
-
-
 @pytest.mark.parametrize("name", ["mcm", "neglabel", "online", "adaneg"])
 def test_every_detector_goes_on_some_by_their_state_others_from_the_kept_images(name, pack):
     run = Session(detectors.make(name, pack.space))
@@ -215,3 +171,17 @@ def test_every_detector_goes_on_some_by_their_state_others_from_the_kept_images(
 def test_grouping_after_a_promotion_leaves_out_what_is_known_now(promoted, ships):
     keys = {key for one in group(promoted.session).groups for key in one.keys}
     assert len(keys & set(ships.keys)) < 0.2 * ships.size
+
+
+@pytest.mark.parametrize("text", [SHIP[:10], SHIP[None], torch.zeros(512), torch.full((512,), torch.nan)])
+def test_a_text_vector_that_is_no_direction_is_refused(grouping, ships, text):
+    with pytest.raises(LabelError, match=r"expected the text vector of one name, of shape \[512\]"):
+        promote(grouping.session, ships.number, "ship", text)
+
+
+def test_a_group_without_unknown_images_left_says_what_became_of_it(promoted, ships):
+    session = promoted.session
+    everything_known = replace(session.reservoir.images, known=torch.ones_like(session.reservoir.images.known))
+    session = session.at(session.snapshot, reservoir=session.reservoir.with_images(everything_known))
+    with pytest.raises(StateError, match="was promoted to 'ship' before"):
+        promote(session, ships.number, "boat", SHIP)

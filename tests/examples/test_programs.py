@@ -47,7 +47,7 @@ def test_photos_are_judged_and_the_second_run_goes_on(tmp_path: Path, clip: Path
         flat((80 * i, 20, 90), (40, 40)).save(tmp_path / "in" / f"{i}.png")
     (tmp_path / "in" / "3.png").write_bytes(b"broken")
     for total in (3, 6):
-        program("photos").main("in", "cat", "dog", encoder=clip, negatives=200)
+        program("photos").main("in", "cat", "dog", encoder=clip, everyday=200)
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 5
         assert re.fullmatch(r"in/0.png: (cat|dog|unknown) \(\d+% likely\)", lines[0])
@@ -81,7 +81,7 @@ def test_frames_of_a_video_become_stretches(tmp_path: Path, clip: Path, capsys: 
         for _ in range(5):
             video.mux(stream.encode(av.VideoFrame.from_image(flat(size=(32, 32)))))
         video.mux(stream.encode())
-    program("video").main("clip.mp4", "cat", "dog", encoder=clip, negatives=200, stride=2)
+    program("video").main("clip.mp4", "cat", "dog", encoder=clip, everyday=200, stride=2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("frames 0 to ")
     assert re.match(r"frames \d to 4: (cat|dog|unknown)", lines[-1])

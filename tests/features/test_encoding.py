@@ -88,20 +88,6 @@ def test_a_stream_has_the_vectors_of_a_plain_loop_and_small_pictures(encoder, ph
     assert max(found[-1][0][-1].pixels.size) == NUMBERS.kept
 
 
-def test_a_folder_has_the_vectors_of_a_stream(encoder, photos, tmp_path):
-    cache = FeatureCache(tmp_path / "f", encoder)
-    counts = [(len(one), len(one.skipped)) for one in encode_images(find_images(photos), encoder, cache, size=5)]
-    assert counts == [(4, 1), (4, 1), (2, 0)]
-    assert torch.equal(load_features(tmp_path / "f").z, torch.cat([z for _, z in in_a_loop(photos, encoder)]))
-
-
-def test_an_encoder_that_only_takes_images_is_enough(photos, tmp_path):
-    colours = ColourEncoder()
-    streamed = torch.cat([z for _, z in stream_images(find_images(photos), colours, size=5)])
-    list(encode_images(find_images(photos), colours, FeatureCache(tmp_path / "f", colours), size=5))
-    torch.testing.assert_close(load_features(tmp_path / "f").z, streamed)
-
-
 def test_a_large_jpeg_is_read_at_a_scale_that_leaves_twice_the_pixels_of_the_tower(tmp_path):
     reader = make_launcher(TinyOffline(device="cpu")).reader
     for whole, smaller in (((4000, 3000), (1000, 750)), ((900, 1200), (450, 600)), ((894, 1200), (894, 1200))):
@@ -166,11 +152,6 @@ def test_reading_does_not_run_far_ahead(encoder):
     next(run)
     run.close()  # type: ignore[attr-defined]
     assert len(begun) < 2500  # chunks for each core and six batches; it would be all of them
-
-
-def test_pictures_are_not_held_once_they_are_pixels(encoder, photos):
-    for one in encode_ahead(find_images(photos), make_launcher(encoder), size=5):
-        assert all(isinstance(row, Entry | Skipped) for row in one.rows)
 
 
 def test_an_error_in_a_thread_reaches_the_caller_and_ends_the_threads():

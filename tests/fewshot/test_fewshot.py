@@ -74,12 +74,6 @@ def test_tuned_keys_lower_the_loss_of_the_examples() -> None:
     assert after < before
 
 
-def test_training_is_the_same_for_one_seed_and_another_for_another() -> None:
-    one, same, other = (made("tip-adapter-f", seed=seed).keys for seed in (0, 0, 1))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-
-
 def test_outliers_of_vos_are_as_far_as_the_farthest_of_many_draws() -> None:
     detector = made("vos-head")
     mean, factor = detector.spread
@@ -113,13 +107,6 @@ def test_a_label_space_without_examples_and_an_unknown_name_are_refused() -> Non
     assert replace(LABELS, examples=EXAMPLES).fingerprint != LABELS.fingerprint
 
 
-def test_the_trainer_finds_the_minimum_of_a_parabola() -> None:
-    (found,) = train(
-        [torch.zeros(2)], lambda x, rows, epoch: (x[0] - 3).square().sum(), 1, Schedule("adam", 0.3, 200, 1), seed=0
-    )
-    torch.testing.assert_close(found, torch.full((2,), 3.0), atol=1e-2, rtol=0)
-
-
 def test_an_epoch_has_batches_of_one_size_and_every_example_once() -> None:
     seen: list[torch.Tensor] = []
 
@@ -130,13 +117,6 @@ def test_an_epoch_has_batches_of_one_size_and_every_example_once() -> None:
     train([torch.zeros(1)], loss, 400, Schedule("sgd", 0.1, 2, 128), seed=0)
     assert [len(rows) for rows in seen] == 8 * [100]
     assert torch.cat(seen[:4]).sort().values.tolist() == list(range(400))
-
-
-@pytest.mark.parametrize(("by_batch", "expected"), [(False, [1, 1, 0.5, 0.5]), (True, [1, 0.854, 0.5, 0.146])])
-def test_the_rate_falls_by_a_cosine_with_every_epoch_or_every_batch(by_batch: bool, expected: list[float]) -> None:
-    schedule = Schedule("sgd", 1.0, 2, 5, by_batch=by_batch)
-    rates = [schedule.rate_at(epoch, share) for epoch in range(2) for share in (0, 0.5)]
-    assert rates == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["taskres", "few-shot-prototypes", "linear-probe"])

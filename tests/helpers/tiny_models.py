@@ -119,7 +119,9 @@ class NamedColours(ColourEncoder):
     def texts(self, prompts: Sequence[str]) -> torch.Tensor:
         rows = []
         for prompt in prompts:
-            colour: Any = next((value for name, value in COLOURS.items() if name in prompt), None)
+            colour: Any = next(
+                (value for name, value in COLOURS.items() if prompt.rstrip(".").split()[-1] == name), None
+            )
             if colour is None:
                 generator = torch.Generator().manual_seed(sum(map(ord, prompt)))
                 colour = (torch.rand(3, generator=generator) * 255).tolist()

@@ -14,19 +14,16 @@ from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.errors import DataError, EncoderError
 from unseen.features import Features
-from unseen.labels import Corpus, Examples, with_examples
+from unseen.labels import Examples, with_examples
 from unseen.labels.residuals import (
-    LeftOutOutcome,
     TextRows,
     choose_penalty,
     fit_rows,
     fold_weights,
-    is_contradicted,
     losses,
     named_by_others,
     nearest_negatives,
     shift_names,
-    surely_better,
 )
 
 
@@ -62,21 +59,6 @@ def test_residuals_lower_the_loss_of_examples_that_were_left_out() -> None:
     torch.testing.assert_close(moved.id_anchors.norm(dim=1), torch.ones(8))
 
 
-def test_a_lower_loss_with_fewer_right_names_is_not_better() -> None:
-    weight, right, seen = torch.full((4,), 0.25), torch.tensor([1.0, 0, 1, 0]), torch.ones(4, dtype=torch.bool)
-    before, less = LeftOutOutcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
-    assert surely_better(before, LeftOutOutcome(less, right, seen), weight)
-    assert not surely_better(before, LeftOutOutcome(less, torch.tensor([0.0, 0, 1, 0]), seen), weight)
-    assert not surely_better(before, LeftOutOutcome(torch.tensor([9.0, -9, 2, 1]), right, seen), weight)  # by chance
-
-
-def test_names_with_examples_may_not_gain_what_names_without_lose() -> None:
-    weight, right, seen = torch.full((4,), 0.25), torch.tensor([0.0, 0, 1, 0]), torch.tensor([True, True, False, False])
-    before, less = LeftOutOutcome(torch.full((4,), 2.0), right, seen), torch.full((4,), 1.0)
-    assert surely_better(before, LeftOutOutcome(less, torch.tensor([1.0, 0, 1, 0]), seen), weight)
-    assert not surely_better(before, LeftOutOutcome(less, torch.tensor([1.0, 1, 0, 0]), seen), weight)
-
-
 def test_examples_with_wrong_names_move_nothing() -> None:
     labels = space(8, 40, 24, dtype=torch.float32)
     wrong = Examples(unit(32, 24, seed=5), torch.arange(8).repeat(4))
@@ -100,13 +82,6 @@ def test_examples_that_agree_with_each_other_are_used_whatever_their_names_say()
     labels = space(8, 40, 24, dtype=torch.float32)
     examples = drawn(labels, 4)
     assert with_examples(labels, Examples(examples.z, (examples.label + 3) % 8)).examples is not None
-
-
-def test_too_few_examples_contradict_nothing() -> None:
-    two = space(2, 10, 16, dtype=torch.float32)
-    assert not is_contradicted(two.id_anchors, Examples(unit(4, 16).float(), torch.tensor([0, 0, 1, 1])))
-    many = space(8, 10, 16, dtype=torch.float32)
-    assert not is_contradicted(many.id_anchors, Examples(unit(8, 16).float(), torch.arange(8)))
 
 
 def test_an_example_is_named_by_the_others_of_its_name() -> None:
@@ -226,13 +201,6 @@ def test_copies_count_once_and_an_image_under_two_names_for_none() -> None:
         with_examples(labels, Examples(copied[[0, 0]], torch.tensor([0, 1])))
 
 
-def test_copies_of_one_image_do_not_judge_each_other() -> None:
-    labels = space(8, 40, 24, dtype=torch.float32)
-    one = Examples(unit(8, 24, seed=5).float(), torch.arange(8))
-    many = Examples(one.z.repeat(5, 1), one.label.repeat(5))
-    assert with_examples(labels, many).fingerprint == with_examples(labels, one).fingerprint
-
-
 def test_as_few_examples_are_spared_for_the_threshold_as_is_enough() -> None:
     examples = Examples(unit(9, 4), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1]), tuple("abcdefghi"))
     assert examples.for_threshold(2).left_out.keys == ("e", "i")
@@ -268,14 +236,11 @@ def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path
 
 def test_build_takes_examples(tmp_path: Path) -> None:
     encoder = HashEncoder()
-    words = Corpus("small", {"noun.act": tuple(f"act {i}" for i in range(9))})
     examples = Examples(unit(2, encoder.dim), torch.tensor([0, 1]), encoder=encoder.fingerprint)
-    built = LabelSpace.build(["cat", "dog"], encoder, corpus=words, cache=tmp_path, examples=examples)
+    built = LabelSpace.build(["cat", "dog"], encoder, everyday=9, cache=tmp_path, examples=examples)
     assert len(built.examples) == 2
     with pytest.raises(EncoderError, match="expected examples of the encoder of this label space"):
-        LabelSpace.build(
-            ["cat", "dog"], encoder, corpus=words, cache=tmp_path, examples=replace(examples, encoder="other")
-        )
+        LabelSpace.build(["cat", "dog"], encoder, cache=tmp_path, examples=replace(examples, encoder="other"))
 
 
 def features(classes: tuple[str, ...], labels: Tensor) -> Features:

@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from helpers.tiny_text import HashEncoder
 from unseen.errors import LabelError
-from unseen.labels.miners import MINERS
 from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, PROMPTS, LearnedPrompts, PromptTemplates, as_prompt
+from unseen_bench.mining import MINERS
 
 
 def test_the_paper_prompt_is_one_template_and_underscores_are_spaces() -> None:

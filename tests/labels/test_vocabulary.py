@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unseen.labels.names import canonical_spelling
+from unseen.labels.relatives import Placed, everyday_words
 from unseen.labels.vocabulary import hierarchy
 
 NOUNS = hierarchy()
@@ -42,7 +43,7 @@ def test_names_are_found_as_people_write_them(name: str, stands_at: str, is_exac
 def test_what_is_no_noun_is_not_found_and_has_no_relatives(name: str) -> None:
     assert NOUNS.find(name) is None
     assert NOUNS.path(name) == (name,)
-    assert NOUNS.relatives([name], 10) == ()
+    assert Placed((name,)).relatives(10) == ()
 
 
 @pytest.mark.parametrize(
@@ -99,14 +100,14 @@ def test_the_company_of_a_name_says_which_sense_is_meant(names: list[str], kind:
     ],
 )
 def test_families_have_the_relatives_that_people_expect(names: list[str], expected: set[str], never: set[str]) -> None:
-    relatives = {relative.word for relative in NOUNS.relatives(names, 300)}
+    relatives = {relative.word for relative in Placed(tuple(names)).relatives(300)}
     assert expected <= relatives
     assert never.isdisjoint(relatives)
-    assert never.isdisjoint(NOUNS.everyday(3000, names))
+    assert never.isdisjoint(Placed(tuple(names)).everyday(3000))
 
 
 def test_the_nearest_relatives_come_first_and_every_name_has_its_turn() -> None:
-    relatives = NOUNS.relatives(["golden retriever", "espresso", "sports car"], 6)
+    relatives = Placed(("golden retriever", "espresso", "sports car")).relatives(6)
     assert [relative.name for relative in relatives] == ["golden retriever", "espresso", "sports car"] * 2
     assert relatives[0] == ("Labrador retriever", "golden retriever", "retriever")
 
@@ -114,8 +115,8 @@ def test_the_nearest_relatives_come_first_and_every_name_has_its_turn() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(VISIBLE_NAMES), min_size=1, max_size=12, unique=True), st.integers(0, 400))
 def test_no_negative_means_a_name_or_a_kind_of_it_or_what_it_is_a_kind_of(names: list[str], count: int) -> None:
-    relatives = [relative.word for relative in NOUNS.relatives(names, count)]
-    everyday = NOUNS.everyday(count, names)
+    relatives = [relative.word for relative in Placed(tuple(names)).relatives(count)]
+    everyday = Placed(tuple(names)).everyday(count)
     places = [found.place for found in NOUNS.find_all(names).values()]
     family = NOUNS.above(places) | NOUNS.below(places)
     taken = {canonical_spelling(word) for place in family for word in NOUNS.synsets[place].words}
@@ -128,14 +129,16 @@ def test_no_negative_means_a_name_or_a_kind_of_it_or_what_it_is_a_kind_of(names:
 
 
 def test_proper_names_taxa_and_rude_words_are_no_negatives() -> None:
-    words = {relative.word for relative in NOUNS.relatives(["dog", "cathedral", "sparrow", "rose", "river"], 5000)}
-    words |= set(NOUNS.everyday(5000))
+    words = {
+        relative.word
+        for relative in Placed(("dog", "cathedral", "sparrow", "rose", "river")).relatives(5000, of_each=5000)
+    }
+    words |= set(everyday_words()[:5000])
     assert words.isdisjoint({"Westminster Abbey", "Nile", "genus Passer", "family Rosaceae", "bitch", "brood bitch"})
     assert {"car", "man", "hand", "laptop", "giraffe", "cellular phone"} <= words
 
 
 def test_everyday_words_come_by_use() -> None:
-    words = NOUNS.everyday(2000)
-    assert words[:3] == NOUNS.everyday(3)
+    words = everyday_words()[:2000]
     assert {"car", "house", "tree", "computer"} <= set(words[:50])
     assert words.index("dog" if "dog" in words else "cat") < words.index("giraffe")

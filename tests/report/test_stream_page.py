@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image as Pillow
 
-from helpers.streams import space, stream
+from helpers.streams import stream
 from unseen import LabelSpace, Session, Verdict, detectors, threshold
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import charts, render
@@ -18,7 +18,6 @@ from unseen.report.stream_page import (
     NUMBERS,
     Gallery,
     StreamLog,
-    TableSection,
     Thumbnail,
     about,
     label_section,
@@ -126,24 +125,10 @@ def test_the_label_space_counts_images_and_shows_neighbours(labels: LabelSpace) 
     assert [row[1] for row in label_section(labels, StreamLog()).rows] == ["0"] * len(labels.names)
 
 
-def test_only_sixty_names_are_shown_and_the_note_says_so() -> None:
-    section = label_section(space(known=80), StreamLog())
-    assert len(section.rows) == 60
-    assert "of 80" in section.note
-
-
 def test_an_empty_stream_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
     path = tmp_path / "deep" / "out.html"
     write(path, StreamLog(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
     assert "No image could be read" in path.read_text()
-
-
-def test_further_tables_are_shown_with_numbers_to_the_right(labels: LabelSpace) -> None:
-    log, session = streamed(labels, 60)
-    html = page(
-        log, session, title="t", sections=[TableSection("Truth", "note", ("what", "share"), [("AUROC", "97.1")])]
-    )
-    assert "<td>AUROC</td><td class=number>97.1</td>" in html
 
 
 def test_about_names_encoder_label_space_and_detector(labels: LabelSpace) -> None:
@@ -159,11 +144,6 @@ def test_charts_draw_any_range(values: list[float]) -> None:
         across = [bar[1] for bar in one.bars] + [dot[1] for dot in one.dots] + [x for x, _ in one.ticks]
         assert across
         assert all(-1 <= x <= one.width for x in across)
-
-
-def test_ticks_are_round_numbers() -> None:
-    assert charts.Axis(0, 10, 0, 1).ticks(5) == [0, 2, 4, 6, 8, 10]
-    assert charts.Axis(-0.31, 0.28, 0, 1).ticks(6) == pytest.approx([-0.3, -0.2, -0.1, 0, 0.1, 0.2])
 
 
 def test_curves_leave_out_what_is_undefined() -> None:

@@ -7,7 +7,7 @@ from helpers import suite_files
 from unseen.errors import MissingExtra
 from unseen_bench import suites
 from unseen_bench.exhibits import page, plots, tables
-from unseen_bench.exhibits.tables import MetricCell, size
+from unseen_bench.exhibits.tables import MetricCell
 from unseen_bench.exhibits.verdict_tables import verdict_tables
 from unseen_bench.run import ResultFolder, list_runs, run_all, with_sweeps
 
@@ -102,10 +102,6 @@ def test_every_line_of_a_table_has_the_same_number_of_columns(ran):
         assert len({line.count("|") for line in lines}) == 1
         body = [line for line in table.grid().latex().splitlines() if line.endswith(r"\\")][1:]
         assert {line.count("&") for line in body} == {2 * len(table.columns) + 3}
-
-
-def test_sizes_are_written_in_bytes_kilobytes_and_megabytes():
-    assert [size(count) for count in (None, 0, 999, 1500, 2_500_000)] == ["—", "0 B", "999 B", "1.5 kB", "2.5 MB"]
 
 
 def test_the_page_is_self_contained_and_keeps_kinds_apart(ran, tmp_path):

@@ -10,17 +10,15 @@ import time
 import pytest
 import torch
 
-from helpers.service import Server, flat, reference, same
+from helpers.service import Server
 from helpers.streams import space, stream
 from unseen.cli import app
-from unseen.errors import DataError, SettingError, StateError
+from unseen.errors import DataError, StateError
 from unseen.serve import backup as copies
 from unseen.serve.client import Client
-from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig, read_config
+from unseen.serve.settings import Settings
+from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.store import StreamStore
 
 LABELS = space(dtype=torch.float32)
@@ -126,58 +124,3 @@ def test_a_copy_of_the_journal_holds_whole_transactions(data, tmp_path):
     with sqlite3.connect(copies.stream_folders(tmp_path / "copy")[0] / "journal.db") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A wall clock of the journal that stands until it is moved."""
-    now = [time.time()]
-    monkeypatch.setattr("unseen.serve.stream.journal.time.time", lambda: now[0])
-    return now
-
-
-def filled(data, clock, *, retain: int) -> tuple[str, dict[float, int], list[torch.Tensor]]:
-    """A stream of twelve blocks ten seconds apart, how many samples it had when, and the blocks."""
-    streams = StreamStore(DataFolder(data), Settings(data, durability=Durability(every=20, retain=retain)))
-    entry = streams.create(LABELS, StreamConfig("", "", "*", "online"))
-    parts, seen = [stream(LABELS, 10, seed=seed) for seed in range(12)], {}
-    for part in parts:
-        clock[0] += 10
-        entry.opened.observe([sample_batch(LABELS, part)])
-        seen[clock[0]] = entry.opened.at.seq
-        if entry.opened.snapshot_due:
-            entry.opened.snapshot(AUTO)
-    streams.close()
-    return entry.config.id, seen, parts
-
-
-def test_a_restore_goes_back_to_a_moment_bit_by_bit(tmp_path, clock):
-    id, seen, parts = filled(tmp_path / "data", clock, retain=80)
-    copies.backup(tmp_path / "data", tmp_path / "copy")
-    config = read_config(tmp_path / "copy" / "streams" / id)
-    for number, (moment, count) in enumerate(list(seen.items())[5:]):
-        assert copies.restore(tmp_path / "copy", tmp_path / str(number), moment + 5) == 1
-        streams = opened(tmp_path / str(number))
-        found = streams.entries[id].opened
-        assert (found.at.seq, found.faults) == (count, [])
-        assert same(flat(found.readers), flat(reference(config, LABELS, parts[: count // 10])))
-        (answer,) = found.observe([sample_batch(LABELS, parts[0])])  # and goes on from there
-        assert answer.first == count
-        streams.close()
-
-
-def test_a_stream_that_was_created_later_is_left_out_and_a_moment_too_long_ago_is_refused(tmp_path, clock):
-    id, seen, _ = filled(tmp_path / "data", clock, retain=0)
-    copies.backup(tmp_path / "data", tmp_path / "copy")
-    assert copies.restore(tmp_path / "copy", tmp_path / "before", min(seen) - 75) == 0
-    with pytest.raises(StateError, match=f"got one before what stream {id} still has"):
-        copies.restore(tmp_path / "copy", tmp_path / "early", min(seen) + 5)
-
-
-def test_the_command_takes_a_moment(tmp_path, data, capsys):
-    copies.backup(data, tmp_path / "copy")
-    command = ["restore", str(tmp_path / "copy"), "--data", str(tmp_path / "again"), "--until"]
-    with pytest.raises(SettingError, match="expected a moment such as"):
-        app([*command, "yesterday"], standalone_mode=False)
-    app([*command, "2020-01-01T00:00:00Z"], standalone_mode=False)
-    assert "0 streams restored" in capsys.readouterr().out

@@ -9,7 +9,6 @@ import unseen
 from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.encoders.offline import encoder as offline
-from unseen.labels import Corpus
 from unseen.storage.files import cache_dir
 
 PLACES = {"linux": ".cache/unseen", "darwin": "Library/Caches/unseen", "win32": "AppData/Local/unseen"}
@@ -35,9 +34,7 @@ def test_models_lie_in_the_cache(cache):
 
 
 def test_text_vectors_lie_in_the_cache(cache):
-    LabelSpace.build(
-        ["cat"], HashEncoder(), negatives=2, corpus=Corpus("words", {"noun.a": ("stone", "cloud", "tree")})
-    )
+    LabelSpace.build(["cat"], HashEncoder(), relatives=2, everyday=2)
     assert list((cache / "texts").rglob("*.safetensors"))
 
 

@@ -27,14 +27,6 @@ def test_a_table_and_its_feature_files_make_a_suite(table):
     assert set(suite.pool.label[60:].tolist()) == {-1}
 
 
-def test_against_takes_the_known_samples_and_the_named_sets(table):
-    suite = suites.load(str(table), table.parent)
-    trial = suite.against("far")
-    assert (int(trial.is_id.sum()), len(trial.z)) == (60, 80)
-    assert set(trial.source.tolist()) == {0, 2}
-    torch.testing.assert_close(trial.z[60:], suite.pool.z[80:])
-
-
 def test_images_of_unlisted_classes_are_left_out(tmp_path):
     table = suite_files.write(tmp_path, table=suite_files.TABLE.replace("lists.json#toy/known", "lists.json#toy/some"))
     (tmp_path / "lists.json").write_text(json.dumps({"toy": {"some": [4, 1], "negative": [6, 7]}}))
@@ -64,15 +56,6 @@ def test_an_unknown_suite_is_refused_with_the_ones_there_are(tmp_path):
 def test_a_missing_feature_file_is_named(table, missing):
     (table.parent / f"{missing}.safetensors").unlink()
     with pytest.raises(DataError, match=f"got nothing at .*{missing}.safetensors"):
-        suites.load(str(table), table.parent)
-
-
-def test_a_missing_index_list_is_named(table):
-    (table.parent / "lists.json").write_text("{}")
-    with pytest.raises(DataError, match=r"index list at lists\.json#toy/known.*KeyError"):
-        suites.load(str(table), table.parent)
-    (table.parent / "lists.json").unlink()
-    with pytest.raises(DataError, match=r"index list at lists\.json#toy/known"):
         suites.load(str(table), table.parent)
 
 
@@ -115,15 +98,6 @@ def test_each_split_of_tiny_imagenet_follows_its_stated_rule(seed):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("seed", range(4))
-def test_each_split_of_tiny_imagenet_has_other_classes_as_unknown(features, seed):
-    lists = json.loads((features / "suites.json").read_text())["imagenet200"]
-    table = suites.read(f"tin-near-{seed}")
-    unknown = [lists["id_classes"][index] for index in table["unknown"]["near"]["classes"]]
-    assert sorted([*table["known"]["rows"], *unknown]) == sorted(lists["id_classes"])
-
-
-@pytest.mark.data
 @pytest.mark.parametrize(("seed", "percent"), list(enumerate((83.6, 82.6, 81.3, 80.8))))
 def test_neglabel_ranks_the_splits_of_tiny_imagenet_as_in_the_evidence(features, seed, percent):
     suite = suites.load(f"tin-near-{seed}", features)
@@ -141,3 +115,12 @@ def test_a_suite_may_take_some_images_of_each_set_and_always_the_same(tmp_path):
     rows = {tuple(row) for row in whole.pool.z.tolist()}
     assert all(tuple(row) in rows for row in thin.pool.z.tolist())
     assert thin.pool.label[thin.pool.is_id].unique().tolist() == list(range(6))
+
+
+def test_a_missing_index_list_is_named(table):
+    (table.parent / "lists.json").write_text("{}")
+    with pytest.raises(DataError, match=r"index list at lists\.json#toy/known.*KeyError"):
+        suites.load(str(table), table.parent)
+    (table.parent / "lists.json").unlink()
+    with pytest.raises(DataError, match=r"index list at lists\.json#toy/known"):
+        suites.load(str(table), table.parent)

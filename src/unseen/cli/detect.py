@@ -23,6 +23,7 @@ def detect(
     report: options.Report = None,
     file: options.Output = None,
     as_json: options.AsJson = False,
+    never: options.Never = None,
     space: options.SpaceInstead = None,
     detector: options.Detector = None,
     recall: options.Recall = None,
@@ -55,6 +56,7 @@ def detect(
     if features:
         output.check_writable(features)
 
+    from unseen.alarm import StreamAlarms
     from unseen.cli import run, session
     from unseen.features import FeatureCache
     from unseen.images import find_images
@@ -62,10 +64,10 @@ def detect(
     from unseen.storage.locks import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    alarms, log = run.Alarms.of(alarm), run.log_beside(report)
+    alarms, log = StreamAlarms.of(alarm), run.log_beside(report)
     found = find_images(photos, stride=stride)
     entries = sort_entries(found, order)
-    names = session.NameOptions(labels, label, space, examples, encoder, device)
+    names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = FeatureCache(features, ready.model) if features else None
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:

@@ -13,7 +13,7 @@ from unseen.errors import LabelError
 
 if TYPE_CHECKING:
     from unseen import LabelSpace
-    from unseen.labels import Corpus, Prompt
+    from unseen.labels import Prompt
 
 SHOWN = 20
 
@@ -33,29 +33,10 @@ def mine(
     ] = Path("space.safetensors"),
     show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
     as_json: options.AsJson = False,
-    negatives: Annotated[
-        int | None,
-        typer.Option(
-            help="How many negatives (default: 5,000); -1 keeps the share the rule's paper keeps.", **options.MORE
-        ),
-    ] = None,
-    miner: Annotated[
-        str | None,
-        typer.Option(
-            help="Rule that picks negatives: wordnet, neglabel, csp, dnm ... (default: wordnet).", **options.MORE
-        ),
-    ] = None,
-    vocabulary: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Words of WordNet to mine negatives from; 0 reads all 138,495 (default: twice the negatives).",
-            **options.MORE,
-        ),
-    ] = None,
-    words: Annotated[
-        Path | None, typer.Option(help="Your own word list to mine, instead of WordNet.", **options.MORE)
-    ] = None,
+    relatives: options.Relatives = None,
+    everyday: options.Everyday = None,
+    far: options.Far = None,
+    never: options.Never = None,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -63,29 +44,20 @@ def mine(
             **options.MORE,
         ),
     ] = None,
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact", help="Encode every word, also where codes tell which cannot be chosen.", **options.MORE
-        ),
-    ] = False,
 ) -> None:
-    """Mine negatives for your names and write a label space.
+    """Choose negatives for your names and write a label space.
 
     Example: `unseen mine --labels classes.txt --encoder offline -o space.safetensors --show`
 
-    With the offline encoder, codes in the package tell which words may be chosen, and only these are encoded (seconds;
-    at least 99 % of the negatives are those of --exact). The first run with another encoder encodes the whole corpus
-    (minutes); later runs read it.
+    Negatives are words that your images might show instead: relatives of the names in WordNet, everyday things, and
+    your own: `--never cello`. None means the same as a name, or is a kind of one, or what one is a kind of.
 
     Examples of the names move them towards their images (docs/examples.md); all commands and the service read the file.
 
     Example: `unseen mine --examples known/ -o space.safetensors`
     """
-    from unseen import LabelSpace, encoders
+    from unseen import encoders
     from unseen.cli import known, spaces
-    from unseen.labels.miners import DEFAULT_MINER
-    from unseen.labels.mining import NEGATIVES
 
     taught = known.ExampleImages.find(examples, saved=None, state=None) if examples else None
     wanted = named_spaces(labels or [], label or (list(taught.folders) if taught and not labels else None))
@@ -94,34 +66,14 @@ def mine(
             raise LabelError("expected one label space for --examples, got several; mine them one by one")
         taught.check_names(*wanted.values())
     files = output_files(file, wanted)
-    miner = miner or DEFAULT_MINER
-    settings: dict[str, Any] = {
-        "negatives": {None: NEGATIVES, -1: None}.get(negatives, negatives),
-        "miner": miner,
-        "prompt": _prompt(prompt),
-        "corpus": _corpus(words, vocabulary, miner),
-    }
+    settings = {"relatives": relatives, "everyday": everyday, "far": far, "never": never, "prompt": _prompt(prompt)}
+    given = {name: value for name, value in settings.items() if value is not None}
     model = encoders.load_encoder(encoder)
-    with spaces.words_bar() as progress:
-        made = {
-            name: LabelSpace.build(own, model, progress=progress, exact=exact, **settings)
-            for name, own in wanted.items()
-        }
-    spaces.warn_strange([one for own in wanted.values() for one in own], model)
+    made = {name: spaces.make_space(own, model, **given) for name, own in wanted.items()}
     for name, space in made.items():
         space = taught.teach(space, model, recall=known.RECALL) if taught else space
         space.save(files[name])
         _print_space(space, files[name], show=show, as_json=as_json)
-
-
-def _corpus(words: Path | None, vocabulary: int | None, miner: str) -> Corpus | None:
-    """The words to mine, None where the rule says which."""
-    from unseen.labels import word_list
-    from unseen.labels.miners import find_miner
-
-    if words:
-        return word_list(words)
-    return None if vocabulary is None else find_miner(miner).corpus().thinned(vocabulary)
 
 
 def _prompt(prompt: str | None) -> str | Prompt | None:
@@ -158,35 +110,47 @@ def output_files(file: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, P
 
 
 def _print_space(space: LabelSpace, file: Path, *, show: bool, as_json: bool) -> None:
-    from unseen.cli import spaces
-    from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives
+    from unseen.labels.nearest import near_duplicates
 
     if as_json:
         row = {
             "output": str(file),
             "names": len(space.names),
             "negatives": len(space.negatives),
+            "kinds": space.kinds,
             "encoder": space.encoder,
             "prompt": space.prompt,
             "fingerprint": space.fingerprint,
             "manifest": space.manifest,
             "near_duplicates": [vars(pair) for pair in near_duplicates(space)],
         }
-        near = {name: [vars(pair) for pair in pairs] for name, pairs in nearest_negatives(space).items()}
-        output.emit(row | ({"nearest_names": nearest_names(space), "nearest_negatives": near} if show else {}))
+        output.emit(row | ({"tree": _tree(space)} if show else {}))
         return
     if show:
-        others = nearest_names(space)
-        for name, pairs in list(nearest_negatives(space).items())[:SHOWN]:
-            nearest = "{} {:.2f}".format(*others[name]) if name in others else "—"
-            print(f"{name}  nearest name {nearest}")
-            print(f"    nearest negatives {', '.join(f'{pair.negative} {pair.cosine:.2f}' for pair in pairs)}")
-        if len(space.names) > SHOWN:
-            output.say(f"… and {len(space.names) - SHOWN:,} more names: --show --json prints all")
-        print(f"most negative: {', '.join(space.negatives[:SHOWN])}")
-    spaces.warn_near_duplicates(space)
-    output.say(
-        f"{len(space.names):,} names + {len(space.negatives):,} negatives ({space.manifest['corpus']}, "
-        f"miner {space.manifest['miner']}, fingerprint {space.fingerprint[:8]}) · encoder {space.encoder} · "
-        f"written to {file}"
-    )
+        tree = _tree(space)
+        for around in list(tree.values())[:SHOWN]:
+            print(" < ".join(around["path"]))
+            if near := around["nearest_name"]:
+                print("    nearest name  {} {:.2f}".format(*near))
+            for parent, words in around["relatives"].items():
+                print(f"    {parent}:  {', '.join(words[:SHOWN])}" + (" ..." if len(words) > SHOWN else ""))
+        if len(tree) > SHOWN:
+            output.say(f"… and {len(tree) - SHOWN:,} more names: --show --json prints all")
+    output.say(f"{space.in_words} · fingerprint {space.fingerprint[:8]} · written to {file}")
+
+
+def _tree(space: LabelSpace) -> dict[str, dict[str, Any]]:
+    """Around each name: what it is a kind of, its relatives by the parent they share, and the name most like it."""
+    from unseen.labels.nearest import nearest_names
+    from unseen.labels.relatives import Placed
+
+    placed, negatives = Placed(space.names), set(space.negatives)
+    tree: dict[str, dict[str, Any]] = {}
+    near = nearest_names(space)
+    for name in space.names:
+        path = placed.nouns.path(name)
+        tree[name] = {"path": path[:5], "nearest_name": near.get(name), "relatives": {}}
+    for one in placed.relatives(len(negatives)):
+        if one.word in negatives:
+            tree[one.name]["relatives"].setdefault(one.parent, []).append(one.word)
+    return tree

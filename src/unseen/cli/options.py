@@ -29,6 +29,15 @@ Examples = Annotated[
     typer.Option(help="A few photos of each class: a folder per class, or labelled features of `unseen encode`."),
 ]
 
+Relatives = Annotated[
+    int | None, typer.Option(min=0, help="Words that stand beside your names in WordNet (default: 1,500).", **MORE)
+]
+Everyday = Annotated[int | None, typer.Option(min=0, help="Words for everyday things (default: 1,500).", **MORE)]
+Far = Annotated[int | None, typer.Option(min=0, help="Words that are least like your names (default: 0).", **MORE)]
+Never = Annotated[
+    list[str] | None, typer.Option(help="A word of your own that is none of your names; may be given again.", **MORE)
+]
+
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images per step.", **MORE)]

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import typer
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen import Session
-from unseen.alarm import AlarmState, MixAlarm, UnknownRateAlarm
+from unseen.alarm import StreamAlarms
 from unseen.cli import output
 from unseen.cli.known import KnownImages
 from unseen.cli.session import threshold_in_words
@@ -35,7 +34,6 @@ from unseen.storage.locks import check_unchanged, locked
 from unseen.verdicts import Verdicts
 
 SAVING_SHARE = 0.02  # of the time of a run: so long runs do not pay for a state that is written whole
-REFERENCE = 512  # images from which an alarm learns the mix of names
 LEARNED_KIND = "learned-files"
 MOST_LEARNED = 1 << 17  # images of which a state remembers that it learned them, the latest; 16 bytes each
 
@@ -79,7 +77,7 @@ class Run:
     mark: str = ""  # of the state file, read before the session was loaded
     learn: bool = True
     known_images: KnownImages | None = None  # to calibrate with as the stream grows
-    alarms: Alarms | None = None
+    alarms: StreamAlarms | None = None
     log: stream_page.StreamLog | None = None  # where there will be a report
     learned: LearnedFiles | None = None  # photos that the state has learned, which are not learned twice
     is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
@@ -148,9 +146,15 @@ class Run:
         self.repeated += self._count_examples(step.z)
         self.judged += len(verdicts)
         self.known += int(verdicts.known.sum())
-        for words in self.alarms.add(verdicts) if self.alarms else ():
-            output.err.print(f"[bold red]alarm[/] at image {self.judged:,}: {words}")
+        self._alarm(verdicts)
         return verdicts
+
+    def _alarm(self, verdicts: Verdicts) -> None:
+        """Print the alarms that verdicts raise; those by a threshold that warms up do not count."""
+        if self.alarms:
+            outcome = torch.where(verdicts.known, verdicts.label, len(verdicts.names))[~verdicts.warming]
+            for words in self.alarms.add(outcome.cpu().numpy(), names=len(verdicts.names)):
+                output.err.print(f"[bold red]alarm[/] at image {self.judged:,}: {words}")
 
     def show(self, step: Step, verdicts: Verdicts | None, jpegs: Sequence[bytes]) -> None:
         """Print the verdicts on a step, and what was skipped, in order of arrival."""
@@ -275,62 +279,6 @@ class Run:
 def log_beside(report: Path | None) -> stream_page.StreamLog | None:
     """Where verdicts and thumbnails wait for a report; None where there will be none."""
     return stream_page.StreamLog.beside(report) if report else None
-
-
-@dataclass
-class Alarms:
-    """Two sequential tests along a run: more unknown images than allowed, and a mix of names unlike the first one.
-
-    Verdicts by a threshold that warms up do not count.
-    """
-
-    rule: UnknownRateAlarm
-    reference: int = REFERENCE  # images whose mix of names is the usual one
-    state: AlarmState = field(init=False)
-    mix: MixAlarm | None = None
-    mix_state: AlarmState | None = None
-    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
-
-    def __post_init__(self) -> None:
-        """Start the test of the unknown rate."""
-        self.state = self.rule.start()
-
-    @classmethod
-    def of(cls, allowed: float | None) -> Alarms | None:
-        """The alarms for a share of unknown images that is allowed, None where none is given."""
-        return None if allowed is None else cls(UnknownRateAlarm(allowed))
-
-    def add(self, verdicts: Verdicts) -> Iterator[str]:
-        """Take in the next verdicts; yield each alarm that they raise, once, in words."""
-        ready = (~verdicts.warming).cpu().numpy()
-        known = verdicts.known.cpu().numpy()[ready]
-        before, self.state = self.state, self.rule.update(self.state, ~known)
-        if before.raised_at is None and self.state.raised_at is not None:
-            yield f"more than {100 * self.rule.allowed:g} % of the images are unknown"
-        outcome = np.where(known, verdicts.label.cpu().numpy()[ready], len(verdicts.names))
-        if self._mix_changes(outcome, len(verdicts.names) + 1):
-            yield f"the mix of names is not that of the first {self.reference} images"
-
-    def _mix_changes(self, outcome: np.ndarray[Any, Any], kinds: int) -> bool:
-        """Whether these outcomes raise the alarm on the mix; the first ones set its allowed rates."""
-        if self.mix is None or self.mix_state is None:
-            self.counts = np.bincount(outcome, minlength=kinds) + (0 if self.counts is None else self.counts)
-            if self.counts.sum() >= self.reference:
-                self.mix = MixAlarm.from_outcomes(self.counts, between=self.rule.between)
-                self.mix_state = self.mix.start()
-            return False
-        before, self.mix_state = self.mix_state, self.mix.update(self.mix_state, outcome)
-        return before.raised_at is None and self.mix_state.raised_at is not None
-
-    def shown(self) -> dict[str, Any]:
-        """The state of both tests as one JSON object."""
-        return {
-            "allowed": self.rule.allowed,
-            "between": self.rule.between,
-            "evidence": self.rule.share(self.state),
-            "unknown_rate_raised": self.state.raised_at is not None,
-            "mix_raised": self.mix_state is not None and self.mix_state.raised_at is not None,
-        }
 
 
 @dataclass

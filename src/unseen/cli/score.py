@@ -64,6 +64,7 @@ def score(
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
+    from unseen.alarm import StreamAlarms
     from unseen.cli import known, run, session
     from unseen.features import load_features
     from unseen.storage.locks import content_mark
@@ -77,7 +78,7 @@ def score(
     samples = load_features(features)
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
-        stream = run.Run(judge, lines, state, mark, learn, images, run.Alarms.of(alarm), run.log_beside(report))
+        stream = run.Run(judge, lines, state, mark, learn, images, StreamAlarms.of(alarm), run.log_beside(report))
         stream.is_rejudged = rejudge
         if images:
             images.print_result(judge, images.calibrate(judge), as_json=False)

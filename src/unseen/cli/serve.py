@@ -61,8 +61,9 @@ def serve(
             raise
         raise MissingExtra(error.name or "fastapi", "serve") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    others: dict[str, Any] = {"threads": 1, "group_minutes": 10.0}
-    limits, durability, others = read_settings(settings or (), asdict(Limits()), asdict(Durability()), others)
+    limits, durability, others = read_settings(
+        settings or (), asdict(Limits()), asdict(Durability()), {"threads": Settings(data).compute}
+    )
     chosen = Settings(
         data,
         host,
@@ -71,7 +72,6 @@ def serve(
         Durability(**durability),
         logs=None if logs == "none" else Path(logs or data / "logs"),
         behind_proxy=behind_proxy,
-        group_minutes=others["group_minutes"],
         compute=others["threads"],
     )
     run(chosen, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
@@ -205,23 +205,16 @@ def backup(
 
 def restore(
     source: Annotated[Path, typer.Argument(help="A folder that `unseen backup` made.")],
-    until: Annotated[str, typer.Option(help="Go back to this moment: 2026-11-16T14:05:00, local time or with Z.")] = "",
     data: options.ServiceData = options.SERVICE_DATA,
     as_json: options.AsJson = False,
 ) -> None:
     """Copy a backup into a data folder that is new or empty.
 
     Example: `unseen restore /backups/unseen-monday --data /var/lib/unseen`, then `unseen serve --data /var/lib/unseen`
-
-    With --until, what came after a moment is left out, to the second: back up what there is, then restore that.
     """
     from unseen.serve import backup as copies
 
-    try:
-        moment = datetime.fromisoformat(until).timestamp() if until else None
-    except ValueError as error:
-        raise SettingError(f"expected a moment such as 2026-11-16T14:05:00Z, got {until!r}; write it so") from error
-    _print_streams(copies.restore(source, data, moment), "restored", data, as_json=as_json)
+    _print_streams(copies.restore(source, data), "restored", data, as_json=as_json)
 
 
 def _print_streams(count: int, done: str, folder: Path, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ Loads torch: commands import it when they run.
 
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from unseen.cli import output, spaces
 from unseen.cli.known import RECALL, ExampleImages, KnownImages, KnownSource, names_of, warn_spared
 from unseen.encoders import Encoder
 from unseen.errors import SettingError
-from unseen.labels.mining import NEGATIVES
 from unseen.report.stream_page import about
 from unseen.session import SessionSpec
 from unseen.threshold import Adaptive, ByExamples, Calibrated, Fixed, ThresholdRule
@@ -107,6 +107,7 @@ class NameOptions:
     examples: str | None = None
     encoder: str | None = None
     device: str | None = None
+    never: Sequence[str] = ()
 
 
 class Start(NamedTuple):
@@ -126,11 +127,11 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
     names = names_of(given.labels, given.label, taught, saved)
     if not saved:
-        chosen.kind.check_counts(len(names), NEGATIVES)
+        chosen.kind.check_counts(len(names), 1)
     model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
     if saved:
-        spaces.check_space(saved, names, model)
-    space = saved or spaces.mine_space(names, model)
+        spaces.check_space(saved, names, model, never=given.never)
+    space = saved or spaces.make_space(names, model, never=given.never)
     recall = RECALL if chosen.recall is None else chosen.recall
     if taught:
         space = taught.teach(space, model, recall=None if known or chosen.threshold is not None else recall)

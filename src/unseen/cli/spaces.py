@@ -6,29 +6,25 @@ Loads torch: commands import it when they run.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
-import torch
-from torch.nn.functional import normalize
-
-from unseen import LabelSpace, Session, encoders, labels
+from unseen import LabelSpace, Session, encoders
 from unseen.checkpoint import find_space
 from unseen.cli import output
-from unseen.discover import Vocabulary, visible_words
+from unseen.discover import Vocabulary
 from unseen.discover.edits import check_state
 from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.errors import EncoderError, LabelError
-from unseen.labels import read_names, word_list
-from unseen.labels.mining import NEGATIVES, corpus_size_for
-from unseen.labels.names import check_new_names
+from unseen.labels import read_names
+from unseen.labels.names import check_new_names, read_words
 from unseen.labels.nearest import near_duplicates, similar_names
 from unseen.labels.prompts import described_templates
-from unseen.labels.shortlist import coarse_corpus
-from unseen.labels.vectors import Candidates, CorpusPrompts, encode_corpus
+from unseen.labels.relatives import Placed, visible_words
+from unseen.labels.vectors import word_vectors
 from unseen.progress import Progress
 
 SHOWN = 5  # examples that a warning lists
@@ -75,20 +71,24 @@ def encoder_of(space: LabelSpace, name: str | None = None, device: str | None = 
     return model
 
 
-def mine_space(names: Sequence[str], encoder: Encoder, *, negatives: int = NEGATIVES) -> LabelSpace:
-    """A new label space, with negatives mined from WordNet as in Python."""
-    corpus = labels.wordnet().thinned(corpus_size_for(negatives))
-    output.say(f"mining negatives from {corpus.name} (what is encoded is kept)")
+def make_space(names: Sequence[str], encoder: Encoder, **options: Any) -> LabelSpace:
+    """A new label space with its negatives, as in Python; print what is odd about the names."""
+    warn_misspelt(names)
     with words_bar() as progress:
-        space = LabelSpace.build(names, encoder, negatives=negatives, corpus=corpus, progress=progress)
+        space = LabelSpace.build(names, encoder, progress=progress, **options)
     warn_near_duplicates(space)
     warn_similar_names(space)
     warn_strange(names, encoder)
     return space
 
 
-def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder) -> None:
-    """Refuse names or an encoder that a saved label space was not made with."""
+def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder, *, never: Sequence[str] = ()) -> None:
+    """Refuse names, own negatives or an encoder that a saved label space was not made with."""
+    if more := sorted(set(never) - set(space.negatives)):
+        raise LabelError(
+            f"expected --never for a new label space, got one that is saved without {more[0]!r}; make another with "
+            "unseen mine, or start another state"
+        )
     if names and tuple(names) != space.names:
         raise LabelError(
             f"expected the names of the label space, got others: {changed_names(space.names, names)}; leave out "
@@ -163,24 +163,19 @@ def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
         )
 
 
-def load_vocabulary(words: str, space: LabelSpace, encoder: str | None = None) -> Vocabulary:
-    """The words that groups may be called by: WordNet's, a list of one's own, or the negatives of the label space.
+def warn_misspelt(names: Sequence[str]) -> None:
+    """Print which names may be slips of the pen."""
+    if meant := Placed(tuple(names)).misspelt:
+        few = ", ".join(f"{name!r}: did you mean {word!r}?" for name, word in list(meant.items())[:SHOWN])
+        output.warn(f"no words that WordNet has: {few}")
 
-    Where the encoder has approximate vectors of WordNet's words, only those that suit a group are encoded; other words
-    are all encoded, once, and then kept.
-    """
+
+def load_vocabulary(words: str, space: LabelSpace, encoder: str | None = None) -> Vocabulary:
+    """The words that groups may be called by: WordNet's, a list of one's own, or the negatives of the label space."""
     if words == NO_ENCODER or (words == WORDNET and not (encoder or space.encoder)):
         return Vocabulary.of_space(space)
-    corpus = visible_words() if words == WORDNET else word_list(Path(words))
-    prompt = described_templates(space.prompt)
-    prompts, model = CorpusPrompts(prompt, prompt), encoder_of(space, encoder)
-    if words == WORDNET and (coarse := coarse_corpus(corpus, model, prompts)) is not None:
-        return replace(_vocabulary(coarse), encode=lambda some: prompt.encode(some, model).cpu())
-    output.say(f"reading {corpus.name} (each word is encoded once and then kept)")
+    every = visible_words() if words == WORDNET else read_words(Path(words))
+    output.say(f"reading {len(every):,} words (each is encoded once and then kept)")
     with words_bar() as progress:
-        return _vocabulary(encode_corpus(corpus, model, prompts, progress=progress))
-
-
-def _vocabulary(parts: Sequence[Candidates]) -> Vocabulary:
-    vectors = normalize(torch.cat([part.load() for part in parts]), dim=-1)
-    return Vocabulary(tuple(word for part in parts for word in part.words), vectors)
+        vectors = word_vectors(every, described_templates(space.prompt), encoder_of(space, encoder), progress=progress)
+    return Vocabulary(tuple(every), vectors)

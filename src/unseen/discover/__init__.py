@@ -3,4 +3,4 @@
 from unseen.discover.edit import Edited, dismiss, move_to_space, promote, rename, retire, undo
 from unseen.discover.explanation import Explanation, explain
 from unseen.discover.groups import Group, Grouping, group, group_features
-from unseen.discover.naming import Suggestion, Vocabulary, visible_words
+from unseen.discover.naming import Suggestion, Vocabulary

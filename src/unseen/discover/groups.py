@@ -184,9 +184,8 @@ class GroupDescriber(NamedTuple):
         orders = [self._by_centrality(images) for images in groups]
         central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
         directions = [normalize(z - self.mean, dim=-1) for z in central]
-        words = self.words.refined(directions, exact=self.known)
-        families = Families(words.words[self.known :])
-        found = zip(numbers, groups, orders, words.shares(directions), strict=True)
+        families = Families(self.words.words[self.known :])
+        found = zip(numbers, groups, orders, self.words.shares(directions), strict=True)
         return [self._group(*one, families) for one in found]
 
     def _by_centrality(self, images: KeptImages) -> Centrality:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -13,15 +13,12 @@ from torch.nn.functional import normalize
 
 from unseen.discover.clustering import NUMBERS
 from unseen.errors import LabelError
-from unseen.labels import Corpus, LabelSpace, synset_names
+from unseen.labels import LabelSpace
 from unseen.labels.names import canonical_spelling
 
-# lists of WordNet with things that a photo can show; people are left out: nobody is to be named by a guess
-VISIBLE = ("noun.animal", "noun.artifact", "noun.food", "noun.object", "noun.plant")
-TAXA = ("genus ", "family ", "order ", "class ", "phylum ", "subfamily ", "suborder ", "superfamily ", "tribe ")
 COUNT = 5
 GROUPS = 64  # groups that are named at once
-REFINED = 20  # words of each group whose approximate vectors are replaced by exact ones
+NEAREST = 20  # words of a group whose families are looked at
 SPREAD = 0.3  # share of a family that its largest kind may take where the group is called by the family
 
 
@@ -38,11 +35,10 @@ class Suggestion:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Words that groups may be called by, with their text vectors; approximate ones where `encode` gives exact ones."""
+    """Words that groups may be called by, with their text vectors."""
 
     words: tuple[str, ...]
     vectors: Float[Tensor, "w d"]
-    encode: Callable[[Sequence[str]], Float[Tensor, "n d"]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse vectors that do not belong to the words."""
@@ -53,7 +49,7 @@ class Vocabulary:
         """The known names of a label space, then the words that none of them is spelled like."""
         others = self.without(labels.names)
         vectors = torch.cat([labels.id_anchors.float().cpu(), others.vectors])
-        return Vocabulary((*labels.names, *others.words), vectors, self.encode)
+        return Vocabulary((*labels.names, *others.words), vectors)
 
     @classmethod
     def of_space(cls, labels: LabelSpace) -> Vocabulary:
@@ -64,20 +60,7 @@ class Vocabulary:
         """The words that none of `names` is spelled like."""
         taken = set(map(canonical_spelling, names))
         rows = [row for row, word in enumerate(self.words) if canonical_spelling(word) not in taken]
-        return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows], self.encode)
-
-    def refined(self, groups: Sequence[Float[Tensor, "n d"]], *, exact: int = 0) -> Vocabulary:
-        """Exact vectors of the words that suit the groups best; those of the first `exact` words stay.
-
-        An approximate vector has a lower cosine with images than an exact one, so the two do not compete fairly.
-        """
-        if self.encode is None or not groups or len(self.words) == exact:
-            return self
-        count = min(REFINED, len(self.words) - exact)
-        rows = torch.cat([share[exact:].topk(count).indices for share in self.shares(groups)]).unique() + exact
-        vectors = self.vectors.clone()
-        vectors[rows] = self.encode([self.words[row] for row in rows.tolist()]).to(vectors)
-        return Vocabulary(self.words, vectors)
+        return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows])
 
     @cached_property
     def directions(self) -> Float[Tensor, "w d"]:
@@ -116,7 +99,7 @@ class Families:
         >>> [word.word for word in found.suggest(torch.tensor([0.2, 0.2, 0.2, 0.1, 0.3]), count=2)]
         ['truck', 'ship']
         """
-        near = shares.topk(min(REFINED, len(shares))).indices.tolist()
+        near = shares.topk(min(NEAREST, len(shares))).indices.tolist()
         together = shares.clone()
         for head in {head for row in near for head in (row, *self._heads.get(row, ()))} & self._kinds.keys():
             kinds = shares[self._kinds[head]]
@@ -126,14 +109,3 @@ class Families:
         top = together.topk(min(count, len(shares)))
         found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         return tuple(Suggestion(self.words[row], round(value, 4)) for row, value in found)
-
-
-@cache
-def visible_words() -> Corpus:
-    """The words of WordNet that a photo can show: no names of persons or places, no taxa."""
-    lists = {name: tuple(filter(_is_plain, words)) for name, words in synset_names().lists.items() if name in VISIBLE}
-    return Corpus("WordNet 3.1, what a photo can show", lists)
-
-
-def _is_plain(word: str) -> bool:
-    return word == word.lower() and not word.startswith(TAXA) and not any(letter.isdigit() for letter in word)

@@ -1,10 +1,8 @@
 """Names in, a LabelSpace out: K known and L negative anchors, the text side of every detector."""
 
-from unseen.labels.corpus import Corpus, synset_names, word_list, wordnet
 from unseen.labels.examples import Examples
-from unseen.labels.miners import MINERS
-from unseen.labels.mining import MiningSpec, build
 from unseen.labels.names import read_names
+from unseen.labels.negatives import build
 from unseen.labels.prompts import PROMPTS, LearnedPrompts, Prompt, PromptTemplates
 from unseen.labels.residuals import with_examples
-from unseen.labels.space import LabelSpace
+from unseen.labels.space import LabelSpace, Origin

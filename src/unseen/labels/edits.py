@@ -14,7 +14,7 @@ from unseen.errors import LabelError
 from unseen.labels.examples import Examples
 from unseen.labels.names import canonical_spelling, is_writable
 from unseen.labels.nearest import NEAR
-from unseen.labels.space import LabelSpace
+from unseen.labels.space import LabelSpace, Origin
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,8 @@ def with_name(
     """
     name = check_new_name(space.names, name)
     row = normalize(anchor.to(space.id_anchors), dim=0).unsqueeze(0)
-    stays = ~_conflicts(space, name, row, images)
-    kept = stays.nonzero().flatten().tolist()
-    return replace(
-        space,
-        names=(*space.names, name),
-        id_anchors=torch.cat([space.id_anchors, row]),
-        negatives=tuple(space.negatives[place] for place in kept),
-        ood_anchors=space.ood_anchors[stays],
-    )
+    others = space.keeping((~_conflicts(space, name, row, images)).nonzero().flatten().tolist())
+    return replace(others, names=(*space.names, name), id_anchors=torch.cat([space.id_anchors, row]))
 
 
 def _conflicts(
@@ -110,15 +103,14 @@ def without_name(space: LabelSpace, name: str) -> LabelSpace:
     if len(space.names) == 1:
         raise LabelError(f"expected at least two known names, got {name!r} alone; promote another one first")
     rest = [other for other in range(len(space.names)) if other != place]
-    return replace(
+    others = replace(
         space,
         names=tuple(space.names[other] for other in rest),
         id_anchors=space.id_anchors[rest],
-        negatives=(*space.negatives, space.names[place]),
-        ood_anchors=torch.cat([space.ood_anchors, space.id_anchors[place : place + 1]]),
         examples=_examples_without(space.examples, place),
         spared=_examples_without(space.spared, place),
     )
+    return others.adding(name, space.id_anchors[place], Origin("never"))
 
 
 def _examples_without(examples: Examples | None, place: int) -> Examples | None:
@@ -134,12 +126,9 @@ def renamed(space: LabelSpace, old: str, new: str) -> LabelSpace:
     place_of(space, old)
     new = check_new_name([one for one in space.names if one != old], new)
     stays = [row for row, word in enumerate(space.negatives) if canonical_spelling(word) != canonical_spelling(new)]
-    return replace(
-        space,
-        names=tuple(new if one == old else one for one in space.names),
-        negatives=tuple(space.negatives[row] for row in stays),
-        ood_anchors=space.ood_anchors[stays],
-    )
+    others = space.keeping(stays)
+    origins = tuple(one._replace(name=new) if one.name == old else one for one in others.origins)
+    return replace(others, names=tuple(new if one == old else one for one in space.names), origins=origins)
 
 
 def negative_vector(space: LabelSpace, name: str) -> Float[Tensor, " d"] | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 UNIT_TOLERANCE = 1e-2  # float16 vectors on disk are unit to about 1e-3
 EXAMPLE_KEYS = {"examples": "example", "spared": "spared"}  # field -> what its tensors are called in a file
+
+
+KINDS = {"relative": "relatives", "everyday": "everyday words", "far": "far words", "never": "words of your own"}
+
+
+class Origin(NamedTuple):
+    """Why a word is a negative: a relative of a name, an everyday thing, a far one, or never to be called known."""
+
+    kind: str  # relative, everyday, far or never
+    name: str = ""  # whose relative it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +55,7 @@ class LabelSpace:
     manifest: dict[str, str] = field(default_factory=dict)
     examples: Examples | None = None  # labelled images of the names, seen before any stream
     spared: Examples | None = None  # examples that teach nothing: sessions set their threshold by them
+    origins: tuple[Origin, ...] = ()  # of the negatives; none in spaces of version 0.2 and in those made by hand
 
     def __post_init__(self) -> None:
         """Check everything once and keep exactly unit rows, so that no detector has to."""
@@ -54,6 +66,11 @@ class LabelSpace:
                 f"expected negatives that are not known names, got {sorted(shared)[:3]} on both sides; "
                 "remove them from the negatives"
             )
+        if self.origins and len(self.origins) != len(self.negatives):
+            raise LabelError(
+                f"expected an origin for each of {len(self.negatives)} negatives, got {len(self.origins)}; "
+                "pass all or none"
+            )
         width = self.id_anchors.shape[-1]
         object.__setattr__(self, "id_anchors", _unit_rows("id_anchors", self.id_anchors, len(self.names), width))
         object.__setattr__(self, "ood_anchors", _unit_rows("ood_anchors", self.ood_anchors, len(self.negatives), width))
@@ -63,16 +80,16 @@ class LabelSpace:
 
     @staticmethod
     def build(names: Sequence[str], encoder: TextEncoder, **options: Any) -> LabelSpace:
-        """`names` with negatives mined from a corpus; `unseen.labels.build` explains the options.
+        """`names` with negatives; `unseen.labels.build` explains the options.
 
         >>> class Tower:                     # `encoder` is what `load_encoder` returns, or anything with `texts`
         ...     name, dim, fingerprint = "tower", 2, "first"
         ...     def texts(self, prompts):
         ...         return torch.eye(2)[[("dog" in prompt) * 1 for prompt in prompts]]
-        >>> LabelSpace.build(["cat", "dog"], Tower(), negatives=0).names
+        >>> LabelSpace.build(["cat", "dog"], Tower(), relatives=0, everyday=0).names
         ('cat', 'dog')
         """
-        from unseen.labels.mining import build  # late: it makes label spaces
+        from unseen.labels.negatives import build  # late: it makes label spaces
 
         return build(names, encoder, **options)
 
@@ -90,6 +107,23 @@ class LabelSpace:
         """Whether text and images come from one model; the offline text tower stands in for CLIP's."""
         text, encoder = (self.manifest.get(f"{part}_fingerprint") for part in ("text", "encoder"))
         return text == encoder
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many negatives are relatives, everyday things and so on."""
+        return dict(Counter(origin.kind for origin in self.origins))
+
+    @property
+    def in_words(self) -> str:
+        """How many names and negatives there are.
+
+        >>> space = LabelSpace(("cat",), ("tiger",), torch.eye(2)[:1], torch.eye(2)[1:], origins=(Origin("relative"),))
+        >>> space.in_words
+        '1 name + 1 relatives'
+        """
+        counts = [f"{count:,} {KINDS.get(kind, kind)}" for kind, count in self.kinds.items()]
+        counts = counts or [f"{len(self.negatives):,} negatives"]
+        return " + ".join([f"{len(self.names):,} name{'s' * (len(self.names) != 1)}", *counts])
 
     @property
     def dim(self) -> int:
@@ -125,7 +159,26 @@ class LabelSpace:
         >>> len(demo.load().space.with_negatives(10).negatives)
         10
         """
-        return replace(self, negatives=self.negatives[:count], ood_anchors=self.ood_anchors[:count])
+        return self.keeping(range(min(count, len(self.negatives))))
+
+    def keeping(self, rows: Iterable[int]) -> LabelSpace:
+        """The label space with only these of its negatives."""
+        rows = list(rows)
+        return replace(
+            self,
+            negatives=tuple(self.negatives[row] for row in rows),
+            ood_anchors=self.ood_anchors[rows],
+            origins=tuple(self.origins[row] for row in rows) if self.origins else (),
+        )
+
+    def adding(self, word: str, anchor: Float[Tensor, " d"], origin: Origin) -> LabelSpace:
+        """The label space with one more negative."""
+        return replace(
+            self,
+            negatives=(*self.negatives, word),
+            ood_anchors=torch.cat([self.ood_anchors, anchor.unsqueeze(0)]),
+            origins=(*self.origins, origin) if self.origins or not self.negatives else (),
+        )
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all.
@@ -157,6 +210,7 @@ class LabelSpace:
         for name, key in EXAMPLE_KEYS.items():
             if f"{key}_z" in tensors:
                 fields[name] = Examples(tensors[f"{key}_z"], tensors[f"{key}_label"])
+        fields["origins"] = tuple(Origin(*one) for one in fields.get("origins", ()))
         return cls(names, negatives, tensors["id_anchors"], tensors["ood_anchors"], **fields)
 
     def _example_tensors(self) -> dict[str, Tensor]:
@@ -173,7 +227,7 @@ class LabelSpace:
             "prompt": self.prompt,
             "encoder": self.encoder,
             "manifest": self.manifest,
-        }
+        } | ({"origins": self.origins} if self.origins else {})
         return json.dumps(fields, sort_keys=True, ensure_ascii=False)
 
     def __repr__(self) -> str:

@@ -10,10 +10,9 @@ import gzip
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,14 +26,6 @@ SHOWN = (
     ("body", "person"),
     ("Tops", "act", "communication", "event", "group", "location", "possession", "shape", "time"),
 )
-EVERYDAY = ("animal", "artifact", "food", "object", "plant")
-PEOPLE = (  # the lists of persons and bodies have hundreds of words that nobody wants to be called
-    "arm athlete baby back beard boy bride chest child cook dancer doctor ear eye face farmer finger foot girl hair"
-    " hand head leg man mouth musician neck nose nurse person player police_officer sailor shoulder singer skin soldier"
-    " student teacher thumb toe tongue tooth woman worker"
-)
-HAS_CAPITALS = ("animal", "artifact", "food", "plant")  # whose relatives are called after places and people: Labrador
-TAXON = "taxonomic group"
 HEAD_ENDS = re.compile(r"\b(?:with|without|of|in|on|at|for|from|by|and|or|to|under|behind|near)\b|[,(:/]")
 SINGULARS = (("ies", "y"), ("ves", "f"), ("ves", "fe"), ("men", "man"), ("es", ""), ("s", ""))
 IRREGULAR = dict(
@@ -87,42 +78,52 @@ class Found(NamedTuple):
     is_exact: bool  # a billy shelf is none of the nouns, but a kind of shelf
 
 
-class Relative(NamedTuple):
-    """A word that stands beside a name: both are kinds of `parent`."""
+class Synsets(Sequence[Synset]):
+    """The synsets of a file by place, each read when it is asked for: a run needs few of them."""
 
-    word: str
-    name: str
-    parent: str
+    def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
+        self.lines = list(lines)
+        self._read: dict[int, Synset] = {}
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, place: int) -> Synset:  # type: ignore[override]  # no slices
+        if place not in self._read:
+            self._read[place] = read_synset(*self.lines[place], place)
+        return self._read[place]
 
 
 @dataclass(frozen=True)
 class Hierarchy:
     """Synsets, each with the places of what it is a kind of."""
 
-    synsets: Sequence[Synset]
+    synsets: Synsets
 
     @cached_property
     def senses(self) -> Mapping[str, Sequence[int]]:
         """The places of each spelling, in the order of WordNet's senses."""
         found = defaultdict(list)
-        for place, synset in enumerate(self.synsets):
-            for word, number in zip(synset.words, synset.numbers, strict=True):
-                found[canonical_spelling(word)].append((number, place))
+        for place, (_, line) in enumerate(self.synsets.lines):
+            for part in canonical_spelling(line.partition("\t")[0]).split("|"):
+                word, _, rest = part.partition(":")
+                found[word].append((int(rest.partition(":")[0] or 1), place))
         return {word: [place for _, place in sorted(places)] for word, places in found.items()}
 
     @cached_property
     def children(self) -> Mapping[int, Sequence[int]]:
         """The places of what is a kind of each place."""
         found = defaultdict(list)
-        for place, synset in enumerate(self.synsets):
-            for parent in synset.parents:
-                found[parent].append(place)
+        for place, (_, line) in enumerate(self.synsets.lines):
+            for link in line.partition("\t")[2].replace("@", "").split():
+                found[place + int(link)].append(place)
         return dict(found)
 
-    @cached_property
-    def taxa(self) -> Set[int]:
-        """The places of genera, families and the like: words of biologists."""
-        return self.below(self.senses.get(TAXON, ()))
+    def of_kinds(self, kinds: Collection[str]) -> Iterator[tuple[int, Synset]]:
+        """Yield the places of some lists, with their synsets."""
+        for place, (section, _) in enumerate(self.synsets.lines):
+            if section.removeprefix("noun.") in kinds:
+                yield place, self.synsets[place]
 
     def find(self, name: str) -> Found | None:
         """Where a name stands: the first sense that a photo can show."""
@@ -138,7 +139,7 @@ class Hierarchy:
 
         def weight(sense: tuple[int, int]) -> tuple[int, float]:
             rank, place = sense
-            return sum(company[one] - 1 for one in families[place]), math.log(1 + self._size(place)) / rank
+            return sum(company[one] - 1 for one in families[place]), math.log(1 + self.size(place)) / rank
 
         return {
             name: one._replace(place=max(enumerate(one.senses, 1), key=weight)[1]) if len(one.senses) > 1 else one
@@ -147,13 +148,14 @@ class Hierarchy:
 
     def _families(self, place: int) -> frozenset[int]:
         """What a place is a kind of, as far as its kinds are a family."""
-        return frozenset(above for above in self.above([place]) if self._size(above) <= WIDEST)
+        return frozenset(above for above in self.above([place]) if self.size(above) <= WIDEST)
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
         return {}
 
-    def _size(self, place: int) -> int:
+    def size(self, place: int) -> int:
+        """How many kinds a place has, itself among them."""
         if place not in self._sizes:
             self._sizes[place] = len(self.below([place]))
         return self._sizes[place]
@@ -171,6 +173,10 @@ class Hierarchy:
             if shown := [p for p in places if self.synsets[p].kind in kinds and not self.synsets[p].is_instance]:
                 return shown
         return []
+
+    def has(self, name: str) -> bool:
+        """Whether a name is found, be it as a kind of something."""
+        return self._found(name) is not None
 
     def suggestions(self, name: str, count: int = 3) -> tuple[str, ...]:
         """The words that a name may be a slip of the pen for, likeliest first; none where it is a word itself."""
@@ -198,81 +204,6 @@ class Hierarchy:
             path.append(parents[0])
         words = [self.synsets[place].word for place in path]
         return tuple(words if found.is_exact else (name, *words))
-
-    def same(self, names: Iterable[str]) -> frozenset[int]:
-        """The places of what cannot be a negative: what names mean, what they are a kind of, and their kinds.
-
-        Of several senses those count that the name is the first word of: a frankfurter may be called a dog.
-        """
-        found = self.find_all(names)
-        meant = {one.place for one in found.values()}
-        exact = {name: one for name, one in found.items() if one.is_exact}
-        kinds = {one.place for one in exact.values()}
-        for name, one in exact.items():
-            kinds |= {place for place in one.senses if _is_called(name, self.synsets[place].words[0])}
-        return self.above(meant | kinds) | self.below(kinds)
-
-    def relatives(self, names: Sequence[str], count: int) -> tuple[Relative, ...]:
-        """At most `count` words that stand beside names, the nearest first, as many for each name as there are.
-
-        >>> [relative.word for relative in hierarchy().relatives(["golden retriever"], 3)]
-        ['Labrador retriever', 'flat-coated retriever', 'curly-coated retriever']
-        """
-        same = self.same(names)
-        taken = self._spellings(same, names)
-        turns = [self._beside(name, found, same) for name, found in self.find_all(names).items()]
-        chosen: list[Relative] = []
-        while turns and len(chosen) < count:
-            for turn in list(turns):
-                fresh = (one for one in turn if canonical_spelling(one.word) not in taken)
-                if (relative := next(fresh, None)) is None:
-                    turns.remove(turn)
-                else:
-                    taken.add(canonical_spelling(relative.word))
-                    chosen.append(relative)
-        return tuple(chosen[:count])
-
-    def _beside(self, name: str, found: Found, same: Set[int]) -> Iterator[Relative]:
-        """Yield what stands beside a name: the other kinds of its parents, the most used first, then of theirs."""
-        seen = set(same)
-        level = self.synsets[found.place].parents if found.is_exact else (found.place,)
-        while level:
-            for parent in level:
-                if self._size(parent) > WIDEST:
-                    return
-                kinds = self.below([parent])
-                fresh = [place for place in kinds - seen if self._is_name(self.synsets[place])]
-                for place in sorted(fresh, key=lambda place: (-self.synsets[place].use, place)):
-                    yield Relative(self.synsets[place].word, name, self.synsets[parent].word)
-                seen |= kinds
-            level = tuple(up for parent in level for up in self.synsets[parent].parents)
-
-    def _is_name(self, synset: Synset) -> bool:
-        """Whether people call a thing by this word."""
-        is_written_so = synset.word == synset.word.lower() or synset.kind in HAS_CAPITALS
-        return synset.use >= 0 and is_written_so and not synset.is_instance
-
-    @cached_property
-    def everyday_places(self) -> Sequence[int]:
-        """The places of everyday things, the most used first."""
-        places = [place for place, synset in enumerate(self.synsets) if synset.kind in EVERYDAY]
-        plain = [place for place in places if self._is_plain(self.synsets[place]) and place not in self.taxa]
-        people = [self.senses[word.replace("_", " ")][0] for word in PEOPLE.split() if word in self.senses]
-        return sorted(plain + people, key=lambda place: -self.synsets[place].use)
-
-    def _is_plain(self, synset: Synset) -> bool:
-        return synset.word == synset.word.lower() and synset.use > 0 and not synset.is_instance
-
-    def everyday(self, count: int, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """The `count` most used words for things of every day, none of which means the same as a name."""
-        taken = self._spellings(self.same(names), names)
-        words = dict.fromkeys(self.synsets[place].word for place in self.everyday_places)
-        return tuple(islice((word for word in words if canonical_spelling(word) not in taken), count))
-
-    def _spellings(self, same: Iterable[int], names: Iterable[str]) -> set[str]:
-        """All words that cannot be negatives, whatever else they mean."""
-        words = (word for place in same for word in self.synsets[place].words)
-        return set(map(canonical_spelling, (*words, *names)))
 
 
 def _closure(places: Iterable[int], step: Callable[[int], Iterable[int]]) -> frozenset[int]:
@@ -307,14 +238,15 @@ def _singulars(phrase: str) -> Iterator[str]:
             yield " ".join([*first, last.removesuffix(plural) + singular])
 
 
-def _is_called(name: str, word: str) -> bool:
+def is_called(name: str, word: str) -> bool:
+    """Whether a name is a word, or its plural."""
     return canonical_spelling(word) in _singulars(canonical_spelling(name))
 
 
 @cache
 def hierarchy() -> Hierarchy:
     """The nouns of WordNet 3.1."""
-    return Hierarchy([read_synset(*part, place) for place, part in enumerate(read_sections())])
+    return Hierarchy(Synsets(part for part in read_sections() if part[0].startswith("noun.")))
 
 
 def read_sections() -> Iterator[tuple[str, str]]:

@@ -203,12 +203,9 @@ def tiles(log: StreamLog, session: Session) -> list[tuple[str, str]]:
 def about(session: Session) -> str:
     """In one line which encoder, label space and detector judge the images."""
     space = session.detector.labels
-    mined = [space.manifest.get("corpus", ""), f"miner {space.manifest['miner']}" if "miner" in space.manifest else ""]
-    made = ", ".join(filter(None, [*mined, f"fingerprint {space.fingerprint[:8]}"]))
-    names = f"{len(space.names):,} name{'s' * (len(space.names) != 1)} + {len(space.negatives):,} negatives"
     return (
-        f"encoder {space.encoder or 'unnamed'} · {names} ({made}) · detector {session.detector.name} · "
-        f"unseen {__version__}"
+        f"encoder {space.encoder or 'unnamed'} · {space.in_words} (fingerprint {space.fingerprint[:8]}) · "
+        f"detector {session.detector.name} · unseen {__version__}"
     )
 
 

@@ -7,22 +7,17 @@ again with newer snapshots.
 
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 from unseen.errors import DataError, StateError
 from unseen.progress import Progress, no_progress
 from unseen.serve.http.auth import MARKER, OLD, TABLE
-from unseen.serve.stream.config import STREAM_ID, read_config
+from unseen.serve.stream.config import STREAM_ID
 from unseen.serve.stream.folder import exclusive_lock
-from unseen.serve.stream.journal import EDIT, MOMENTS, RESTORE, TIP, Tip, remove_after
-from unseen.serve.stream.snapshots import AUTO, BEFORE, KEPT, RESTORED, SnapshotFolder
+from unseen.serve.stream.journal import EDIT, RESTORE, TIP, Tip
+from unseen.serve.stream.snapshots import RESTORED, SnapshotFolder
 from unseen.storage.files import sync_folder
-
-TRIES = 5  # of a stream whose snapshots change faster than they are copied
-FILES = (OLD, MARKER)  # beside streams and spaces
 
 
 def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
@@ -35,25 +30,25 @@ def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
     shutil.rmtree(half, ignore_errors=True)
     (half / "streams").mkdir(parents=True, mode=0o700)
     half.chmod(0o700)
-    copied = list(_copy_streams(data, half, progress))
-    for name in FILES:
+    folders, copied = stream_folders(data), 0
+    for number, folder in enumerate(folders):
+        progress(number, len(folders))
+        copied += copy_stream(folder, half / "streams" / folder.name)
+    for name in (OLD, MARKER):
         if (data / name).exists():
             shutil.copy2(data / name, half / name)
     if (data / TABLE).exists():
-        with closing(_copied(data / TABLE, half / TABLE)):
-            (half / TABLE).chmod(0o600)
+        copy_database(data / TABLE, half / TABLE).close()
+        (half / TABLE).chmod(0o600)
     if (data / "spaces").is_dir():
         shutil.copytree(data / "spaces", half / "spaces")
     half.rename(target)
     sync_folder(target.parent)
-    return len(copied)
+    return copied
 
 
-def restore(source: Path, data: Path, until: float | None = None) -> int:
-    """Put a backup where a service will find it, and return how many streams it has; a folder in use is refused.
-
-    With `until`, a time of the epoch, every stream goes back to what it had acknowledged by then, to the second.
-    """
+def restore(source: Path, data: Path) -> int:
+    """Put a backup where a service will find it, and return how many streams it has; a folder in use is refused."""
     if not (source / "streams").is_dir():
         raise DataError(f"expected a folder that `unseen backup` made, got {source}; check the path")
     if data.exists() and any(path.name != "lock" for path in data.iterdir()):
@@ -63,9 +58,6 @@ def restore(source: Path, data: Path, until: float | None = None) -> int:
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(source, half)
     half.chmod(0o700)
-    if until is not None:
-        for folder in stream_folders(half):
-            go_back(folder, until)
     shutil.rmtree(data, ignore_errors=True)
     data.parent.mkdir(parents=True, exist_ok=True)
     half.rename(data)
@@ -73,57 +65,14 @@ def restore(source: Path, data: Path, until: float | None = None) -> int:
     return len(stream_folders(data))
 
 
-def go_back(folder: Path, until: float) -> None:
-    """Drop everything from a copied stream that came after a moment, or the stream if it was created later."""
-    if datetime.fromisoformat(read_config(folder).created).timestamp() > until:
-        shutil.rmtree(folder)
-    elif (folder / "journal.db").exists():
-        _cut(folder, until)
-
-
-def _cut(folder: Path, until: float) -> None:
-    with closing(sqlite3.connect(folder / "journal.db")) as db, db:
-        db.execute(MOMENTS)
-        last, first = db.execute("SELECT ifnull(max(id), 0), ifnull(min(id), 1) FROM entries").fetchone()
-        later = db.execute("SELECT min(entry) FROM moments WHERE time > ?", (until,)).fetchone()[0]
-        entry = last if later is None else later - 1
-        snapshots = SnapshotFolder(folder / "snapshots", 0)
-        bases = [saved.entry for saved in snapshots.all() if saved.entry <= entry]
-        if first > max(bases, default=1):
-            raise _too_long_ago(folder, db, [saved.entry for saved in snapshots.all()])
-        remove_after(db, entry)
-    for saved in snapshots.all(AUTO, KEPT, RESTORED, BEFORE):
-        if saved.entry > entry:
-            saved.path.unlink()
-    Tip(folder / TIP).write(entry)
-
-
-def _too_long_ago(folder: Path, db: sqlite3.Connection, snapshots: Sequence[int]) -> StateError:
-    row = db.execute("SELECT min(time) FROM moments WHERE entry >= ?", (min(snapshots, default=1),)).fetchone()
-    earliest = datetime.fromtimestamp(row[0] or 0, UTC).isoformat(timespec="seconds")
-    return StateError(
-        f"expected a moment from {earliest} on, got one before what stream {folder.name} still has; take an older "
-        "backup, and let the service retain more samples (--set retain=N)"
-    )
-
-
 def stream_folders(data: Path) -> list[Path]:
     """The folders of the streams in a data folder."""
     return sorted(path for path in (data / "streams").iterdir() if STREAM_ID.fullmatch(path.name))
 
 
-def _copy_streams(data: Path, target: Path, progress: Progress) -> Iterator[Path]:
-    folders = stream_folders(data)
-    for number, folder in enumerate(folders):
-        progress(number, len(folders))
-        if copy_stream(folder, target / "streams" / folder.name):
-            yield folder
-    progress(len(folders), len(folders))
-
-
-def copy_stream(folder: Path, target: Path) -> bool:
+def copy_stream(folder: Path, target: Path, *, tries: int = 5) -> bool:
     """Copy a stream that may be in use; return whether it is still there."""
-    for _ in range(TRIES):
+    for _ in range(tries):
         shutil.rmtree(target, ignore_errors=True)
         try:
             _copy_once(folder, target)
@@ -134,7 +83,7 @@ def copy_stream(folder: Path, target: Path) -> bool:
             continue  # a snapshot made way for a newer one
         if _is_whole(target):
             return True
-    raise StateError(f"expected to copy stream {folder.name}, got newer snapshots {TRIES} times; try again")
+    raise StateError(f"expected to copy stream {folder.name}, got newer snapshots {tries} times; try again")
 
 
 def _copy_once(folder: Path, target: Path) -> None:
@@ -144,18 +93,14 @@ def _copy_once(folder: Path, target: Path) -> None:
     for path in (folder / "snapshots").glob("[!.]*.safetensors"):
         shutil.copy2(path, target / "snapshots" / path.name)
     if (folder / "journal.db").exists():
-        _copy_journal(folder / "journal.db", target / "journal.db")
+        with closing(copy_database(folder / "journal.db", target / "journal.db")) as copy:
+            last = copy.execute("SELECT ifnull(max(id), 0) FROM entries").fetchone()[0]
+        Tip(target / TIP).write(int(last))
     if (folder / "spaces").is_dir():  # after the journal: an edit writes its label space first
         shutil.copytree(folder / "spaces", target / "spaces", ignore=shutil.ignore_patterns(".*"))
 
 
-def _copy_journal(path: Path, target: Path) -> None:
-    with closing(_copied(path, target)) as copy:
-        last = copy.execute("SELECT ifnull(max(id), 0) FROM entries").fetchone()[0]
-    Tip(target.with_name("journal.tip")).write(int(last))
-
-
-def _copied(path: Path, target: Path) -> sqlite3.Connection:
+def copy_database(path: Path, target: Path) -> sqlite3.Connection:
     """A copy of a database that may be in use: what was committed."""
     copy = sqlite3.connect(target)
     try:
@@ -171,15 +116,10 @@ def _is_whole(target: Path) -> bool:
     """Whether the journal goes on from the newest snapshot, or from the start, with every restored state."""
     if not (target / "journal.db").exists():
         return True
-    names = [path.stem.partition("-") for path in (target / "snapshots").iterdir()]
-    newest = max((int(entry) for kind, _, entry in names if kind in (AUTO, KEPT) and entry.isdecimal()), default=0)
-    copy = sqlite3.connect(target / "journal.db")
-    try:
+    snapshots = SnapshotFolder(target / "snapshots", 0)
+    newest = max((saved.entry for saved in snapshots.all()), default=0)
+    with closing(sqlite3.connect(target / "journal.db")) as copy:
         first, last = copy.execute("SELECT ifnull(min(id), 1), ifnull(max(id), 0) FROM entries").fetchone()
-        states = copy.execute(
-            "SELECT id FROM entries WHERE kind IN (?, ?) AND id > ?", (RESTORE, EDIT, newest)
-        ).fetchall()
-    finally:
-        copy.close()
-    kept = {int(entry) for kind, _, entry in names if kind == RESTORED}
-    return first <= max(1, newest) <= max(1, last) and all(entry in kept for (entry,) in states)
+        wanted = "SELECT id FROM entries WHERE kind IN (?, ?) AND id > ?"
+        needed = {entry for (entry,) in copy.execute(wanted, (RESTORE, EDIT, newest))}
+    return first <= max(1, newest) <= max(1, last) and needed <= {saved.entry for saved in snapshots.all(RESTORED)}

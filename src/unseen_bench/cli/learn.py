@@ -42,7 +42,7 @@ def run(
         raise EncoderError(f"expected a CLIP model with a text tower to learn prompts, got {encoder}; use ViT-B/16")
     if saved:
         spaces.check_space(saved, names, model)
-    used = saved or spaces.mine_space(names, model)
+    used = saved or spaces.make_space(names, model)
     pictures, own, skipped = read_pictures(found, used.names)
     for key, reason in skipped:
         output.print_skipped(key, reason)

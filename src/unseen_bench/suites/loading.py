@@ -14,10 +14,10 @@ from torch import Tensor
 from unseen.encoders import Encoder, load_encoder
 from unseen.encoders.base import PatchEncoder
 from unseen.errors import DataError, SettingError
-from unseen.labels import LabelSpace, word_list
-from unseen.labels.miners import DEFAULT_MINER, find_miner
+from unseen.labels import LabelSpace
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.files import cache_dir
+from unseen_bench.mining import DEFAULT_MINER, mine, word_list
 from unseen_bench.suites import feature_files, images, tables
 from unseen_bench.suites.base import KNOWN, LabelledSamples, Source, Suite
 from unseen_bench.suites.spaces import published_space
@@ -142,14 +142,13 @@ def _build_labels(
     path = cache_dir("spaces") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
         return LabelSpace.load(path)
-    miner = options.get("miner", DEFAULT_MINER)
-    space = LabelSpace.build(
+    space = mine(
         list(names),
         model,
         negatives=options.get("negatives", 10_000),
-        miner=miner,
+        miner=options.get("miner", DEFAULT_MINER),
         prompt=options.get("prompt"),
-        corpus=word_list(words) if words else find_miner(miner).corpus(),
+        corpus=word_list(words) if words else None,
     )
     space.save(path)
     return space

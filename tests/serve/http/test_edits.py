@@ -106,7 +106,7 @@ def test_of_two_who_promote_at_once_one_gets_a_conflict_and_nothing_is_lost(serv
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(90)
     refused = [one for one in answers if isinstance(one, ServiceError)]
     (record,) = (one for one in answers if not isinstance(one, ServiceError))
     assert [(one.status, one.code) for one in refused] == [(409, "edit")]
@@ -181,8 +181,6 @@ def test_retired_dismissed_corrected_and_undone(server, remote):
     text = server.client.http.get(f"/v1/streams/{remote.id}/review?format=csv").text.splitlines()
     assert text[0].startswith("seq,key,verdict")
     assert len(text) == len(remote.review()) + 1
-    found = server.client.http.get(f"/v1/streams/{remote.id}/review?format=coco").json()
-    assert "sailing boat" in {one["name"] for one in found["categories"]}
     assert [remote.undo()["of"] for _ in range(3)] == ["correct", "correct", "dismiss"]
     assert number in {one["number"] for one in remote.groups()["groups"]}
     assert next(row for row in remote.review() if row["seq"] == seq)["user"] is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import threading
 import time
@@ -12,20 +11,18 @@ import time
 import httpx
 import pytest
 import torch
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
 
 from helpers.service import Server
 from helpers.streams import space, stream
+from unseen.errors import ServiceError
 from unseen.serve.client import Client
-from unseen.serve.http import events, routes, views
+from unseen.serve.http import events
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.service import Service
-from unseen.serve.settings import Settings
+from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.store import StreamEntry
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 4)
@@ -102,12 +99,11 @@ def test_a_stop_does_not_wait_for_mining_or_streams_not_yet_opened(tmp_path):
     gate.set()
 
 
-def test_a_stop_takes_no_more_snapshots_after_a_while(tmp_path, monkeypatch):
-    service = Service(Settings(tmp_path, encoder=None))
+def test_a_stop_takes_no_more_snapshots_after_a_while(tmp_path):
+    service = Service(Settings(tmp_path, encoder=None, durability=Durability(stop_seconds=-1)))
     opened = [service.store.create(LABELS, StreamConfig("", "", "*", "online")).opened for _ in range(3)]
     for one in opened:
         one.observe([sample_batch(LABELS, Z)])
-    monkeypatch.setattr("unseen.serve.stream.store.STOP_SECONDS", -1)
     asyncio.run(service.close())
     assert not any(one.snapshots.all() for one in opened)
     again = Service(Settings(tmp_path, encoder=None))
@@ -131,47 +127,11 @@ def test_events_resume_after_the_last_one_and_say_what_is_missed(keyed):
     assert next(late)["verdicts"][0]["seq"] == 2048 + 64 + 9 - 2048
 
 
-async def first_told(service: Service, entry: StreamEntry, after: int, looked: list[str]) -> str:
-    """The id of the first event of a listener with Last-Event-ID; four more samples are observed after it has
-    `looked` at those that are kept."""
-    headers = [(b"last-event-id", str(after).encode())]
-    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "", "headers": headers}
-    answer = await routes.events(service, entry, Request(scope))
-    assert isinstance(answer, StreamingResponse)
-    messages = aiter(answer.body_iterator)
-    await anext(messages)
-    before = len(looked)
-    first = asyncio.ensure_future(anext(messages))
-    async with asyncio.timeout(10):
-        while len(looked) == before:
-            await asyncio.sleep(0.005)
-    await service.observe(entry, sample_batch(LABELS, Z))
-    return re.findall("^id: (.*)", str(await asyncio.wait_for(first, 10)), re.MULTILINE)[0]
-
-
-def test_a_listener_that_heard_of_samples_that_are_not_there_hears_what_comes(tmp_path, monkeypatch):
-    threads: list[str] = []
-    past = views.past_events
-
-    def noted(*given):
-        found = past(*given)
-        threads.append(threading.current_thread().name)
-        return found
-
-    monkeypatch.setattr(views, "past_events", noted)
-
-    async def check() -> list[str]:
-        service = Service(Settings(tmp_path, encoder=None))
-        entry = service.store.create(LABELS, StreamConfig("", "", "*", "mcm"))
-        await service.observe(entry, sample_batch(LABELS, Z))
-        found = [await first_told(service, entry, after, threads) for after in (1_000, 2**70, 11, 13, -7)]
-        service.events.close()
-        await service.close()
-        return found
-
-    # ahead of samples 3 and 7, at 11; between 12 and 15; before all of 0 to 19
-    assert asyncio.run(check()) == ["7", "11", "15", "15", "19"]
-    assert {name.split("_")[0] for name in threads} == {"chores"}  # not the loop, which everyone shares
+def test_a_listener_that_heard_of_samples_that_are_not_there_hears_what_comes():
+    assert [events.last_event(str(heard), newest=11) for heard in (1_000, 2**70, 11, 3, -7)] == [11, 11, 11, 3, -1]
+    assert events.last_event(None, newest=11) == 11
+    with pytest.raises(ServiceError, match="Last-Event-ID"):
+        events.last_event("x", newest=11)
 
 
 def test_a_broken_event_stream_is_made_again_by_the_client(tmp_path):
@@ -189,22 +149,47 @@ def test_a_broken_event_stream_is_made_again_by_the_client(tmp_path):
             assert [row["seq"] for row in next(told)["verdicts"]] == [4, 5]
 
 
-def test_a_slow_listener_falls_behind_by_so_many_bytes_and_is_told_what_it_missed(monkeypatch):
-    monkeypatch.setattr(events, "BYTES", 100)
+def test_a_slow_listener_is_told_what_it_missed_and_holds_nothing_meanwhile():
+    kept = VerdictEvent(0, 9, "ten")
 
-    async def check() -> list[str]:
+    async def told() -> list[str]:
         hub = EventHub(1)
-        messages = hub.listen("s", after=-1)
-        seen = [await anext(messages)]
-        waiting = asyncio.ensure_future(anext(messages))
-        await asyncio.sleep(0)
-        for seq in range(20):
-            hub.publish("s", VerdictEvent(seq, seq, "x" * 30))
-        seen += [await waiting, *[await anext(messages) for _ in range(3)]]
-        hub.close()
-        seen += [text async for text in messages]
-        return seen
 
-    seen = asyncio.run(check())
-    assert sum(text.count("event: verdicts") for text in seen) < 7
-    assert any("event: missed" in text for text in seen)
+        async def newest(after: int) -> list[VerdictEvent]:
+            return [kept] if kept.last > after else []
+
+        messages = hub.listen("s", -1, newest, lambda: True)
+        seen = [await anext(messages), await anext(messages)]
+        nonlocal_kept(hub)
+        seen.append(await anext(messages))
+        hub.close()
+        return [*seen, *[text async for text in messages]]
+
+    def nonlocal_kept(hub: EventHub) -> None:
+        nonlocal kept
+        for last in range(20, 50, 10):  # each in the place of the one before
+            kept = VerdictEvent(last - 9, last, "ten")
+            hub.wake("s")
+
+    seen = asyncio.run(told())
+    assert seen[1:] == [
+        "id: 9\nevent: verdicts\ndata: ten\n\n",
+        'event: missed\ndata: {"first": 10, "last": 30}\n\nid: 40\nevent: verdicts\ndata: ten\n\n',
+    ]
+
+
+def test_a_stream_has_so_many_listeners():
+    async def check() -> None:
+        hub = EventHub(1)
+        messages = hub.listen("s", -1, nothing, lambda: True)
+        await anext(messages)
+        with pytest.raises(ServiceError, match="at most 1 listeners"):
+            hub.listen("s", -1, nothing, lambda: True)
+        hub.close()
+        assert not [text async for text in messages]
+        hub.listen("s", -1, nothing, lambda: True)
+
+    async def nothing(after: int) -> list[VerdictEvent]:
+        return []
+
+    asyncio.run(check())

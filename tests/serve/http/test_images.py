@@ -21,7 +21,7 @@ from unseen.detectors import MCM
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.http.auth import ApiKeys
-from unseen.serve.work.encoding import CHUNK
+from unseen.serve.settings import INSIDE
 
 NAMES = ["cat", "dog", "nice photo"]
 LABELS = space(dtype=torch.float32)
@@ -51,13 +51,13 @@ def server(clip, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def remote(server):
-    return server.client.create(names=NAMES, negatives=0, detector="mcm")
+    return server.client.create(names=NAMES, relatives=0, everyday=0, detector="mcm")
 
 
 @pytest.fixture(scope="module")
 def expected(clip):
     encoder = load_encoder(str(clip))
-    session = Session(MCM(LabelSpace.build(NAMES, encoder, negatives=0)))
+    session = Session(MCM(LabelSpace.build(NAMES, encoder, relatives=0, everyday=0)))
     return session.score(encoder.images(IMAGES))
 
 
@@ -155,7 +155,7 @@ def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
             assert len(quick.observe(FILES[:2])) == 2
             assert not upload.done(), "the other owner had to wait for all of it"
             assert len(upload.result()) == len(FILES) * 6
-    assert max(encoder.sizes) <= CHUNK
+    assert max(encoder.sizes) <= INSIDE.images
 
 
 @pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
@@ -173,7 +173,7 @@ def test_a_narrow_image_is_refused_at_once(server, remote, size):
 def test_mining_does_not_delay_inspection_or_learning(server, remote):
     """Mine real negatives with the tiny encoder, and look at another stream meanwhile."""
     with ThreadPoolExecutor(1) as pool, Client(server.url, timeout=300) as own:
-        mined = pool.submit(own.create, names=["cat", "dog"], negatives=500)
+        mined = pool.submit(own.create, names=["cat", "dog"], relatives=0, everyday=500)
         slowest, rounds = 0.0, 0
         while not mined.done():
             started = time.perf_counter()

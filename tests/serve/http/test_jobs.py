@@ -30,15 +30,17 @@ LABELS = space(dtype=torch.float32)
 @pytest.fixture
 def mining(tmp_path, monkeypatch):
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("unseen.serve.http.creation.WAIT", 0.1)
     encoder = GatedText()
     with serving(tmp_path / "data", encoder) as url, Client(url) as client:
+        client.http.headers["prefer"] = "respond-async"
         yield client, encoder
         encoder.gate.set()
 
 
 def job_of(client: Client, **options) -> dict:
-    answer = client.ask("POST", "/v1/streams", json={"names": ["cat", "dog"], "negatives": 5}, **options)
+    answer = client.ask(
+        "POST", "/v1/streams", json={"names": ["cat", "dog"], "relatives": 0, "everyday": 1100}, **options
+    )
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/v1/jobs/{answer.json()['job']}"
     return answer.json()
@@ -64,7 +66,9 @@ def test_a_slow_creation_is_a_job_with_progress_that_a_repeated_request_joins(mi
     made = until(client, job, lambda found: found["status"] != "running")
     assert made["status"] == "done"
     assert [one["id"] for one in client.streams()] == [made["stream"]]
-    again = client.ask("POST", "/v1/streams", json={"names": ["cat", "dog"], "negatives": 5}, headers=headers)
+    waiting = {"headers": headers | {"prefer": "wait=5"}}
+    wanted = {"names": ["cat", "dog"], "relatives": 0, "everyday": 1100}
+    again = client.ask("POST", "/v1/streams", json=wanted, **waiting)
     assert (again.status_code, again.json()["id"]) == (201, made["stream"])
     with pytest.raises(ServiceError, match="came with first") as caught:
         client.ask("POST", "/v1/streams", json={"names": ["cat"]}, headers=headers)
@@ -92,8 +96,8 @@ def test_the_client_waits_for_a_job(mining):
         told.append((done, total))
         encoder.gate.set()  # the job goes on when the client has asked how far it is
 
-    remote = client.create(names=["cat", "dog"], negatives=5, progress=progress)
-    assert remote.info()["labels"]["negatives"] == 5
+    remote = client.create(names=["cat", "dog"], relatives=0, everyday=1100, progress=progress)
+    assert remote.info()["labels"]["negatives"] == 1100
     assert told
 
 
@@ -130,8 +134,7 @@ def test_a_failed_job_says_why(tmp_path):
     assert "expected a label space out of" in failed["error"]["message"]
 
 
-def test_jobs_are_limited_and_the_oldest_are_forgotten(monkeypatch):
-    monkeypatch.setattr("unseen.serve.work.jobs.KEPT", 1)
+def test_jobs_are_limited_and_the_oldest_are_forgotten():
 
     async def wait(job) -> None:
         await asyncio.sleep(30)
@@ -140,10 +143,13 @@ def test_jobs_are_limited_and_the_oldest_are_forgotten(monkeypatch):
         raise ServiceError(422, "no")
 
     async def check() -> None:
-        jobs = Jobs(1)
+        jobs = Jobs(1, kept=1)
         running = jobs.start("a", "", wait, "1")
+        assert jobs.start("a", "", wait, "1") is running
         with pytest.raises(ServiceError, match="at most 1 jobs"):
-            jobs.start("a", "", wait, "1")
+            jobs.start("a", "", wait, "4")
+        with pytest.raises(ServiceError, match="the id of no job"):
+            jobs.start("b", "", wait, "1")
         running.cancel()
         assert await running.wait(1)
         failed = jobs.start("b", "same", fail, "2")
@@ -212,14 +218,13 @@ def space_file(folder) -> bytes:
     return (folder / "space").read_bytes()
 
 
-def test_jobs_of_one_owner_do_not_make_those_of_another_forgotten(monkeypatch):
-    monkeypatch.setattr("unseen.serve.work.jobs.KEPT", 2)
+def test_jobs_of_one_owner_do_not_make_those_of_another_forgotten():
 
     async def end(job) -> str:
         return ""
 
     async def check() -> None:
-        jobs = Jobs(1)
+        jobs = Jobs(1, kept=2)
         first = jobs.start("a", "", end, "a")
         for number in range(5):
             await jobs.start("b", "", end, str(number)).wait(1)

@@ -15,9 +15,8 @@ from unseen.serve.backup import copy_stream
 from unseen.serve.settings import Durability, Limits
 from unseen.serve.stream.batch import sample_batch
 from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.editing import edit_stream, undo_edit
 from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.groups import stream_groups
+from unseen.serve.stream.kept import edit_stream, stream_groups, undone
 from unseen.serve.stream.snapshots import BEFORE
 from unseen.serve.stream.stream import Stream
 
@@ -54,10 +53,10 @@ def test_many_edits_leave_few_files_and_the_latest_can_be_undone(live):
     assert len(list((live.folder / "spaces").glob("*.safetensors"))) <= 11
     assert len(list((live.folder / "snapshots").glob("*"))) <= 14
     for _ in range(8):
-        undo_edit(live, LIMITS)
+        edit_stream(live, partial(undone, live), LIMITS)
     assert live.labels.names[0] == "renamed 3"
     with pytest.raises(ServiceError, match="expected an edit whose state is kept, got edit 4"):
-        undo_edit(live, LIMITS)
+        edit_stream(live, partial(undone, live), LIMITS)
     reopened = again(live)
     assert reopened.labels.names[0] == "renamed 3" != first
     reopened.abandon()
@@ -109,7 +108,7 @@ def test_numbers_of_groups_that_an_edit_overtook_are_not_kept(live, monkeypatch)
         edit_stream(live, called(live.labels.names[0], "other"), LIMITS)
         return found
 
-    monkeypatch.setattr("unseen.serve.stream.groups.group", overtaken)
+    monkeypatch.setattr("unseen.serve.stream.kept.group", overtaken)
     assert stream_groups(live, NoWords())["edit"] == 0
     assert not live.readers.reservoir.images.group.any()
     monkeypatch.undo()

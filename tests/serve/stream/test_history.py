@@ -1,50 +1,77 @@
-"""What a stream remembers of its verdicts: the recent ones, and whether margins drift."""
+"""What a stream remembers of its verdicts: the recent ones, whether margins drift, an alarm, and what came along."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from unseen.serve.stream.history import RECENT, SETTLED, History
-from unseen.verdicts import VERDICT_DTYPE, VerdictArray
+from unseen.serve.settings import PAGE
+from unseen.serve.stream.batch import BatchVerdicts
+from unseen.serve.stream.history import History, RecentItems, UnknownAlarm
+from unseen.verdicts import VERDICT_DTYPE
 
 
-def verdicts(margins: np.ndarray) -> VerdictArray:
+def block(first: int, margins: np.ndarray, names: tuple[str, ...] = (), *, warming: bool = False) -> BatchVerdicts:
     table = np.zeros(len(margins), VERDICT_DTYPE)
-    table["margin"], table["known"] = margins, margins > 0
-    return table
+    table["margin"], table["known"], table["warming"] = margins, margins > 0, warming
+    return BatchVerdicts(first, table, names)
 
 
-def after(*means: float, seen: int = 0, block: int = 8, count: int = 1000) -> History:
+def after(*means: float, seen: int = 0, size: int = 8, count: int = 1000) -> History:
     """A history of blocks of samples, `count` with each mean of the margins."""
     history, noise = History(seen), np.random.default_rng(0)
     margins = np.concatenate([noise.normal(mean, 1, count) for mean in means])
-    for first in range(0, len(margins), block):
-        history.add(first, verdicts(margins[first : first + block]))
+    for first in range(0, len(margins), size):
+        history.add(block(first, margins[first : first + size]))
     return history
 
 
 def test_margins_that_move_while_a_detector_learns_are_no_drift_and_later_ones_are():
     assert after(0, 1, 1).drift < 1
     assert after(1, 1, 1, 2).drift >= 1
-    assert after(0, 1, seen=SETTLED).drift >= 1  # it had learned before
-    assert after(0, 0, count=SETTLED // 2).drift == 0
+    assert after(0, 1, seen=PAGE.settled).drift >= 1  # it had learned before
+    assert after(0, 0, count=PAGE.settled // 2).drift == 0
 
 
 def test_recent_verdicts_are_the_last_ones_whatever_the_blocks():
-    for block in (1, 7, 3000):
-        history = after(0, 1, 2, block=block)
-        recent = history.recent
-        assert (recent.first, len(recent.verdicts)) == (3000 - RECENT, RECENT)
-        assert np.array_equal(recent.verdicts, after(0, 1, 2, block=3000).recent.verdicts)
-        assert recent.after(2990).first == 2991
-    assert len(History().recent.verdicts) == 0
+    whole = after(0, 1, 2, size=3000)
+    for size in (1, 7, 3000):
+        history = after(0, 1, 2, size=size)
+        recent = history.recent()
+        assert (recent[0].first, sum(map(len, recent))) == (3000 - PAGE.recent, PAGE.recent)
+        assert history.margins() == whole.margins()
+        assert history.margins(after=2990) == whole.margins()[-9:]
+    assert History().recent() == []
 
 
-def test_what_a_reader_holds_does_not_change_while_more_comes():
-    history = after(0, block=1, count=100)
-    held, before = history.recent, history.recent.verdicts.copy()
-    for first in range(100, 100 + 3 * RECENT):
-        history.add(first, verdicts(np.array([float(first)])))
-    assert np.array_equal(held.verdicts, before)
-    assert history.recent.verdicts["margin"].tolist() == list(range(100 + 2 * RECENT, 100 + 3 * RECENT))
-    assert len(history._room) <= 2 * RECENT
+def test_recent_verdicts_keep_the_names_that_they_were_judged_by():
+    history = History()
+    history.add(block(0, np.ones(2), ("a",)))
+    history.add(block(2, np.ones(2), ("b",)))
+    assert [(part.first, part.names) for part in history.recent(after=0)] == [(1, ("a",)), (2, ("b",))]
+
+
+def test_what_comes_with_samples_drops_the_oldest_beyond_a_count_and_a_size():
+    few = RecentItems[bytes](3, 100)
+    few.add({0: b"a", 1: b"b"})
+    few.add({2: b"c", 3: b"d"})
+    assert [seq in few for seq in range(4)] == [False, True, True, True]
+    small = RecentItems[str | None](100, 10)
+    small.add({0: "x" * 6, 1: None, 2: "y" * 4})
+    assert [seq in small for seq in range(3)] == [True, True, True]
+    small.add({3: "z" * 5})
+    assert [seq in small for seq in range(4)] == [False, True, True, True]
+    small.add({4: "w" * 20})
+    assert small.get(4) is None
+
+
+def test_the_alarm_learns_the_usual_rate_and_names_the_sample_that_raised_it():
+    watch, usual = UnknownAlarm(), np.array([1.0, 1.0, 1.0, -1.0])
+    watch.add(block(0, -np.ones(500), warming=True))
+    watch.add(block(500, np.tile(usual, 250)))
+    assert watch.shown()["allowed"] == pytest.approx(0.25, abs=0.07)
+    watch.add(block(1500, np.tile(usual, 100)))
+    assert watch.raised_at is None
+    watch.add(block(1900, -np.ones(100)))
+    assert watch.raised_at is not None
+    assert 1900 < watch.raised_at < 1930

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import resource
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -150,36 +147,6 @@ def test_streams_open_beside_each_other(data, monkeypatch):
     streams.open_all()
     assert [entry.status for entry in streams.entries.values()] == [READY] * 3
     streams.close()
-
-
-def open_files(folder: Path) -> int:
-    """How many files in a folder this process holds open; others come and go."""
-    held = 0
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            held += os.readlink(f"/proc/self/fd/{number}").startswith(f"{folder}/streams/")
-    return held
-
-
-def test_a_stream_at_rest_holds_no_file_and_the_least_used_are_put_to_rest(data, monkeypatch):
-    monkeypatch.setattr("unseen.serve.stream.store.JOURNALS", 1)
-    streams = store(data)
-    streams.open_all()
-    assert open_files(data) == 0
-    opened = [entry.opened for entry in streams.entries.values()]
-    for one in opened:
-        one.observe([sample_batch(LABELS, Z)])
-    assert open_files(data) == 3 * len(opened)
-    streams._rest()
-    assert [one.holds_files for one in opened] == [False] * (len(opened) - 1) + [True]
-    before = [one.at.seq for one in opened]
-    for one in opened:  # which opens their files again
-        one.observe([sample_batch(LABELS, Z)])
-    streams.close()
-    again = store(data)
-    again.open_all()
-    assert [entry.opened.at.seq for entry in again.entries.values()] == [seq + len(Z) for seq in before]
-    again.close()
 
 
 def test_the_service_raises_its_file_limit_to_what_it_may_have():

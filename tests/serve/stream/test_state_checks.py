@@ -9,9 +9,9 @@ import torch
 
 from helpers.streams import space, stream
 from unseen.errors import StateError
-from unseen.serve.settings import Durability
+from unseen.serve.settings import INSIDE, Durability
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import KEPT, StreamConfig, write_config
+from unseen.serve.stream.config import StreamConfig, write_config
 from unseen.serve.stream.stream import Stream
 from unseen.storage.files import load_tensors, save_tensors
 
@@ -77,5 +77,5 @@ def test_a_state_that_no_stream_can_go_on_from_is_refused(
 
 def test_a_state_keeps_no_more_images_than_a_stream_may(opened: Stream) -> None:
     opened.restore(changed(opened, "reservoir.numbers", torch.tensor([1 << 40, 0, 1])))
-    assert opened.readers.reservoir.unknown == KEPT
+    assert opened.readers.reservoir.unknown == INSIDE.unknown
     assert opened.at.entry == 2

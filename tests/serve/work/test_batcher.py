@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,27 +63,6 @@ def test_a_block_holds_no_more_samples_than_its_limit() -> None:
     work = Recorder()
     assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"], block=5)) == [1, 2, 3, 4]
     assert work.blocks == [1, 2, 1]
-
-
-def test_the_next_block_starts_while_the_loop_is_busy() -> None:
-    work = Recorder()
-
-    async def call() -> list[int]:
-        with ThreadPoolExecutor(1) as pool:
-            batcher = MicroBatcher(work, pool, block=100, queue=100)
-            first = asyncio.create_task(batcher("a"))
-            await asyncio.to_thread(work.started.wait, 10)
-            second = asyncio.create_task(batcher("bb"))
-            await asyncio.sleep(0.05)  # the first block is a long one
-            work.gate.set()
-            ends = time.monotonic() + 10
-            while len(work.blocks) < 2 and time.monotonic() < ends:
-                time.sleep(0.01)  # the loop is busy with something else
-            done = list(work.blocks)
-            await asyncio.gather(first, second)
-            return done
-
-    assert asyncio.run(call()) == [1, 1]
 
 
 def test_a_request_beyond_the_queue_is_refused_with_429() -> None:

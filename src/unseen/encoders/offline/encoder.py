@@ -127,15 +127,6 @@ class OfflineEncoder:
         """One unit vector per text, from the sentence encoder and our head."""
         return self.text_tower(prompts)
 
-    @property
-    def coarse_error(self) -> float:
-        """The root mean square error of cosines that are taken with `coarse_texts`."""
-        return self.text_tower.codes.cosine_error
-
-    def coarse_texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Approximate vectors of words of the corpus in known templates, NaN for other texts."""
-        return self.text_tower.coarse(prompts)
-
     @cached_property
     def text_tower(self) -> TextTower:
         """Load the text side."""

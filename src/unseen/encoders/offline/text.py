@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.device import fast_dtype
-from unseen.encoders.offline.codes import TextCodes
 from unseen.encoders.offline.fetch import WheelFile, fetch_files
 from unseen.encoders.torch_encoder import explained_imports
 from unseen.errors import EncoderError, LabelError, import_extra
@@ -198,21 +197,6 @@ class TextTower:
         """The names that are far from everything the head was fitted on: their vectors are unreliable."""
         found = self.head.familiarity(self.sentence_vectors(names)) if names else ()
         return [name for name, cosine in zip(names, found, strict=True) if cosine < FAMILIAR]
-
-    def coarse(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """One approximate vector per prompt from the codes of WordNet's words, NaN for other names."""
-        return self.codes([strip_template(prompt) for prompt in prompts])
-
-    @cached_property
-    def codes(self) -> TextCodes:
-        """Load the codes; those of another tower are refused."""
-        codes = TextCodes.load()
-        if codes.text_fingerprint != self.fingerprint:
-            raise EncoderError(
-                f"expected codes of the text tower {self.fingerprint[:8]}, got those of {codes.text_fingerprint[:8]}; "
-                "run tools/build_text_codes.py"
-            )
-        return codes
 
     def sentence_vectors(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
         """The mean sentence vector of each name over the head's views."""

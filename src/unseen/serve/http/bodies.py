@@ -1,4 +1,4 @@
-"""Request bodies of several media types: rows of float32, JSON, safetensors, and images in forms or alone."""
+"""Request bodies of several media types: rows of float32, JSON, and images in forms or alone."""
 
 from __future__ import annotations
 
@@ -13,26 +13,19 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import safetensors.torch
 from fastapi import Request
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError
 from starlette.datastructures import FormData, UploadFile
 
 from unseen.errors import FeatureError, ServiceError, UnseenError
 from unseen.serve.http.auth import header
-from unseen.serve.settings import Limits
+from unseen.serve.settings import INSIDE, Limits
 from unseen.serve.stream.config import UNFIT
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
-SAFETENSORS = "application/vnd.safetensors"
-AT_ONCE = 32 << 10  # bytes of JSON that are parsed on the loop
-FEATURES_HEADER = 64 << 10  # bytes of the header of a file of features
-KEY_LENGTH = 1024  # characters of an image's key
-FIELDS, TEXT = 16, 1 << 20  # texts in a form, and bytes of one
 
-Key = Annotated[str, msgspec.Meta(max_length=KEY_LENGTH)]
+Key = Annotated[str, msgspec.Meta(max_length=INSIDE.key)]
 M = TypeVar("M", bound=BaseModel)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs what is large away from the loop
 
@@ -83,7 +76,7 @@ def idempotency_key(request: Request) -> str | None:
 @asynccontextmanager
 async def read_form(request: Request, limits: Limits) -> AsyncIterator[FormData]:
     """Yield an uploaded form with a bounded number of files and texts."""
-    async with request.form(max_files=limits.batch, max_fields=FIELDS, max_part_size=TEXT) as form:
+    async with request.form(max_files=limits.batch, max_fields=INSIDE.fields, max_part_size=INSIDE.field) as form:
         yield form
 
 
@@ -106,25 +99,25 @@ async def _parsed(request: Request, dim: int, limits: Limits, run: Run) -> Sampl
         return SampleBody(_rows(await request.body(), dim))
     if media == JSON:
         parse = partial(_from_json, await request.body(), dim, limits)
-        return parse() if len(await request.body()) <= AT_ONCE else await run(parse)
+        return parse() if len(await request.body()) <= INSIDE.parsed else await run(parse)
     if media == FORM:
         async with read_form(request, limits) as form:
             files = [one for one in form.getlist("images") if isinstance(one, UploadFile)]
-            names = [(file.filename or "")[:KEY_LENGTH] or None for file in files]
+            names = [(file.filename or "")[: INSIDE.key] or None for file in files]
             return SampleBody(None, [await file.read() for file in files], names)
-    if media == SAFETENSORS:
-        return SampleBody(await run(partial(_from_safetensors, await request.body())))
     if media.startswith("image/"):
-        key = request.query_params.get("key", "")[:KEY_LENGTH]
+        key = request.query_params.get("key", "")[: INSIDE.key]
         return SampleBody(None, [await request.body()], [key] if key else ())
-    known = ", ".join((JSON, RAW, FORM, SAFETENSORS))
+    known = ", ".join((JSON, RAW, FORM))
     raise ServiceError(415, f"expected {known} or image/*, got {media!r}; set Content-Type")
 
 
 @contextmanager
 def as_file(data: bytes, limits: Limits) -> Iterator[Path]:
     """Yield uploaded bytes as a safetensors file that we named; errors call it `the upload`."""
-    _check_header(data, limits.header)
+    if limits.header < int.from_bytes(data[:8], "little") < len(data):  # which is JSON: before it is opened
+        what = f"expected at most {limits.header:,} bytes of header, got more; leave some names out"
+        raise ServiceError(413, what, "values")
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
         file.write(data)
         file.flush()
@@ -139,25 +132,6 @@ def as_file(data: bytes, limits: Limits) -> Iterator[Path]:
         except (LookupError, *UNFIT) as error:  # its checksum may be right, and its content anything
             what = str(error)[:200]
             raise ServiceError(422, f"expected a file of unseen, got another ({what}); save it again") from error
-
-
-def _check_header(file: bytes, most: int) -> None:
-    """Refuse a safetensors file whose header, which is JSON, is too large: before it is opened."""
-    if most < int.from_bytes(file[:8], "little") < len(file):
-        raise ServiceError(413, f"expected at most {most:,} bytes of header, got more; leave some names out", "values")
-
-
-def _from_safetensors(body: bytes) -> Float[np.ndarray, "n d"]:
-    """The tensor `features` of a safetensors file."""
-    _check_header(body, FEATURES_HEADER)
-    try:
-        found = safetensors.torch.load(body)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise FeatureError(f"expected a safetensors file, got a damaged one ({error}); save it again") from error
-    z = found.get("features")
-    if z is None or not z.is_floating_point() or z.ndim != 2:
-        raise FeatureError(f"expected one tensor `features` of shape [n, d] in floats, got {sorted(found)}; rename it")
-    return z.float().numpy()
 
 
 def _from_json(body: bytes, dim: int, limits: Limits) -> SampleBody:

@@ -16,15 +16,13 @@ from unseen.features import load_features
 from unseen.labels import Examples
 from unseen.serve.http import bodies, schema
 from unseen.serve.http.auth import header
-from unseen.serve.http.bodies import FORM
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits
 from unseen.serve.stream.config import STREAM_ID, StreamConfig
 from unseen.serve.stream.store import StreamEntry
-from unseen.serve.work.jobs import Job
+from unseen.serve.work.jobs import Job, refuse_other_request
 from unseen.threshold.calibrated import fewest_images
 
-WAIT, LONGEST = 5.0, 30.0  # seconds that a caller waits for its stream before it is given the job instead
 WANTED_ID = b"x-unseen-stream"  # in which nginx says what a new stream is to be called: its place follows from that
 
 
@@ -46,7 +44,7 @@ class Creation(NamedTuple):
 
 async def read_creation(request: Request, limits: Limits) -> Creation:
     """What a request to create a stream asks for."""
-    if bodies.media_type(request) != FORM:
+    if bodies.media_type(request) != bodies.FORM:
         creation = Creation(bodies.parse_json(await request.body() or b"{}", schema.StreamBody))
     else:
         async with bodies.read_form(request, limits) as form:
@@ -68,39 +66,30 @@ async def single_file(form: FormData, field: str) -> bytes | None:
 
 
 async def start(service: Service, owner: str, request: Request) -> Job:
-    """The job that creates the stream a request asks for; the same request sent twice gets the same job.
+    """The job that creates the stream a request asks for.
 
-    Job and stream have one id, so that both are found on the same of several instances.
+    Job and stream have one id, so that both are found on the same of several instances; it follows from the caller's
+    idempotency key, so that a request that is sent again finds what it made.
     """
     creation = await read_creation(request, service.limits)
     key = bodies.idempotency_key(request)
-    name = f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.{creation.digest}" if key else ""
-    refuse_other_request(service, owner, name)
+    id = hashlib.blake2b(f"{owner} {key}".encode(), digest_size=8).hexdigest() if key else secrets.token_hex(8)
     wanted = header(request.scope, WANTED_ID) if service.settings.behind_proxy else None
-    id = wanted if wanted and STREAM_ID.fullmatch(wanted) else secrets.token_hex(8)
-    return service.jobs.start(owner, name, partial(run, service, creation), id)
-
-
-def refuse_other_request(service: Service, owner: str, name: str) -> None:
-    """Refuse an idempotency key that came with another request before."""
-    key = name.partition(".")[0]
-    streams = service.store.owned(owner)
-    before = [entry.config.request for entry in streams if entry.config.owner == owner]  # the operator sees all
-    before += [job.request for job in service.jobs.owned(owner)]
-    if name and any(other != name and other.startswith(f"{key}.") for other in before):
-        raise ServiceError(
-            422, "expected the request this idempotency key came with first, got another; use a new key", "key_reused"
-        )
+    if wanted and STREAM_ID.fullmatch(wanted):
+        id = wanted
+    if (entry := service.store.entries.get(id)) and entry.config.owner == owner:
+        refuse_other_request(entry.config.request, creation.digest)
+    return service.jobs.start(owner, creation.digest, partial(run, service, creation), id)
 
 
 async def run(service: Service, creation: Creation, job: Job) -> str:
-    """The id of the stream that a job creates, or of the one that an earlier process made for the same request.
+    """The id of the stream that a job creates, or that an earlier process made for the same request.
 
     Not the stream: jobs are remembered after their streams are deleted.
     """
-    for entry in service.store.owned(job.owner):
-        if job.request and (entry.config.owner, entry.config.request) == (job.owner, job.request):
-            return entry.config.id
+    entry = service.store.entries.get(job.id)
+    if entry and entry.config.owner == job.owner:
+        return job.id
     labels = await taught_space(service, creation, job)
     wanted, rule = creation.wanted, creation.wanted.threshold
     config = StreamConfig(
@@ -131,26 +120,22 @@ async def taught_space(service: Service, creation: Creation, job: Job) -> LabelS
     job.progress(0, 0)
     read = partial(uploaded_examples, creation.examples, labels.names, service.limits)
     examples = await service.run_chore(job.owner, read)
-    return await service.encoder.taught(labels, examples, spare=wanted_to_spare(creation.wanted.threshold))
-
-
-def wanted_to_spare(rule: schema.ThresholdBody) -> int:
-    """How many examples the threshold of a stream needs: none where it does not follow the stream."""
-    found = threshold.make(rule.kind, **rule.settings)
-    return fewest_images(found.recall) if isinstance(found, threshold.Adaptive) else 0
+    # a threshold that follows the stream needs some of them
+    rule = threshold.make(creation.wanted.threshold.kind, **creation.wanted.threshold.settings)
+    spare = fewest_images(rule.recall) if isinstance(rule, threshold.Adaptive) else 0
+    return await service.encoder.taught(labels, examples, spare=spare)
 
 
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
     """The label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
     wanted, name = creation.wanted, creation.wanted.space
+    if wanted.names is not None:
+        job.stage = "encoding words"
+        return await service.encoder.space(wanted.names, wanted.negatives, progress=job.progress)
+    job.stage = "reading"
     if creation.upload is not None:
-        job.stage = "reading"
         return await service.run_chore(job.owner, partial(uploaded_space, creation.upload, service.limits))
-    if name is not None:
-        job.stage = "reading"
-        return await service.run_chore(job.owner, lambda: service.store.folder.space(name))
-    job.stage = "encoding words"
-    return await service.encoder.space(wanted.names or [], wanted.negatives, progress=job.progress)
+    return await service.run_chore(job.owner, lambda: service.store.folder.space(str(name)))
 
 
 def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
@@ -170,10 +155,10 @@ def uploaded_examples(data: bytes, names: tuple[str, ...], limits: Limits) -> Ex
         return Examples.of(features, names)
 
 
-def wanted_wait(request: Request) -> float:
-    """For how long a caller wants to wait for its stream (RFC 7240)."""
+def wanted_wait(request: Request, *, default: float = 5, longest: float = 30) -> float:
+    """For how many seconds a caller wants to wait for its stream before it is given the job instead (RFC 7240)."""
     prefer = request.headers.get("prefer", "")
     if "respond-async" in prefer:
         return 0.0
     found = re.search(r"wait=(\d{1,4})", prefer)
-    return min(float(found[1]), LONGEST) if found else WAIT
+    return min(float(found[1]), longest) if found else default

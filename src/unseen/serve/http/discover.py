@@ -14,45 +14,44 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen.discover import Edited, dismiss, promote, rename, retire
 from unseen.discover.edit import check_text_vector
-from unseen.discover.review import ReviewedImage, coco, fiftyone
+from unseen.discover.review import ReviewedImage
 from unseen.errors import EncoderError, LabelError, ServiceError
 from unseen.labels.edits import check_new_name, negative_vector
-from unseen.serve.http import edit_schema as forms
+from unseen.serve.http import answers, schema
 from unseen.serve.http.routes import BEARER, ERRORS, AdminEntry, ReadEntry, Shared
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import json_response
+from unseen.serve.settings import PAGE
+from unseen.serve.stream import kept
 from unseen.serve.stream.batch import dump_json
-from unseen.serve.stream.editing import Change, edit_stream, undo_edit
-from unseen.serve.stream.groups import KeptSamples, Words, corrected, explain_sample, reviewed_samples, stream_groups
 from unseen.serve.stream.store import StreamEntry
 from unseen.session import Session
 from unseen.storage.csv_cells import as_text_cell
 
 router = APIRouter(responses=ERRORS, dependencies=BEARER)
 PATH = "/v1/streams/{id}"
-PICTURED = 9  # samples of a group that are named as having a thumbnail
 
 
-@router.get(PATH + "/groups", response_model=forms.GroupList)
+@router.get(PATH + "/groups", response_model=answers.GroupList)
 async def groups(service: Shared, entry: ReadEntry) -> Any:
     """Group the unknown samples that the stream has kept, with suggested names."""
-    found = await service.run_chore(entry.config.owner, partial(stream_groups, entry.opened, service.words))
+    found = await service.run_chore(entry.config.owner, partial(kept.stream_groups, entry.opened, service.words))
     for one in found["groups"]:
-        one["pictured"] = [seq for seq in one["keys"] if entry.thumbnail(seq)][:PICTURED]
+        one["pictured"] = [seq for seq in one["keys"] if entry.thumbnail(seq)][: PAGE.exemplars]
     return found
 
 
-@router.get(PATH + "/explain/{seq}", response_model=forms.ExplanationInfo)
+@router.get(PATH + "/explain/{seq}", response_model=answers.ExplanationInfo)
 async def explain(service: Shared, entry: ReadEntry, seq: int) -> Any:
     """Say why a kept sample gets its verdict: nearest names, what speaks against it, similar earlier samples."""
-    shown = await service.run_chore(entry.config.owner, partial(explain_sample, entry.opened, seq))
+    shown = await service.run_chore(entry.config.owner, partial(kept.explain_sample, entry.opened, seq))
     seqs = [seq, *(one["seq"] for one in shown["similar"])]
     return shown | {"key": entry.keys.get(seq), "pictured": [one for one in seqs if entry.thumbnail(one)]}
 
 
-@router.post(PATH + "/edits", response_model=forms.EditInfo)
+@router.post(PATH + "/edits", response_model=answers.EditInfo)
 async def edit(
-    service: Shared, entry: AdminEntry, body: Annotated[forms.AnyEdit, Body(discriminator="verb")]
+    service: Shared, entry: AdminEntry, body: Annotated[schema.AnyEdit, Body(discriminator="verb")]
 ) -> dict[str, Any]:
     """Change the names of a running stream, or what people say of its samples, and return the record of it.
 
@@ -64,49 +63,46 @@ async def edit(
     change = await wanted_change(service, entry, body)
 
     def work() -> dict[str, Any]:
-        if change is None:
-            return undo_edit(stream, service.limits, after=body.after)
-        service.store.check_disk(owner, 2 * stream.memory)
-        return edit_stream(stream, change, service.limits, after=body.after)
+        if body.verb != "undo":
+            service.store.check_disk(owner, 2 * stream.memory)
+        return kept.edit_stream(stream, change, service.limits, after=body.after)
 
     return await service.run_chore(owner, work)
 
 
-async def wanted_change(service: Service, entry: StreamEntry, body: forms.AnyEdit) -> Change | None:
-    """What an edit does to a session; None to undo the last one."""
+async def wanted_change(service: Service, entry: StreamEntry, body: schema.AnyEdit) -> kept.Change:
+    """What an edit does to a session."""
     stream = entry.opened
     match body:
-        case forms.Promote(name=name, group=number, seq=seq):
+        case schema.Promote(name=name, group=number, seq=seq):
             if (number is None) == (seq is None):
                 raise ServiceError(422, "expected either a group or a seq, got both or neither; send one of them")
             text = await name_vector(service, entry, body)
 
             def promoted(session: Session) -> Edited:
-                which: int | str = number or KeptSamples.within(stream, session).key(seq or 0)
+                which: int | str = number or kept.KeptSamples.within(stream, session).key(seq or 0)
                 return promote(session, which, name, text)
 
             return promoted
-        case forms.Rename(name=name, new=new):
+        case schema.Rename(name=name, new=new):
             return lambda session: rename(session, name, new)
-        case forms.Retire(name=name):
+        case schema.Retire(name=name):
             return lambda session: retire(session, name)
-        case forms.Dismiss(group=number):
+        case schema.Dismiss(group=number):
             return lambda session: dismiss(session, number)
-        case forms.Correct(names=names):
-            return partial(corrected, stream, {int(seq): name for seq, name in names.items()})
-    return None
+        case schema.Correct(names=names):
+            return partial(kept.corrected, stream, {int(seq): name for seq, name in names.items()})
+        case _:
+            return partial(kept.undone, stream)
 
 
-@router.get(PATH + "/review", response_model=forms.ReviewList)
-async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv", "coco", "fiftyone"] = "json") -> Any:
+@router.get(PATH + "/review", response_model=answers.ReviewList)
+async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv"] = "json") -> Any:
     """The kept samples with their labels, the word of a person or else the verdict, and what people changed."""
-    found = await service.run_chore(entry.config.owner, partial(reviewed_samples, entry.opened))
+    found = await service.run_chore(entry.config.owner, partial(kept.reviewed_samples, entry.opened))
     rows = [(seq, row._replace(key=entry.keys.get(seq) or str(seq))) for seq, row in found]
     if format == "csv":
         return Response(as_csv(rows), media_type="text/csv")
-    if format in ("coco", "fiftyone"):
-        maker = coco if format == "coco" else fiftyone
-        return json_response(dump_json(maker([row for _, row in rows])))
     samples = [{"seq": seq, **row._asdict(), "label": row.label} for seq, row in rows]
     return json_response(dump_json({"samples": samples, "edits": entry.opened.readers.reservoir.journal}))
 
@@ -120,7 +116,7 @@ def as_csv(rows: list[tuple[int, ReviewedImage]]) -> str:
     return file.getvalue()
 
 
-def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
+def listed_vector(words: kept.Words, labels: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
     """The text vector of a suggestion or a negative that is called so, None where there is none."""
     suggested = words.of(labels)
     if suggested and name in suggested.words:
@@ -128,7 +124,7 @@ def listed_vector(words: Words, labels: LabelSpace, name: str) -> Float[Tensor, 
     return negative_vector(labels, name)
 
 
-async def name_vector(service: Service, entry: StreamEntry, body: forms.Promote) -> Float[Tensor, " d"]:
+async def name_vector(service: Service, entry: StreamEntry, body: schema.Promote) -> Float[Tensor, " d"]:
     """The text vector of a new name: sent with it, of a suggestion or a negative called so, or encoded."""
     labels = entry.opened.labels
     try:

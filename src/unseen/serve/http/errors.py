@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from unseen.errors import ServiceError, UnseenError
-from unseen.serve.http.schema import CODE_OF_KIND, CODE_OF_STATUS
-from unseen.serve.stream.disk_errors import DISK_IS_FULL, disk_is_full
+from unseen.serve.http.answers import CODE_OF_KIND, CODE_OF_STATUS
+from unseen.serve.stream.disk import DISK_IS_FULL, disk_is_full
 
 log = logging.getLogger("unseen.serve")
 

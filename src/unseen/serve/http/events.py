@@ -1,4 +1,7 @@
-"""Server-sent events: verdicts for the listeners of a stream; the writer never waits for a listener."""
+"""Server-sent events: a listener is told what is kept of a stream's verdicts after the last that it heard of.
+
+Nothing waits for it: while it is slow, newer verdicts take the place of older ones, and it is told what it missed.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -8,9 +11,16 @@ from typing import NamedTuple
 
 from unseen.errors import ServiceError
 
-BACKLOG, BYTES = 256, 4 << 20  # messages, and their bytes, that a slow listener may fall behind; then some are dropped
-CHECK = 1.0  # seconds after which a listener's key is looked at again
-KEEPALIVE = 5  # such checks without a message, after which a comment shows that the connection is open
+
+class Pace(NamedTuple):
+    """Seconds, of every listener."""
+
+    between: float = 0.05  # two events: what is observed meanwhile comes together
+    check: float = 1  # two looks at a listener's key
+    comment: float = 5  # without an event, after which a comment shows that the connection is open
+
+
+PACE = Pace()
 
 
 class VerdictEvent(NamedTuple):
@@ -20,33 +30,14 @@ class VerdictEvent(NamedTuple):
     last: int
     data: str
 
-    def text(self) -> str:
-        """The event as it is sent; its id is the number of the last sample."""
-        return f"id: {self.last}\nevent: verdicts\ndata: {self.data}\n\n"
+    def text(self, after: int) -> str:
+        """The event as it is sent to a listener that heard of samples up to `after`; its id is the last number."""
+        missed = {"first": after + 1, "last": self.first - 1}
+        told = f"event: missed\ndata: {dumps(missed)}\n\n" if self.first > after + 1 else ""
+        return f"{told}id: {self.last}\nevent: verdicts\ndata: {self.data}\n\n"
 
 
-class Backlog(asyncio.Queue[VerdictEvent | None]):
-    """What waits for one listener; None ends it."""
-
-    size = 0  # bytes
-
-    def add(self, event: VerdictEvent | None) -> None:
-        """Put an event behind the others; what is too much loses its oldest."""
-        while self.full() or (self.size > BYTES and not self.empty()):
-            self.get_nowait()
-        self.put_nowait(event)
-
-    def _put(self, item: VerdictEvent | None) -> None:
-        self.size += len(item.data) if item else 0
-        super()._put(item)
-
-    def _get(self) -> VerdictEvent | None:
-        item = super()._get()
-        self.size -= len(item.data) if item else 0
-        return item
-
-
-Past = Callable[[int], Awaitable[Sequence[VerdictEvent]]]  # what is kept of the samples after one
+Kept = Callable[[int], Awaitable[Sequence[VerdictEvent]]]  # what is kept of the samples after one
 
 
 class EventHub:
@@ -54,102 +45,66 @@ class EventHub:
 
     def __init__(self, listeners: int) -> None:
         self._most = listeners
-        self._listeners: dict[str, set[Backlog]] = defaultdict(set)
+        self._listeners: dict[str, set[asyncio.Event]] = defaultdict(set)
         self.is_closed = False
 
-    def has_listeners(self, stream: str) -> bool:
-        """Whether anyone listens to a stream."""
-        return bool(self._listeners.get(stream))
-
-    def publish(self, stream: str, event: VerdictEvent) -> None:
-        """Hand an event to every listener; one that is too far behind loses its oldest."""
-        for queue in self._listeners.get(stream, ()):
-            queue.add(event)
+    def wake(self, stream: str) -> None:
+        """Let the listeners of a stream look what is new, or whether it is still there."""
+        for listener in self._listeners.get(stream, ()):
+            listener.set()
 
     def close(self) -> None:
         """End every listener's connection."""
         self.is_closed = True
         for stream in list(self._listeners):
-            self.end(stream)
+            self.wake(stream)
 
-    def end(self, stream: str) -> None:
-        """End the connections of those who listen to a stream."""
-        for queue in self._listeners.get(stream, ()):
-            queue.add(None)
-
-    def listen(
-        self,
-        stream: str,
-        may_listen: Callable[[], bool] = lambda: True,
-        after: int | None = None,
-        past: Past | None = None,
-    ) -> AsyncIterator[str]:
-        """The events of a stream as text while the caller may have them: those `after` a sample, or from now on.
-
-        Where a sample's verdict is no longer kept, or was dropped because the listener was slow, an event `missed` has
-        the numbers of the first and the last of them.
-        """
+    def listen(self, stream: str, after: int, kept: Kept, may_listen: Callable[[], bool]) -> AsyncIterator[str]:
+        """The events of a stream after a sample as text, while the caller may have them."""
         if len(self._listeners[stream]) >= self._most:
             raise ServiceError(429, f"expected at most {self._most} listeners, got one more; close one", "listeners")
-        return self._messages(stream, may_listen, after, past)
+        return self._messages(stream, after, kept, may_listen)
 
     async def _messages(
-        self, stream: str, may_listen: Callable[[], bool], after: int | None, past: Past | None
+        self, stream: str, after: int, kept: Kept, may_listen: Callable[[], bool]
     ) -> AsyncIterator[str]:
-        queue = Backlog(BACKLOG)
-        self._listeners[stream].add(queue)  # not before: of a caller that has gone, this is never run
+        listener, quiet = asyncio.Event(), 0.0
+        self._listeners[stream].add(listener)  # not before: of a caller that has gone, this is never run
         try:
             yield "retry: 2000\n\n"
-            kept = await past(after) if past and after is not None else ()
-            async for event in self._following(queue, kept, may_listen):
-                if event is None:
-                    yield ": still here\n\n"
-                elif after is None or event.last > after:  # else it was among what is kept
-                    yield _missed(after, event) + event.text()
+            while not self.is_closed and may_listen():
+                listener.clear()
+                events = await kept(after)
+                for event in events:
+                    yield event.text(after)
                     after = event.last
+                if events:
+                    await asyncio.sleep(PACE.between)
+                quiet = 0 if events or await _is_set(listener) else quiet + PACE.check
+                if quiet >= PACE.comment:
+                    yield ": still here\n\n"
+                    quiet = 0
         finally:
-            self._listeners[stream].discard(queue)
+            self._listeners[stream].discard(listener)
             if not self._listeners[stream]:
                 del self._listeners[stream]
 
-    async def _following(
-        self, queue: Backlog, kept: Sequence[VerdictEvent], may_listen: Callable[[], bool]
-    ) -> AsyncIterator[VerdictEvent | None]:
-        """Yield what is kept, then what comes; None shows that the connection is open."""
-        for past in kept:
-            yield past
-        quiet = 0
-        while not self.is_closed:
-            event: VerdictEvent | None
-            try:
-                event = await asyncio.wait_for(queue.get(), CHECK)
-            except TimeoutError:
-                quiet += 1
-                if not may_listen():
-                    return
-                if quiet % KEEPALIVE == 0:
-                    yield None
-                continue
-            if event is None or not may_listen():
-                return
-            quiet = 0
-            yield event
+
+async def _is_set(listener: asyncio.Event) -> bool:
+    """Whether there is something new for a listener, before it is time to look at its key again."""
+    try:
+        return await asyncio.wait_for(listener.wait(), PACE.check)
+    except TimeoutError:
+        return False
 
 
-def last_event(header: str | None, newest: int) -> int | None:
-    """The number of the last sample a listener has had, None for none; it cannot be later than the `newest`.
+def last_event(header: str | None, newest: int) -> int:
+    """The number of the last sample a listener has had, by default the `newest`, which it cannot be later than.
 
     A listener may have heard of more samples than there are: the service may have been restored from a backup.
     """
     try:
-        return None if header is None else max(-1, min(int(header), newest))
+        return newest if header is None else max(-1, min(int(header), newest))
     except ValueError:
-        raise ServiceError(
-            422, "expected a sample's number as Last-Event-ID, got something else; leave it out", "parameters"
-        ) from None
-
-
-def _missed(after: int | None, event: VerdictEvent) -> str:
-    if after is None or event.first <= after + 1:
-        return ""
-    return f"event: missed\ndata: {dumps({'first': after + 1, 'last': event.first - 1})}\n\n"
+        what = "expected a sample's number as Last-Event-ID, got something else; leave it out"
+        raise ServiceError(422, what, "parameters") from None

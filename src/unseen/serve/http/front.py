@@ -18,6 +18,7 @@ from unseen.serve.http.errors import error_response, on_unexpected_error
 from unseen.serve.http.log import ACCESS, AUDIT
 from unseen.serve.http.service import Service
 from unseen.serve.page import FILES
+from unseen.serve.settings import INSIDE
 from unseen.serve.work.threads import ByteQuota, RateLimiter
 
 CONTENT_POLICY = (
@@ -37,7 +38,6 @@ FORWARDED = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip")  # how the head
 CODE_HEADER = b"x-error-code"
 PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
-PART = 64 << 10  # bytes of a body that a route gets at once; others are served between two
 
 
 class Front:
@@ -173,7 +173,7 @@ class Body:
     def add(self, message: Message) -> None:
         """Take one part."""
         data = message.get("body", b"")
-        self._parts += [data[at : at + PART] for at in range(0, len(data), PART)]
+        self._parts += [data[at : at + INSIDE.chunk] for at in range(0, len(data), INSIDE.chunk)]
         self.size, self.is_partial = self.size + len(data), message.get("more_body", False)
 
     async def receive(self) -> Message:

@@ -20,7 +20,6 @@ GAUGES = {
     "unseen_waiting_seconds": "Age of the oldest waiting request",
     "unseen_drift": "Change of recent margins; 1 is the alarm",
     "unseen_unknown_alarm": "1 while the unknown rate alarms",
-    "unseen_growing_groups": "Groups of unknown samples that grew fast when they were grouped last",
     "unseen_faults": "Damaged or missed snapshots",
 }  # of one stream
 
@@ -60,8 +59,7 @@ def _count(id: str, tally: Tally, samples: CounterMetricFamily, taught: CounterM
 def _values(stream: Stream, observe: MicroBatcher[Any, Any]) -> tuple[float, ...]:
     """The values of GAUGES."""
     drift, is_raised = stream.history.drift, stream.history.watch.raised_at is not None
-    growing, faults = len(stream.history.growing), len(stream.faults)
-    return stream.journal.size(), observe.waiting, observe.age, drift, is_raised, growing, faults
+    return stream.journal.size(), observe.waiting, observe.age, drift, is_raised, len(stream.faults)
 
 
 class Metrics:

@@ -11,39 +11,34 @@ from starlette.responses import Response, StreamingResponse
 
 import unseen
 from unseen.errors import ServiceError
-from unseen.serve.http import bodies, creation, schema, views
-from unseen.serve.http import events as events_module
+from unseen.serve.http import answers, bodies, creation, schema, views
 from unseen.serve.http.auth import KEY, LOCAL, ApiKey
-from unseen.serve.http.bodies import RAW, SAFETENSORS
-from unseen.serve.http.downloads import download
-from unseen.serve.http.events import VerdictEvent
+from unseen.serve.http.bodies import RAW
+from unseen.serve.http.events import VerdictEvent, last_event
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import json_response
-from unseen.serve.settings import Limits
+from unseen.serve.settings import PAGE, Limits
 from unseen.serve.stream.batch import dump_json
-from unseen.serve.stream.history import THUMBNAILS
-from unseen.serve.stream.snapshots import AUTO, KEPT, SavedSnapshot
+from unseen.serve.stream.history import UnknownAlarm
+from unseen.serve.stream.snapshots import SavedSnapshot
 from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
 from unseen.serve.stream.stream import Stream
-from unseen.serve.stream.unknown_alarm import UnknownAlarm
 
-ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": schema.Error}, "5XX": {"model": schema.Error}}
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": answers.Error}, "5XX": {"model": answers.Error}}
 BEARER = [Security(HTTPBearer(auto_error=False))]
 router = APIRouter(responses=ERRORS, dependencies=BEARER)
 samples = APIRouter(responses=ERRORS)  # without what the framework would solve for each of very many requests
 BINARY = {
     RAW: "Rows of little-endian float32: the fast way.",
-    SAFETENSORS: "A safetensors file with one tensor `features` of shape [n, d].",
     "image/*": "One image file; `?key=` is what it is called.",
 }
 SAMPLES = schema.request_body(schema.Samples, raw=BINARY, form={"images": True})
 STREAM_PARAMETER = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
 SAMPLES |= {"security": [{"HTTPBearer": []}], "parameters": [STREAM_PARAMETER]}
-PAGE = 1000  # streams in one answer
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
 OBSERVE = SAMPLES | {"parameters": [STREAM_PARAMETER, schema.IDEMPOTENCY_KEY]}
 CREATE = schema.request_body(schema.StreamBody, form={"space": True, "examples": True, "stream": False}) | IDEMPOTENT
-CREATED: dict[int | str, dict[str, Any]] = {202: {"model": schema.JobInfo, "description": "A job that goes on."}}
+CREATED: dict[int | str, dict[str, Any]] = {202: {"model": answers.JobInfo, "description": "A job that goes on."}}
 RESTORE = schema.request_body(schema.RestoreBody, raw={RAW: "A state in safetensors."})
 
 
@@ -88,7 +83,7 @@ ReadEntry = Annotated[StreamEntry, found("read")]
 AdminEntry = Annotated[StreamEntry, found("admin")]
 
 
-@samples.post("/v1/streams/{id}/observe", response_model=schema.VerdictList, openapi_extra=OBSERVE)
+@samples.post("/v1/streams/{id}/observe", response_model=answers.VerdictList, openapi_extra=OBSERVE)
 async def observe(request: Request) -> Response:
     """Learn from samples and return their verdicts."""
     service: Service = request.app.state.service
@@ -96,7 +91,7 @@ async def observe(request: Request) -> Response:
     return json_response(await service.observe(entry, await service.read_batch(request, entry)))
 
 
-@samples.post("/v1/streams/{id}/score", response_model=schema.VerdictList, openapi_extra=SAMPLES)
+@samples.post("/v1/streams/{id}/score", response_model=answers.VerdictList, openapi_extra=SAMPLES)
 async def score(request: Request) -> Response:
     """The verdicts on samples without learning anything."""
     service: Service = request.app.state.service
@@ -128,7 +123,7 @@ async def metrics(service: Shared, key: Reader) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-@router.post("/v1/streams", status_code=201, response_model=schema.StreamInfo, responses=CREATED, openapi_extra=CREATE)
+@router.post("/v1/streams", status_code=201, response_model=answers.StreamInfo, responses=CREATED, openapi_extra=CREATE)
 async def create(service: Shared, key: Admin, request: Request) -> Response:
     """Create a stream from names, a label space the operator offers, or an uploaded one.
 
@@ -137,21 +132,21 @@ async def create(service: Shared, key: Admin, request: Request) -> Response:
     """
     job = await creation.start(service, key.owner, request)
     if await job.wait(creation.wanted_wait(request)):
-        return await described(service, service.store.find(str(job.result), job.owner), 201)
+        return await described(service, service.store.find(job.found(), job.owner), 201)
     response = json_response(dump_json(views.job_info(job)), 202)
     response.headers.update({"location": f"/v1/jobs/{job.id}", "retry-after": "1"})
     return response
 
 
-@router.get("/v1/jobs/{id}", response_model=schema.JobInfo)
+@router.get("/v1/jobs/{id}", response_model=answers.JobInfo)
 async def watch_job(service: Shared, key: Reader, id: str, wait: float = 0) -> Any:
     """How far a job is and, when it is done, the id of its stream; `wait` is in seconds."""
     job = service.jobs.find(key.owner, id)
-    await job.wait(max(0.0, min(wait, creation.LONGEST)))
+    await job.wait(max(0.0, min(wait, 30.0)))
     return views.job_info(job)
 
 
-@router.delete("/v1/jobs/{id}", response_model=schema.JobInfo)
+@router.delete("/v1/jobs/{id}", response_model=answers.JobInfo)
 async def cancel_job(service: Shared, key: Admin, id: str) -> Any:
     """Cancel a job; one that has ended stays as it is."""
     job = service.jobs.find(key.owner, id)
@@ -162,18 +157,18 @@ async def cancel_job(service: Shared, key: Admin, id: str) -> Any:
 
 @router.get("/v1/streams")
 async def list_streams(
-    service: Shared, key: Reader, limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE, after: str = ""
-) -> schema.StreamList:
+    service: Shared, key: Reader, limit: Annotated[int, Query(ge=1, le=1000)] = 1000, after: str = ""
+) -> answers.StreamList:
     """List the streams the key may see by id, a page of them `after` an id; `next` is None on the last page."""
     found = sorted((entry for entry in service.store.owned(key.owner)), key=lambda entry: entry.config.id)
     rest = [entry for entry in found if entry.config.id > after]
     shown = [views.stream_summary(entry) for entry in rest[:limit]]
-    return schema.StreamList.model_validate({"streams": shown, "next": shown[-1]["id"] if rest[limit:] else None})
+    return answers.StreamList.model_validate({"streams": shown, "next": shown[-1]["id"] if rest[limit:] else None})
 
 
-@router.get("/v1/streams/{id}", response_model=schema.StreamInfo | schema.StreamSummary)
+@router.get("/v1/streams/{id}", response_model=answers.StreamInfo | answers.StreamSummary)
 async def inspect(service: Shared, entry: ReadEntry, recent: bool = False) -> Response:
-    """Counts, threshold, coverage, drift and snapshots; with `recent` the latest margins and verdicts too."""
+    """Counts, threshold, drift and snapshots; with `recent` the latest margins and verdicts too."""
     return await described(service, entry, recent=recent)
 
 
@@ -181,15 +176,15 @@ async def inspect(service: Shared, entry: ReadEntry, recent: bool = False) -> Re
 async def delete(service: Shared, entry: AdminEntry) -> dict[str, str]:
     """Delete a stream and everything it learned."""
     await service.run_chore(entry.config.owner, partial(service.store.delete, entry))
-    service.events.end(entry.config.id)
+    service.events.wake(entry.config.id)
     return {"deleted": entry.config.id}
 
 
 @router.post("/v1/streams/{id}/alarm")
-async def restart_alarm(entry: AdminEntry, body: schema.AlarmBody) -> schema.AlarmInfo:
+async def restart_alarm(entry: AdminEntry, body: schema.AlarmBody) -> answers.AlarmInfo:
     """Take note of an alarm on the unknown rate: the test starts again, with an allowed rate or one learned anew."""
     watch = entry.opened.history.watch = UnknownAlarm(body.allowed)
-    return schema.AlarmInfo.model_validate(watch.shown())
+    return answers.AlarmInfo.model_validate(watch.shown())
 
 
 @router.get("/v1/streams/{id}/events")
@@ -200,13 +195,14 @@ async def events(service: Shared, entry: ReadEntry, request: Request) -> Respons
     """
     if request.scope["http_version"] == "1.0":
         raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
-    after = events_module.last_event(request.headers.get("last-event-id"), newest=entry.opened.at.seq - 1)
+    after = last_event(request.headers.get("last-event-id"), newest=entry.opened.at.seq - 1)
 
-    async def past(after: int) -> list[VerdictEvent]:
-        return await service.run_chore(entry.config.owner, partial(views.past_events, entry, after))
+    async def kept(after: int) -> list[VerdictEvent]:
+        if entry.opened.at.seq - 1 <= after:
+            return []
+        return await service.run_chore(entry.config.owner, partial(views.kept_events, entry, after))
 
-    may_listen = partial(service.may, request.scope, entry)
-    messages = service.events.listen(entry.config.id, may_listen, after, past)
+    messages = service.events.listen(entry.config.id, after, kept, partial(service.may, request.scope, entry))
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
@@ -215,7 +211,7 @@ async def thumbnail(entry: ReadEntry, seq: int) -> Response:
     """The thumbnail of a recent sample."""
     found = entry.thumbnail(seq)
     if found is None:
-        raise ServiceError(404, f"expected one of the latest {THUMBNAILS} thumbnails, got {seq}; it is not kept")
+        raise ServiceError(404, f"expected one of the latest {PAGE.pictures} thumbnails, got {seq}; it is not kept")
     return Response(found, media_type="image/jpeg")
 
 
@@ -229,10 +225,10 @@ async def state(service: Shared, entry: ReadEntry) -> Response:
         name = f"{entry.config.id}-{at.seq}.safetensors"
         return name, {"x-unseen-seq": str(at.seq), "x-unseen-entry": str(at.entry)}
 
-    return await download(service, entry, write)
+    return await service.download(entry, write)
 
 
-@router.get("/v1/streams/{id}/space", responses={200: {"model": schema.LabelPage}})
+@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.LabelPage}})
 async def label_space(
     service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors", offset: int = 0
 ) -> Response:
@@ -245,7 +241,7 @@ async def label_space(
         labels.save(path)
         return f"{entry.config.id}.space.safetensors", {"x-unseen-labels": labels.fingerprint}
 
-    return await download(service, entry, write)
+    return await service.download(entry, write)
 
 
 @router.post("/v1/streams/{id}/snapshots", status_code=201)
@@ -255,7 +251,7 @@ async def take_snapshot(service: Shared, entry: AdminEntry) -> dict[str, int]:
     return {"snapshot": taken.entry}
 
 
-@router.post("/v1/streams/{id}/restore", response_model=schema.StreamInfo, openapi_extra=RESTORE)
+@router.post("/v1/streams/{id}/restore", response_model=answers.StreamInfo, openapi_extra=RESTORE)
 async def restore(service: Shared, entry: AdminEntry, request: Request) -> Response:
     """Go back to a snapshot, to the beginning (snapshot 0), or to an uploaded state; sequence numbers go on."""
     stream, body = entry.opened, await request.body()
@@ -263,25 +259,26 @@ async def restore(service: Shared, entry: AdminEntry, request: Request) -> Respo
         work: Callable[[], object] = partial(restore_upload, stream, body, service.limits)
     else:
         number = bodies.parse_json(body or b"{}", schema.RestoreBody).snapshot
-        work = partial(stream.restore, stream.snapshots.find(number, AUTO, KEPT).path) if number else stream.reset
+        work = partial(stream.restore, stream.snapshots.find(number).path) if number else stream.reset
     await service.run_chore(entry.config.owner, work)
     return await described(service, entry)
 
 
 async def described(service: Service, entry: StreamEntry, status: int = 200, *, recent: bool = False) -> Response:
     """Everything about a stream."""
-    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.stream_info(entry, recent=recent)))
+    text = await service.run_chore(
+        entry.config.owner, lambda: dump_json(views.stream_info(service.store, entry, recent=recent))
+    )
     return json_response(text, status)
 
 
 def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:
     """Take a snapshot by hand, if there is room in its owner's share of the disk."""
     service.store.check_disk(entry.config.owner, entry.opened.memory)
-    return entry.opened.snapshot(KEPT)
+    return entry.opened.snapshot()
 
 
 def restore_upload(stream: Stream, data: bytes, limits: Limits) -> None:
     """Restore an uploaded state."""
     with bodies.as_file(data, limits) as path:
-        session = stream.usable_session(path)
-    stream.restore_session(session)
+        stream.restore(path)

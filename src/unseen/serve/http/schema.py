@@ -1,18 +1,15 @@
-"""What goes in and out as JSON: the models that requests are checked against and that OpenAPI shows."""
+"""What goes in as JSON: the models that requests are checked against and that OpenAPI shows."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from unseen import detectors
-from unseen.labels.mining import NEGATIVES
+from unseen.labels.negatives import NegativeCounts
 
-MOST = 100_000  # an integer setting becomes memory or time
-Number = Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[FiniteFloat, Field(ge=-MOST, le=MOST)]
-
-
-FAST = Field(fail_fast=True)  # one error is enough
+Setting = Annotated[int, Field(ge=-100_000, le=100_000)] | Annotated[FiniteFloat, Field(ge=-100_000, le=100_000)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+Group = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
     "name": "Idempotency-Key",
@@ -20,49 +17,6 @@ IDEMPOTENCY_KEY = {  # a header, which makes a retry harmless
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 256},
 }
-
-
-CODE_OF_STATUS = {
-    400: "request",
-    401: "key",
-    403: "scope",
-    404: "not_found",
-    405: "method",
-    408: "slow",
-    409: "conflict",
-    413: "size",
-    415: "media_type",
-    422: "invalid",
-    429: "share",
-    500: "defect",
-    503: "busy",
-    505: "http_version",
-    507: "disk",
-}
-CODE_OF_KIND = {
-    "FeatureError": "features",
-    "LabelError": "labels",
-    "SettingError": "settings",
-    "StateError": "state",
-    "ImageError": "image",
-    "EncoderError": "encoder",
-    "MissingExtra": "extra",
-}
-LIMITS = ("batch", "body", "values", "names", "memory", "quota", "streams", "snapshots")  # what is too much to take
-SHARES = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")  # what is too much at once
-STATES = ("opening", "waiting", "damaged", "refused")  # of a stream that is not ready
-CODES = (
-    *CODE_OF_STATUS.values(),
-    *CODE_OF_KIND.values(),
-    *LIMITS,
-    *SHARES,
-    *STATES,
-    "origin",
-    "key_expired",
-    "key_reused",
-    "parameters",
-    "edit",
-)
 
 
 class RequestBody(BaseModel):
@@ -83,19 +37,29 @@ class ThresholdBody(RequestBody):
     """How the threshold between known and unknown is set."""
 
     kind: str = Field("adaptive", max_length=64)
-    settings: dict[str, Number] = Field(default_factory=dict)
+    settings: dict[str, Setting] = Field(default_factory=dict)
 
 
 class StreamBody(RequestBody):
     """A stream to create: from names, from a label space the operator offers, or with one uploaded beside this."""
 
-    names: Annotated[list[Name], FAST] | None = None
-    negatives: int = Field(NEGATIVES, ge=0, le=100_000)
+    names: Annotated[list[Name], Field(fail_fast=True)] | None = None
+    relatives: int = Field(
+        NegativeCounts.relatives, ge=0, le=100_000, description="Words that stand beside the names in WordNet."
+    )
+    everyday: int = Field(NegativeCounts.everyday, ge=0, le=100_000, description="Words for everyday things.")
+    far: int = Field(NegativeCounts.far, ge=0, le=100_000, description="Words that are least like the names.")
+    never: list[Name] = Field([], max_length=10_000, description="Words of one's own that are none of the names.")
     space: str | None = Field(None, max_length=128)
     name: str = Field("", max_length=128)
     detector: str = Field(detectors.DEFAULT, max_length=64)
-    settings: dict[str, Number | bool | Annotated[str, Field(max_length=64)]] = Field(default_factory=dict)
+    settings: dict[str, Setting | bool | Annotated[str, Field(max_length=64)]] = Field(default_factory=dict)
     threshold: ThresholdBody = Field(default_factory=lambda: ThresholdBody(kind="adaptive"))
+
+    @property
+    def negatives(self) -> dict[str, Any]:
+        """What `LabelSpace.build` is to take for negatives."""
+        return self.model_dump(include={"relatives", "everyday", "far", "never"})
 
 
 class RestoreBody(RequestBody):
@@ -104,190 +68,68 @@ class RestoreBody(RequestBody):
     snapshot: int = Field(ge=0, le=2**62)
 
 
-class VerdictRecord(BaseModel):
-    """The verdict on one sample; `seq` is its number in the stream, where it was observed."""
-
-    key: str | None
-    verdict: Literal["known", "unknown"]
-    name: str | None
-    nearest: str
-    margin: float | None
-    threshold: float | None
-    p_known: float | None = Field(description="Probability that the sample is known.")
-    warming: bool
-    seq: int | None = None
-
-
-class SkippedImage(BaseModel):
-    """An image of a request that could not be read: its place, what it is called, and why."""
-
-    index: int
-    key: str
-    reason: str
-
-
-class VerdictList(BaseModel):
-    """Verdicts in the order of the request; `repeated` where an idempotency key was used before."""
-
-    verdicts: list[VerdictRecord]
-    repeated: bool
-    skipped: list[SkippedImage] = []
-    pictured: bool = Field(False, description="Whether there are thumbnails of the samples.")
-
-
-class StreamSummary(BaseModel):
-    """A stream in a list."""
-
-    id: str
-    name: str
-    owner: str
-    detector: str
-    created: str
-    status: Literal["ready", "opening", "waiting", "damaged", "refused"]
-    reason: str = Field(description="Why the stream waits, is damaged or refused, and what to do.")
-    seq: int | None = Field(description="Samples observed so far.")
-
-
-class ThresholdInfo(BaseModel):
-    """The threshold rule of a stream, and the threshold now."""
-
-    kind: str
-    settings: dict[str, Any]
-    value: float | None
-    warming: bool
-    recall_interval: tuple[float, float] | None = Field(
-        description="Between which shares of the known samples the threshold keeps, in nine streams of ten."
-    )
-
-
-class LabelsInfo(BaseModel):
-    """The label space of a stream."""
-
-    names: int
-    negatives: int
-    dim: int
-    encoder: str
-    fingerprint: str
-
-
-class Counts(BaseModel):
-    """How many samples were observed, called known or unknown, and taught each side."""
-
-    seen: int
-    known: int
-    unknown: int
-    taught_known: int
-    taught_unknown: int
-
-
-class SnapshotInfo(BaseModel):
-    """A snapshot of a stream."""
-
-    snapshot: int
-    kind: str
-    bytes: int
-    time: int
-
-
-class AlarmInfo(BaseModel):
-    """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
-
-    allowed: float | None = Field(description="The unknown rate that is no cause for alarm; null while it is learned.")
-    between: float = Field(description="Samples that pass before a false alarm, on average at least.")
-    evidence: float = Field(description="Evidence for a higher rate, as a share of what raises the alarm.")
-    raised_at: int | None = Field(description="The sample that raised the alarm.")
-
-
-class PicturedVerdict(VerdictRecord):
-    """A verdict, and whether its thumbnail is kept."""
-
-    pictured: bool
-
-
-class RecentInfo(BaseModel):
-    """The margins of recent samples, and the latest verdicts."""
-
-    margins: list[float]
-    latest: list[PicturedVerdict]
-
-
-class NearNegative(BaseModel):
-    """A negative name and the cosine of its vector with that of a known name."""
-
-    name: str
-    cosine: float
-
-
-class NameInfo(BaseModel):
-    """A known name with the negatives closest to it."""
-
-    name: str
-    nearest: list[NearNegative]
-
-
-class LabelPage(BaseModel):
-    """A page of known names, from number `offset` of `total`."""
-
-    offset: int
-    total: int
-    names: list[NameInfo]
-
-
 class AlarmBody(RequestBody):
     """An alarm to start again: with an allowed rate, or with one that is learned anew."""
 
     allowed: float | None = Field(None, gt=0, lt=1)
 
 
-class StreamInfo(StreamSummary):
-    """Everything about an open stream."""
+class Edit(RequestBody):
+    """An edit; `after` is the number of the last edit that the caller knows of, and another one is refused, 409."""
 
-    settings: dict[str, Any]
-    threshold: ThresholdInfo
-    labels: LabelsInfo
-    counts: Counts
-    coverage: float = Field(description="Share of the samples that taught something.")
-    moved: dict[str, float] = Field(description="Mean distance of each bank's rows from the frozen text.")
-    drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
-    drifting: bool
-    alarm: AlarmInfo
-    growing: list[int] = Field(description="Groups that grew fast when the unknown samples were last grouped.")
-    journal_bytes: int
-    memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
-    disk_bytes: int = Field(description="Bytes on disk now.")
-    disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
-    replayed: int
-    faults: list[str]
-    snapshots: list[SnapshotInfo]
-    recent: RecentInfo | None = Field(None, description="Where it was asked for.")
+    after: int | None = Field(None, ge=0, description="`edit` of the groups that the caller has seen.")
 
 
-class JobInfo(BaseModel):
-    """Work that may outlast a request; `stream` is what it made, `error` why it failed."""
+class Promote(Edit):
+    """A group, or one kept sample, becomes a known name."""
 
-    job: str
-    status: Literal["running", "done", "failed", "cancelled"]
-    stage: str = Field(description="What is being done.")
-    done: int = Field(description="Units of the stage, of `total`; 0 of 0 where they are not counted.")
-    total: int
-    started: str
-    stream: str | None
-    error: "Error | None"
-
-
-class StreamList(BaseModel):
-    """The streams a key may see, by id; `next` is where the next page starts, None on the last."""
-
-    streams: list[StreamSummary]
-    next: str | None
+    verb: Literal["promote"]
+    name: Name
+    group: Group | None = Field(None, description="Number of a group.")
+    seq: int | None = Field(None, ge=0, description="Number of one kept sample, instead of a group.")
+    vector: Annotated[list[FiniteFloat], Field(max_length=100_000)] | None = Field(
+        None, description="Text vector of the name, where the service has no encoder and no negative is called so."
+    )
 
 
-class Error(BaseModel):
-    """What is wrong: expected, got, remedy. `code` is for machines and does not change from version to version."""
+class Rename(Edit):
+    """A known name is called otherwise."""
 
-    error: str
-    code: Literal[CODES]  # type: ignore[valid-type]
-    message: str
+    verb: Literal["rename"]
+    name: Name
+    new: Name
+
+
+class Retire(Edit):
+    """A known name becomes a negative."""
+
+    verb: Literal["retire"]
+    name: Name
+
+
+class Dismiss(Edit):
+    """A group is not shown again."""
+
+    verb: Literal["dismiss"]
+    group: Group
+
+
+class Correct(Edit):
+    """What a person says that kept samples show, by their numbers."""
+
+    verb: Literal["correct"]
+    names: dict[Annotated[str, Field(pattern="^[0-9]{1,18}$")], Annotated[str, Field(max_length=256)]] = Field(
+        min_length=1, description='By sequence number: a name, or "unknown" for none of the names.'
+    )
+
+
+class Undo(Edit):
+    """The last edit is taken back: exactly where nothing was observed since, else by its names."""
+
+    verb: Literal["undo"]
+
+
+AnyEdit = Promote | Rename | Retire | Dismiss | Correct | Undo
 
 
 def request_body(

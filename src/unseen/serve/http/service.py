@@ -1,33 +1,57 @@
 """What all routes share: streams, keys, limits, the encoder, listeners and counters."""
 
 import asyncio
+import os
+import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
-from starlette.types import Scope
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from unseen.errors import ServiceError
 from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret
-from unseen.serve.http.bodies import idempotency_key, read_samples
-from unseen.serve.http.events import EventHub, VerdictEvent
-from unseen.serve.http.growth import GrowthWatch
+from unseen.serve.http.bodies import RAW, idempotency_key, read_samples
+from unseen.serve.http.events import EventHub
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.settings import Settings
+from unseen.serve.settings import INSIDE, Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import StreamEntry, StreamStore
-from unseen.serve.work.encoding import ImageEncoder, RequiredEncoder, content_digest
+from unseen.serve.work.encoding import GroupWords, ImageEncoder, RequiredEncoder, content_digest
 from unseen.serve.work.jobs import Jobs
 from unseen.serve.work.threads import RateLimiter
-from unseen.serve.work.vocabulary import GroupWords
 
 T = TypeVar("T")
-AT_ONCE = 128 << 10  # bytes of features that are checked on the loop
+Written = tuple[str, dict[str, str]]  # the name of a file, and headers
+
+
+class Download(StreamingResponse):
+    """A file that `write` makes in a folder of its own; it lies nowhere once it is open, and ends when it is sent."""
+
+    def __init__(self, folder: Path, write: Callable[[Path], Written], end: Callable[[], None]) -> None:
+        try:
+            name, headers = write(folder / "file")
+            self.file, self.end = (folder / "file").open("rb"), end
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        size = os.fstat(self.file.fileno()).st_size
+        headers |= {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
+        super().__init__(iter(partial(self.file.read, INSIDE.chunk), b""), headers=headers, media_type=RAW)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file; the caller may leave before its end."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.file.close()
+            self.end()
 
 
 class Service:
@@ -41,7 +65,6 @@ class Service:
         self.metrics, self.jobs = Metrics(self.store.entries.values), Jobs(self.limits.jobs)
         self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
         self.words = GroupWords(self.encoder)
-        self.growth = GrowthWatch(self.store, self.words, 60 * settings.group_minutes)
         self.downloads = Counter[str]()  # that are made or sent, by owner
         self.store.on_commit = self.metrics.commit.observe
 
@@ -62,18 +85,11 @@ class Service:
 
     async def run_chore(self, owner: str, work: Callable[[], T]) -> T:
         """Run what is slow and seldom away from the loop and from the writers."""
-        return await self._run(self.store.threads.chores(owner), work)
-
-    async def run_download(self, owner: str, work: Callable[[], T]) -> T:
-        """Write a file that an owner downloads."""
-        return await self._run(self.store.threads.downloads(owner), work)
+        return await asyncio.get_running_loop().run_in_executor(self.store.threads.chores(owner), work)
 
     async def run_parser(self, owner: str, work: Callable[[], T]) -> T:
         """Parse or check what is large away from the loop."""
-        return await self._run(self.store.threads.writers(owner), work)
-
-    async def _run(self, executor: Executor, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.store.threads.writers(owner), work)
 
     async def read_batch(self, request: Request, entry: StreamEntry) -> SampleBatch:
         """What a caller sent as checked features; images are encoded, and those that cannot be read are skipped."""
@@ -83,28 +99,22 @@ class Service:
         key = idempotency_key(request)
         if samples.features is not None:
             checked = partial(sample_batch, labels, samples.features, key, keys=samples.keys)
-            return checked() if samples.features.nbytes <= AT_ONCE else await self.run_parser(owner, checked)
+            return checked() if samples.features.nbytes <= INSIDE.features else await self.run_parser(owner, checked)
         names = samples.keys or [None] * len(samples)
-        encoded = await self.encoder.encode(owner, samples.images, names, RequiredEncoder.of(labels))
+        found = await self.encoder.encode(owner, samples.images, names, RequiredEncoder.of(labels))
         digest = await self.run_parser(owner, partial(content_digest, samples.images))
-        keys = [names[place] for place in encoded.places] if samples.keys else ()
-        found = sample_batch(labels, encoded.z, key, digest=digest, keys=keys, thumbnails=encoded.thumbnails)
-        return found.without(encoded.skipped)
+        keys = [names[place] for place in found.places] if samples.keys else ()
+        more = {"digest": digest, "keys": keys, "thumbnails": found.thumbnails, "skipped": found.skipped}
+        return sample_batch(labels, found.z, key, **more)
 
     async def observe(self, entry: StreamEntry, batch: SampleBatch) -> str:
         """Learn from a batch and return its verdicts as JSON, after telling listeners."""
-        stream = entry.opened
         assert entry.observe is not None
         answer = await entry.observe(batch)
         if not answer.repeated:
-            if batch.thumbnails:
-                entry.keep_thumbnails(answer, batch.thumbnails)
-            entry.keys.add(answer.first, batch.keys)
-            if self.events.has_listeners(entry.config.id):
-                last = answer.first + len(answer.verdicts) - 1
-                self.events.publish(entry.config.id, VerdictEvent(answer.first, last, answer.text))
-            self.store.snapshot_if_due(stream)
-            self.growth.look(self.store.threads.chores)
+            entry.keep(answer, batch)
+            self.events.wake(entry.config.id)
+            self.store.snapshot_if_due(entry.opened)
         return answer.text
 
     async def score(self, entry: StreamEntry, batch: SampleBatch) -> str:
@@ -112,10 +122,28 @@ class Service:
         assert entry.score is not None
         return (await entry.score(batch)).text
 
+    async def download(self, entry: StreamEntry, write: Callable[[Path], Written]) -> Response:
+        """The file that `write` makes for one caller, under the name and with the headers that it returns.
+
+        It is made outside the folder of its stream, which may be deleted meanwhile, and lies nowhere once it is open.
+        """
+        owner, most = entry.config.owner, self.limits.downloads
+        if self.downloads[owner] >= most:
+            raise ServiceError(429, f"expected at most {most} downloads at once, got one more; read them", "requests")
+        self.downloads[owner] += 1
+        end = partial(self.downloads.subtract, [owner])
+        try:
+            # what a kill leaves is removed at the next start
+            folder = self.store.folder.streams / f".new-export-{time.monotonic_ns()}"
+            threads = self.store.threads.downloads(owner)
+            return await asyncio.get_running_loop().run_in_executor(threads, partial(Download, folder, write, end))
+        except BaseException:
+            end()
+            raise
+
     async def close(self) -> None:
         """Answer what waits, leave every stream with a fresh snapshot, and end all threads."""
         self.jobs.close()
         await self.store.idle()
-        await asyncio.to_thread(self.encoder.close)
-        await asyncio.to_thread(self.store.close)
-        await asyncio.to_thread(self.log.close)
+        for close in (self.encoder.close, self.store.close, self.log.close):
+            await asyncio.to_thread(close)

@@ -88,16 +88,15 @@ function showInfo(info) {
   const { counts, threshold, labels } = info;
   Object.assign(page, { counted: { ...counts, seq: info.seq }, later: page.later.filter((verdict) => verdict.seq >= info.seq) });
   showCounts();
-  $("coverage").textContent = counts.seen ? `${Math.round(100 * info.coverage)} %` : "—";
-  $("drift").className = info.drifting ? "alarm" : "";
-  $("drift").firstElementChild.textContent = info.drifting ? "alarm" : "steady";
+  const taught = counts.taught_known + counts.taught_unknown;
+  $("coverage").textContent = counts.seen ? `${Math.round((100 * taught) / counts.seen)} %` : "—";
+  $("drift").className = info.drift >= 1 ? "alarm" : "";
+  $("drift").firstElementChild.textContent = info.drift >= 1 ? "alarm" : "steady";
   const raised = info.alarm.raised_at !== null;
   $("alarm").className = raised ? "alarm" : "";
   $("alarm").firstElementChild.textContent = raised ? "alarm" : info.alarm.allowed === null ? "measuring" : "usual";
   $("alarm").title = raised ? `more unknown than usual since about sample ${info.alarm.raised_at}` : "";
   $("noted").hidden = !raised;
-  $("growing").hidden = !info.growing.length;
-  $("growing-groups").textContent = `group ${info.growing.join(", ")}`;
   page.threshold = threshold.value ?? 0;
   page.warming = threshold.warming;
   page.recall = threshold.recall_interval;
@@ -128,7 +127,7 @@ async function showNames() {
   for (const { name, nearest } of names) {
     const row = $("labels").insertRow();
     row.insertCell().textContent = isolated(name);
-    row.insertCell().textContent = nearest.map((one) => `${isolated(one.name)} (${one.cosine.toFixed(2)})`).join(", ") || "none";
+    row.insertCell().textContent = nearest.map(isolated).join(", ") || "none";
     row.append(groups.nameActions(name));
   }
   if (!page.names) {

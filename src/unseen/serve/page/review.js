@@ -19,7 +19,7 @@ export function attach({ at, run, corrected }) {
   $("review-sort").replaceChildren(...Object.keys(SORTS).map((name) => new Option(name)));
   $("review-load").onclick = run(load);
   for (const id of ["review-filter", "review-sort", "review-find"]) $(id).oninput = draw;
-  for (const format of ["csv", "coco", "fiftyone"]) $(`export-${format}`).onclick = run(() => download(format));
+  $("export").onclick = run(download);
 }
 
 export function clear() {
@@ -55,7 +55,7 @@ function row(one) {
   return line;
 }
 
-async function download(format) {
-  const url = URL.createObjectURL(await (await ask(state.at(`review?format=${format}`))).blob());
-  Object.assign(document.createElement("a"), { href: url, download: format === "csv" ? "labels.csv" : `${format}.json` }).click();
+async function download() {
+  const url = URL.createObjectURL(await (await ask(state.at("review?format=csv"))).blob());
+  Object.assign(document.createElement("a"), { href: url, download: "labels.csv" }).click();
 }

@@ -1,11 +1,12 @@
 """What callers send to a stream, and what they get back."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError, ServiceError
-from unseen.serve.stream.receipts import Receipt
 from unseen.verdicts import VerdictArray, records
 
 
@@ -33,12 +33,9 @@ class SampleBatch:
     def __len__(self) -> int:
         return len(self.z)
 
-    def without(self, skipped: Sequence[dict[str, object]]) -> "SampleBatch":
-        """The samples beside images that were skipped."""
-        return replace(self, skipped=skipped)
 
-
-class BatchVerdicts(NamedTuple):
+@dataclass(frozen=True)
+class BatchVerdicts:
     """Verdicts of consecutive samples, numbered from `first` (-1: only scored); `repeated` answers a retry."""
 
     first: int
@@ -46,6 +43,20 @@ class BatchVerdicts(NamedTuple):
     names: Sequence[str]  # that the samples were judged by
     repeated: bool = False
     text: str = ""  # as JSON, where it is to be sent
+
+    @property
+    def after(self) -> int:
+        """The number of the next sample."""
+        return self.first + len(self)
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    def part(self, seq: int, count: int | None = None) -> BatchVerdicts:
+        """The verdicts from number `seq` on, `count` of them or all."""
+        start = max(0, seq - self.first)
+        stop = None if count is None else start + count
+        return BatchVerdicts(self.first + start, self.verdicts[start:stop], self.names)
 
     def rows(self, keys: Sequence[str | None] = ()) -> list[dict[str, Any]]:
         """Verdicts as JSON shows them; samples that were only scored have no number."""
@@ -55,18 +66,18 @@ class BatchVerdicts(NamedTuple):
                 row["seq"] = seq
         return rows
 
-    def with_text(self, batch: SampleBatch) -> "BatchVerdicts":
+    def with_text(self, batch: SampleBatch) -> BatchVerdicts:
         """The verdicts with what is sent of them."""
         content: dict[str, Any] = {"verdicts": self.rows(batch.keys), "repeated": self.repeated}
         if batch.skipped:
             content["skipped"] = batch.skipped
         if batch.thumbnails:
             content["pictured"] = True
-        return self._replace(text=dump_json(content))
+        return replace(self, text=dump_json(content))
 
 
-ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 Work = Callable[[Sequence[SampleBatch]], Sequence[BatchVerdicts | Exception]]
+dump_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def with_texts(work: Work, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
@@ -76,21 +87,10 @@ def with_texts(work: Work, batches: Sequence[SampleBatch]) -> list[BatchVerdicts
     return [one if isinstance(one, Exception) else one.with_text(batch) for one, batch in answers]
 
 
-def dump_json(content: dict[str, Any]) -> str:
-    """JSON text."""
-    return ENCODER.encode(content)
-
-
 def sample_batch(
-    labels: LabelSpace,
-    features: Float[np.ndarray, "n d"] | Tensor,
-    idempotency_key: str | None = None,
-    *,
-    digest: bytes = b"",
-    keys: Sequence[str | None] = (),
-    thumbnails: Sequence[bytes] = (),
+    labels: LabelSpace, features: Float[np.ndarray, "n d"] | Tensor, idempotency_key: str | None = None, **more: Any
 ) -> SampleBatch:
-    """Features as a stream takes them; refuse what has another shape.
+    """Features as a stream takes them, with what else came; refuse what has another shape or cannot be made unit.
 
     `digest` is a hash of what was sent, where that is not the features themselves.
     """
@@ -100,27 +100,15 @@ def sample_batch(
             "pass a batch of at least one vector from the same encoder"
         )
     numbers = features.detach().numpy() if isinstance(features, Tensor) else features
-    z = numbers if numbers.dtype == np.float32 and labels.id_anchors.dtype == torch.float32 else _cast(numbers, labels)
-    if idempotency_key is None:
-        return SampleBatch(z, keys=keys, thumbnails=thumbnails)
-    hashed = hashlib.blake2b(idempotency_key.encode(), digest_size=16).digest()
-    digest = digest or hashlib.blake2b(z.tobytes(), digest_size=16).digest()
-    return SampleBatch(z, hashed, digest, keys, thumbnails)
-
-
-def _cast(numbers: Float[np.ndarray, "n d"], labels: LabelSpace) -> Float[np.ndarray, "n d"]:
-    with np.errstate(over="ignore"):  # infinity is refused later
-        return numbers.astype(labels.id_anchors.numpy().dtype)
-
-
-def answer_unit(work: Work, like: Tensor, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
-    """The answers of `work` to the batches whose rows are unit or can be made so, and why others are refused."""
-    if _are_nearly_unit(np.concatenate([batch.z for batch in batches])):
-        return list(work(batches))
-    checked = [_as_unit(batch, like) for batch in batches]
-    good = [one for one in checked if isinstance(one, SampleBatch)]
-    answers = iter(work(good) if good else ())
-    return [next(answers) if isinstance(one, SampleBatch) else one for one in checked]
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are refused
+        z = numbers.astype(labels.id_anchors.numpy().dtype, copy=False)
+        far = np.abs(np.einsum("nd,nd->n", z, z) - 1)  # of squares: half as far as is allowed of norms
+        if not (far < UNIT_TOLERANCE).all():
+            z = unit(torch.from_numpy(z.copy()), like=labels.id_anchors).numpy()
+    if idempotency_key is not None:
+        more["idempotency"] = hashlib.blake2b(idempotency_key.encode(), digest_size=16).digest()
+        more["digest"] = more.get("digest") or hashlib.blake2b(z.tobytes(), digest_size=16).digest()
+    return SampleBatch(z, **more)
 
 
 def joined(batches: Sequence[SampleBatch]) -> Float[Tensor, "n d"]:
@@ -136,48 +124,14 @@ def first_of_each_key(batches: Sequence[SampleBatch]) -> list[SampleBatch]:
     return list(first.values())
 
 
-def split_by_batch(verdicts: VerdictArray, batches: Sequence[SampleBatch]) -> list[VerdictArray]:
-    """The verdicts of each batch of a block."""
-    return np.split(verdicts, np.cumsum([len(batch) for batch in batches])[:-1])
-
-
-def numbered_answers(block: BatchVerdicts, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
-    """The verdicts of a block for each of its batches."""
-    parts = split_by_batch(block.verdicts, batches)
-    firsts = accumulate(map(len, parts), initial=block.first)
-    return [BatchVerdicts(first, own, block.names) for first, own in zip(firsts, parts, strict=False)]
-
-
-def unanswered_receipts(batches: Sequence[SampleBatch], first: int) -> list[Receipt]:
-    """The receipts of a block's batches that have a key, before they are computed."""
-    firsts = accumulate(map(len, batches), initial=first)
-    return [
-        Receipt.unanswered(batch.idempotency, batch.digest, at, len(batch))
-        for batch, at in zip(batches, firsts, strict=False)
-        if batch.idempotency is not None
-    ]
-
-
-def raw_bytes(z: Tensor) -> bytes:
-    """The numbers of a tensor, row by row."""
-    return z.contiguous().cpu().numpy().tobytes()
-
-
-def _are_nearly_unit(z: Float[np.ndarray, "n d"]) -> bool:
-    """Whether every row is well within the bounds of a detector."""
-    squares = np.einsum("nd,nd->n", z, z)
-    return bool((np.abs(squares - 1) < UNIT_TOLERANCE).all())  # of squares: half as far as is allowed of norms
-
-
-def _as_unit(batch: SampleBatch, like: Tensor) -> SampleBatch | FeatureError:
-    """A batch that every detector takes: one well within its bounds as it came, another made unit."""
-    if _are_nearly_unit(batch.z):
-        return batch
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are refused
-            return replace(batch, z=unit(torch.from_numpy(batch.z.copy()), like=like).numpy())
-    except FeatureError as error:
-        return error
+def split_by_batch(block: BatchVerdicts, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
+    """The verdicts of a block for each of its batches; of samples that were only scored none has a number."""
+    parts = np.split(block.verdicts, np.cumsum([len(batch) for batch in batches])[:-1])
+    found, first = [], block.first
+    for part in parts:
+        found.append(BatchVerdicts(first, part, block.names))
+        first += len(part) if first >= 0 else 0
+    return found
 
 
 def key_used_twice() -> ServiceError:

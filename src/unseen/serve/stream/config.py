@@ -3,19 +3,23 @@
 import hashlib
 import json
 import re
+import threading
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from unseen import LabelSpace, detectors
 from unseen.errors import SettingError, StateError, UnseenError
-from unseen.session import SessionSpec
+from unseen.serve.settings import INSIDE
+from unseen.session import Session, SessionSpec
 from unseen.storage.files import replacing
 
 STREAM_ID = re.compile("[0-9a-f]{16}")
 FORMAT = 2  # of stream.json; 0.1 wrote no format
 UNFIT = (TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError)  # what settings of a wrong kind lead to
-KEPT = 2048  # unknown images that a stream keeps: a service has many streams
+
+_fresh: dict[str, Session] = {}
+_making = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,19 @@ class StreamConfig:
 
     def spec(self, labels: LabelSpace) -> SessionSpec:
         """How the stream's session is built."""
-        return SessionSpec(labels, self.detector, self.settings, self.threshold, self.threshold_settings, keep=KEPT)
+        return SessionSpec(
+            labels, self.detector, self.settings, self.threshold, self.threshold_settings, keep=INSIDE.unknown
+        )
+
+    def fresh(self, labels: LabelSpace) -> Session:
+        """A session that has observed nothing; equal streams start from one, which is made once."""
+        key = f"{labels.fingerprint} {labels.id_anchors.dtype} {self.recipe}"
+        with _making:  # the first of several that open at once makes it, the others wait
+            made = _fresh.pop(key, None) or self.spec(labels).build()
+            _fresh[key] = made  # the latest is last
+            if len(_fresh) > INSIDE.fresh:
+                del _fresh[next(iter(_fresh))]
+        return made.at(made.snapshot)
 
     def check(self, labels: LabelSpace) -> None:
         """Refuse settings that a service cannot work with, or that do not survive one sample."""

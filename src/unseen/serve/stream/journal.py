@@ -6,22 +6,22 @@ entry is a whole block of samples as it was observed: replaying entries gives th
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import struct
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import StateError
-from unseen.serve.stream.disk_errors import disk_is_full, is_transient
-from unseen.serve.stream.receipts import Receipt, Receipts, forget_receipts, hash_of
+from unseen.serve.settings import INSIDE
+from unseen.serve.stream.disk import disk_is_full, is_transient
 
-VERSION = 1  # of the tables below, stamped into the file; what is newer or unstamped is refused
+FORMATS = (2, 1)  # of the tables below, stamped into the file: what is written, what is read; others are refused
 OPEN = """
 PRAGMA page_size = 16384;
 PRAGMA journal_mode = WAL;
@@ -39,16 +39,22 @@ CREATE TABLE IF NOT EXISTS receipts (
     answer BLOB NOT NULL, seal BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {FORMATS[0]};
 COMMIT;
 """
 
-# when an entry was committed, of about one entry a second; files of before 0.2 get the table when they are opened
-MOMENTS = "CREATE TABLE IF NOT EXISTS moments (entry INTEGER PRIMARY KEY, time REAL NOT NULL);"
-MOMENT = 1.0  # seconds
 TIP = "journal.tip"
 OBSERVE, RESET, RESTORE, EDIT, GROUP = "observe", "reset", "restore", "edit", "group"
-DISK = ThreadPoolExecutor(32, "disk")  # threads that wait for a disk while others compute; as many as there are writers
+DISK = ThreadPoolExecutor(INSIDE.disk_threads, "disk")  # they wait for a disk while others compute
+
+
+def hash_of(*parts: bytes) -> bytes:
+    """16 bytes that depend on every part and on where one ends."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 class Position(NamedTuple):
@@ -63,11 +69,11 @@ class Position(NamedTuple):
         """The point before the first entry of the stream `identity` names."""
         return cls(0, 0, hash_of(identity.encode()).hex())
 
-    def after(self, kind: str, count: int, payload: bytes) -> Position:
+    def after(self, entry: JournalEntry) -> Position:
         """The point after one more entry."""
-        numbers = struct.pack("<qqq", self.entry + 1, self.seq, count)
-        chain = hash_of(bytes.fromhex(self.chain), kind.encode(), numbers, payload)
-        return Position(self.entry + 1, self.seq + count, chain.hex())
+        numbers = struct.pack("<qqq", self.entry + 1, self.seq, entry.count)
+        chain = hash_of(bytes.fromhex(self.chain), entry.kind.encode(), numbers, entry.payload)
+        return Position(self.entry + 1, self.seq + entry.count, chain.hex())
 
 
 @dataclass(frozen=True)
@@ -81,25 +87,39 @@ class JournalEntry:
 
 
 @dataclass(frozen=True)
-class Retention:
+class Receipt:
+    """What is kept of a request with an idempotency key: hashes of the key and of its samples, and their numbers."""
+
+    key: bytes
+    digest: bytes
+    first: int
+    count: int
+
+    @property
+    def row(self) -> tuple[bytes, bytes, int, bytes, bytes]:
+        """The receipt as a row, with its checksum."""
+        count = self.count.to_bytes(8, "little")
+        return self.key, self.digest, self.first, count, _sealed(self.key, self.digest, self.first, count)
+
+    @classmethod
+    def of_row(cls, key: bytes, digest: bytes, first: int, answer: bytes, seal: bytes) -> Receipt:
+        """The receipt in a row; journals of 0.2 have the verdicts in place of their count."""
+        if seal not in (b"", _sealed(key, digest, first, answer)):
+            raise ValueError("a receipt's checksum differs")
+        is_count = len(answer) == len(bytes(8))
+        return cls(key, digest, first, int.from_bytes(answer, "little") if is_count else len(answer) // INSIDE.verdict)
+
+
+def _sealed(key: bytes, digest: bytes, first: int, answer: bytes) -> bytes:
+    return hash_of(key, digest, struct.pack("<q", first), answer)
+
+
+class Retention(NamedTuple):
     """What a journal may drop: entries before one that a snapshot covers, samples and receipts beyond a count."""
 
     entry: int
     seq: int
     receipts: int
-
-    def apply(self, db: sqlite3.Connection) -> None:
-        """Delete inside the transaction that is open; freed pages are used again, so the file stops growing."""
-        db.execute("DELETE FROM entries WHERE id < ? AND first + count <= ?", (self.entry, self.seq))
-        db.execute("DELETE FROM moments WHERE entry < (SELECT min(id) FROM entries)")
-        forget_receipts(db, self.receipts)
-
-
-def remove_after(db: sqlite3.Connection, entry: int) -> None:
-    """Remove what came after an entry, inside the transaction that is open."""
-    db.execute("DELETE FROM receipts WHERE first >= (SELECT min(first) FROM entries WHERE id > ?)", (entry,))
-    db.execute("DELETE FROM entries WHERE id > ?", (entry,))
-    db.execute("DELETE FROM moments WHERE entry > ?", (entry,))
 
 
 class Tip:
@@ -130,63 +150,48 @@ class Tip:
 
 
 class Journal:
-    """A journal in one SQLite file. One thread at a time may use it; at rest it holds no file open."""
+    """A journal in one SQLite file. One thread at a time may use it."""
 
-    is_open = False
     lost_tip = False  # whether the number of the last acknowledged entry was removed
-    _noted = 0.0  # when the time of an entry was last noted
 
     def __init__(self, path: Path, start: Position) -> None:
         self.path, self.start, self.tip = path, start, Tip(path.with_name(TIP))
-        self._receipts = Receipts()
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._connection.executescript((OPEN + SCHEMA if self._is_new() else OPEN) + MOMENTS)
-            self.is_open = True
+            self._refuse_other_formats()
+            self._db.executescript(OPEN + SCHEMA)
             self._check_receipts()
             self._check_tip()
         except sqlite3.Error as error:
-            self._connection.close()
+            self._db.close()
             raise disk_is_full(error) if is_transient(error) else journal_damage(path, error) from error
         except BaseException:
-            self._connection.close()
+            self._db.close()
             raise
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        """The connection, made again after a rest."""
-        if not self.is_open:
-            self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            self._connection.executescript(OPEN)
-            self.is_open = True
-        return self._connection
 
     def append(
         self, at: Position, entry: JournalEntry, receipts: Sequence[Receipt] = (), *, retention: Retention | None = None
     ) -> Position:
         """Write one entry and its receipts in one transaction, wait for the disk, and return the new point."""
-        after = at.after(entry.kind, entry.count, entry.payload)
+        after = at.after(entry)
         row = (after.entry, entry.kind, at.seq, entry.count, entry.payload, bytes.fromhex(after.chain))
-        now = time.time()
-        with self._transaction():
-            self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", row)
-            self._receipts.add(self._db, receipts)
-            if abs(now - self._noted) >= MOMENT:
-                self._db.execute("INSERT OR REPLACE INTO moments VALUES (?, ?)", (after.entry, now))
-            if retention:
-                retention.apply(self._db)
-        self._receipts.added()
+        with self._transaction() as db:
+            db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", row)
+            rows = [receipt.row for receipt in receipts]
+            db.executemany("INSERT INTO receipts (key, asked, first, answer, seal) VALUES (?, ?, ?, ?, ?)", rows)
+            if retention:  # freed pages are used again, so the file stops growing
+                db.execute("DELETE FROM entries WHERE id < ? AND first + count <= ?", retention[:2])
+                most = retention.receipts
+                db.execute("DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (most,))
         self.tip.write(after.entry)
-        if abs(now - self._noted) >= MOMENT:
-            self._noted = now
         return after
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit what is done meanwhile and wait for the disk, or do nothing of it."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
+            yield self._db
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
@@ -200,30 +205,19 @@ class Journal:
     def take_back(self, to: Position) -> None:
         """Remove the entry after a point, which could not be computed."""
         self.tip.write(to.entry)  # first: it may be behind the journal, never before it
-        with self._transaction():
-            remove_after(self._db, to.entry)
+        with self._transaction() as db:
+            db.execute("DELETE FROM receipts WHERE first >= (SELECT min(first) FROM entries WHERE id > ?)", (to.entry,))
+            db.execute("DELETE FROM entries WHERE id > ?", (to.entry,))
 
-    def receipt(self, key: bytes) -> Receipt | None:
-        """What was answered to a key, if that is still remembered."""
+    def receipts(self, where: str, value: bytes | int) -> list[Receipt]:
+        """The receipts with `key` or from `first` on, as far as they are remembered."""
+        rows = self._db.execute(
+            f"SELECT key, asked, first, answer, seal FROM receipts WHERE {where} ? ORDER BY id", (value,)
+        )
         try:
-            return self._receipts.find(self._db, key)
+            return [Receipt.of_row(*row) for row in rows]
         except ValueError as error:
             raise journal_damage(self.path, error) from error
-
-    def unanswered(self) -> list[Receipt]:
-        """The receipts of the last block whose answers were not written."""
-        return self._receipts.unanswered(self._db)
-
-    def answer(self, receipts: Iterable[Receipt]) -> None:
-        """Keep the answers to receipts that were appended without; they are written with the next entry."""
-        self._receipts.answer(receipts)
-
-    def flush(self) -> None:
-        """Write the answers that were kept, and wait for the disk."""
-        if self._receipts:
-            with self._transaction():
-                self._receipts.add(self._db, ())
-            self._receipts.added()
 
     def replay(self, after: Position) -> Iterator[tuple[JournalEntry, Position]]:
         """Yield every entry after a point with the point behind it, refusing what is not as it was written."""
@@ -232,7 +226,7 @@ class Journal:
             rows = self._db.execute("SELECT * FROM entries WHERE id > ? ORDER BY id", (after.entry,))
             for number, kind, first, count, payload, chain in rows:
                 entry, here = JournalEntry(kind, count, payload), at
-                at = here.after(kind, count, payload)
+                at = here.after(entry)
                 if (number, first, chain.hex()) != (at.entry, here.seq, at.chain):
                     raise journal_damage(self.path, f"entry {here.entry + 1} is missing or altered")
                 yield entry, at
@@ -253,20 +247,13 @@ class Journal:
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def rest(self) -> None:
-        """Close the files until they are needed again."""
-        self.is_open = False
-        self._connection.close()
-
     def close(self) -> None:
-        """Close the files; what was appended stays."""
-        with suppress(sqlite3.Error):  # a replay gives the answers again
-            self.flush()
-        self.rest()
+        """Close the files."""
+        self._db.close()
 
     def _check_receipts(self) -> None:
         """Refuse an index that does not agree with its table: a retry would not be found, and learned twice."""
-        found = self._connection.execute("PRAGMA integrity_check('receipts')").fetchone()[0]
+        found = self._db.execute("PRAGMA integrity_check('receipts')").fetchone()[0]
         if found != "ok":
             raise journal_damage(self.path, found)
 
@@ -281,14 +268,15 @@ class Journal:
             self.tip.write(last)
             self.set_note("tip", TIP)
 
-    def _is_new(self) -> bool:
-        """Whether there are no tables yet; refuse a file of another format before anything is written to it."""
-        found = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-        is_new = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-        if is_new or found == VERSION:
-            return bool(is_new)
-        remedy = "a newer unseen wrote it, install that" if found > VERSION else "open it with the unseen it is from"
-        raise StateError(f"expected a journal of format {VERSION} in {self.path.name}, got format {found}; {remedy}")
+    def _refuse_other_formats(self) -> None:
+        """Refuse a file of another format before anything is written to it."""
+        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        is_new = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if not is_new and found not in FORMATS:
+            is_newer = found > FORMATS[0]
+            remedy = "a newer unseen wrote it, install that" if is_newer else "open it with the unseen it is from"
+            expected = " or ".join(map(str, FORMATS))
+            raise StateError(f"expected a journal of format {expected}, got format {found}; {remedy}")
 
     def _checked_start(self, after: Position) -> Position:
         if after == self.start:

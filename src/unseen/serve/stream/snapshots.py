@@ -1,20 +1,24 @@
 """Snapshots of a stream on disk: which there are, and which a restart still needs."""
 
+from __future__ import annotations
+
 import hashlib
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from unseen.errors import ServiceError
-from unseen.serve.stream.journal import Position, Retention
+from unseen import checkpoint
+from unseen.errors import ServiceError, StateError
+from unseen.serve.settings import INSIDE
+from unseen.serve.stream.journal import Position
+from unseen.session import Session
 from unseen.storage.files import claimed_metadata
 
 AUTO, KEPT, RESTORED, BEFORE, DAMAGED = "auto", "kept", "restored", "before", "damaged"
-UNDOABLE = 8  # edits of names whose states of before are kept
-MOST_DAMAGED = 4  # set aside; the oldest make room
-STEPS = 4  # parts of the retained samples that have a snapshot each, to go back to any moment in them
-AUTOS = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
+
+log = logging.getLogger("unseen.serve")
 
 
 class SavedSnapshot(NamedTuple):
@@ -31,15 +35,17 @@ class SavedSnapshot(NamedTuple):
         return str(json.loads(header).get("labels", ""))
 
     @property
-    def seq(self) -> int:
-        """How many samples the state has seen; 0 of a damaged file."""
-        header = claimed_metadata(self.path).get("header", "{}")
-        return int(json.loads(header).get("position", (0, 0))[1])
-
-    @property
     def digest(self) -> bytes:
         """A hash of the file."""
         return hashlib.blake2b(self.path.read_bytes(), digest_size=16).digest()
+
+    def load(self, resume: Callable[[checkpoint.Checkpoint], Session]) -> tuple[Session, Position]:
+        """The session that goes on from it, and its place in the journal."""
+        found = checkpoint.load(self.path)
+        at = Position(*found.identity.get("position", (-1, -1, "")))
+        if at.entry != self.entry:
+            raise StateError(f"expected a snapshot of entry {self.entry}, got one of {at.entry}; restore a copy")
+        return resume(found), at
 
 
 class SnapshotFolder:
@@ -65,51 +71,44 @@ class SnapshotFolder:
                 found.append(SavedSnapshot(kind, int(entry), path))
         return sorted(found, key=lambda saved: saved.entry)
 
-    def find(self, entry: int, *kinds: str) -> SavedSnapshot:
-        """The snapshot of an entry."""
-        for saved in self.all(*kinds):
+    def find(self, entry: int) -> SavedSnapshot:
+        """The snapshot of an entry that a person may ask for."""
+        for saved in self.all():
             if saved.entry == entry:
                 return saved
         raise ServiceError(404, f"expected a snapshot of this stream, got {entry}; list them first")
 
-    def forget_kept(self) -> None:
-        """Remove the oldest snapshots taken by hand where there are too many."""
-        for old in self.all(KEPT)[: -self._most_kept]:
-            old.path.unlink()
+    def newest(
+        self, resume: Callable[[checkpoint.Checkpoint], Session], faults: list[str]
+    ) -> tuple[Session, Position] | None:
+        """The session of the newest sound snapshot and its place in the journal; others are set aside as faults."""
+        for saved in reversed(self.all()):
+            try:
+                return saved.load(resume)
+            except OSError:  # of the disk or of file handles; says nothing about the snapshot
+                raise
+            except Exception as error:  # an altered file may lead anywhere
+                log.error("snapshot %s set aside: %s", saved.path.name, error)
+                why = str(error).replace(f"{self.folder}/", "")  # the stream's owner reads it
+                faults.append(f"{saved.path.name} was set aside: {why}")
+                saved.path.rename(self.slot(DAMAGED, saved.entry).path)
+                self._forget(DAMAGED, most=INSIDE.damaged)
+        return None
 
-    def forget_before(self) -> None:
-        """Remove the states of before edits that are too long ago to be undone."""
-        for old in self.all(BEFORE)[:-UNDOABLE]:
-            old.path.unlink()
-
-    def set_aside(self, saved: SavedSnapshot) -> None:
-        """Rename a snapshot that cannot be read, so that it is neither used nor lost."""
-        saved.path.rename(self.slot(DAMAGED, saved.entry).path)
-        for old in self.all(DAMAGED)[:-MOST_DAMAGED]:
-            old.path.unlink()
-
-    def rotate(self, at: Position, *, retain: int, receipts: int) -> Retention | None:
-        """Delete what newer snapshots replace; return what the journal may drop after this."""
+    def tidy(self) -> int | None:
+        """Delete what newer snapshots replace; the entry from which a restart needs the journal, where it is known."""
+        self._forget(KEPT, most=self._most_kept)
+        self._forget(BEFORE, most=INSIDE.undoable)
+        self._forget(AUTO, most=INSIDE.autos)
         autos = self.all(AUTO)
-        needed = needed_autos(autos, at.seq - retain, apart=retain // STEPS)
-        for old in autos:
-            if old not in needed:
-                old.path.unlink()
-        if len(autos) < AUTOS:
+        if len(autos) < INSIDE.autos:
             return None
-        oldest = needed[0].entry
         for restored in self.all(RESTORED):
-            if restored.entry < oldest:
-                restored.path.unlink()
-        return Retention(oldest, at.seq - retain, receipts)
+            if restored.entry < autos[0].entry:
+                restored.path.unlink(missing_ok=True)
+        return autos[0].entry
 
-
-def needed_autos(autos: Sequence[SavedSnapshot], since: int, *, apart: int) -> list[SavedSnapshot]:
-    """The last AUTOS snapshots and older ones `apart` samples from each other, back to one before `since`."""
-    spaced: list[SavedSnapshot] = []
-    for saved in autos[:-AUTOS]:
-        if not spaced or saved.seq - spaced[-1].seq >= apart:
-            spaced.append(saved)
-    newest = list(autos[-AUTOS:])
-    first = max((place for place, saved in enumerate([*spaced, *newest[:1]]) if saved.seq <= since), default=0)
-    return [*spaced, *newest][first:]
+    def _forget(self, kind: str, *, most: int) -> None:
+        """Remove the oldest of a kind where there are too many."""
+        for old in self.all(kind)[:-most]:
+            old.path.unlink(missing_ok=True)

@@ -10,12 +10,11 @@ from unseen import LabelSpace
 from unseen.detectors.state import flatten
 from unseen.errors import StateError
 from unseen.reservoir import KeptImages
+from unseen.serve.settings import INSIDE
 from unseen.serve.stream.config import UNFIT
 from unseen.session import Session
 
-MOST = 1 << 53  # samples that a count may be of
 ROWS = {"waiting": "pending", "pending.size": "pending.samples.z"}
-TRIED = 512  # samples after which everything that a state holds has been used
 
 
 def refuse_unusable(session: Session) -> None:
@@ -25,7 +24,7 @@ def refuse_unusable(session: Session) -> None:
         _refuse_counts(flatten(state))
     _refuse_kept(session.reservoir.kept, session.detector.labels)
     try:
-        session.at(session.snapshot).observe(session.detector.labels.id_anchors[:1].expand(TRIED, -1))
+        session.at(session.snapshot).observe(session.detector.labels.id_anchors[:1].expand(INSIDE.tried, -1))
     except (LookupError, *UNFIT) as error:
         raise StateError(f"expected a state that a stream can go on from, got {error}; restore another") from error
 
@@ -42,7 +41,7 @@ def _refuse_counts(parts: Mapping[str, Tensor]) -> None:
     for name, value in parts.items():
         if value.ndim or value.is_floating_point() or value.dtype == torch.bool:
             continue
-        most = next((len(rows) for rows in _counted_rows(name, parts)), MOST)
+        most = next((len(rows) for rows in _counted_rows(name, parts)), INSIDE.counted)
         if not 0 <= int(value) <= most:
             raise StateError(f"expected {name} from 0 to {most:,}, got {int(value):,}; restore another")
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen import LabelSpace, load_encoder
+from unseen import LabelSpace, demo, load_encoder
+from unseen.discover import Vocabulary
 from unseen.encoders import Encoder
-from unseen.errors import DataError, EncoderError, ImageError, LabelError, ServiceError
+from unseen.errors import DataError, EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.labels import Examples, with_examples
 from unseen.labels.prompts import described_templates
 from unseen.progress import Progress, no_progress
-from unseen.serve.settings import Limits
+from unseen.serve.settings import INSIDE, Limits
 from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.decoding import DecodedImage, DecoderProcesses
 from unseen.serve.work.threads import thread_pool
 
-CHUNK = 8  # images of one owner that are decoded or wait for it
-BLOCK = 32  # images that are encoded at once, of all owners
-
+log = logging.getLogger("unseen.serve")
 T = TypeVar("T")
 
 
@@ -76,11 +76,11 @@ class ImageEncoder:
         self._mining = thread_pool(1, "mine", compute=spare, nice=5)
         self._waiting = thread_pool(spare, "decode")  # threads that wait for the processes
         self._turns: dict[str, asyncio.Semaphore] = {}
-        self._batcher = MicroBatcher(self._vectors, self._encoding, block=BLOCK, queue=limits.queue)
+        self._batcher = MicroBatcher(self._vectors, self._encoding, block=INSIDE.encoded, queue=limits.queue)
         self._lock = threading.Lock()
         self._encoder: Encoder | None = None
         self._decoders: DecoderProcesses | None = None
-        self._spare, self._at_once = spare, max(CHUNK, 2 * spare)
+        self._spare, self._at_once = spare, max(INSIDE.images, 2 * spare)
 
     def encoder(self) -> Encoder:
         """The encoder; say what to do when there is none."""
@@ -93,13 +93,13 @@ class ImageEncoder:
             self._encoder = self._encoder or load_encoder(self.name)
             return self._encoder
 
-    async def space(self, names: Sequence[str], negatives: int, *, progress: Progress = no_progress) -> LabelSpace:
-        """A label space of `names` with mined negatives."""
+    async def space(
+        self, names: Sequence[str], negatives: Mapping[str, Any], *, progress: Progress = no_progress
+    ) -> LabelSpace:
+        """A label space of `names` with negatives."""
         if not 0 < len(names) <= self.limits.names:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
-        return await self._mined(
-            lambda: LabelSpace.build(names, self.encoder(), negatives=negatives, progress=progress)
-        )
+        return await self._mined(lambda: LabelSpace.build(names, self.encoder(), progress=progress, **negatives))
 
     async def taught(self, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
         """A label space that examples have moved; at least `spare` of them set the threshold."""
@@ -131,9 +131,11 @@ class ImageEncoder:
                 return await loop.run_in_executor(self._waiting, self._decoded, encoder, file)
 
         skipped, places, thumbnails, vectors = [], [], [], []
-        for start in range(0, len(files), CHUNK):
+        for start in range(0, len(files), INSIDE.images):
             good = []
-            for place, found in enumerate(await asyncio.gather(*map(decoded, files[start : start + CHUNK])), start):
+            for place, found in enumerate(
+                await asyncio.gather(*map(decoded, files[start : start + INSIDE.images])), start
+            ):
                 if isinstance(found, ImageError):
                     skipped.append({"index": place, "key": names[place] or f"image {place}", "reason": str(found)})
                 else:
@@ -170,6 +172,35 @@ class ImageEncoder:
     def _encode_name(self, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
         RequiredEncoder.of(labels).check(self.encoder())
         return described_templates(labels.prompt).encode([name], self.encoder())[0].cpu()
+
+
+class GroupWords:
+    """Vocabularies by encoder and prompt; one that is not there yet is made in the background."""
+
+    def __init__(self, encoder: ImageEncoder) -> None:
+        self._encoder = encoder
+        self._made: dict[tuple[str, str], Vocabulary | None] = {}
+        self._lock = threading.Lock()
+
+    def of(self, labels: LabelSpace) -> Vocabulary | None:
+        """Words for the groups of a label space; None, for its negatives, until there are better ones."""
+        if labels.encoder == demo.load().space.encoder:
+            return demo.vocabulary()
+        key = labels.encoder, labels.prompt
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = None
+                self._encoder.run_later(lambda: self._make(labels))
+            return self._made[key]
+
+    def _make(self, labels: LabelSpace) -> None:
+        try:
+            RequiredEncoder.of(labels).check(encoder := self._encoder.encoder())
+            words = demo.vocabulary().words
+            vectors = described_templates(labels.prompt).encode(words, encoder).float().cpu()
+            self._made[labels.encoder, labels.prompt] = Vocabulary(words, vectors)
+        except UnseenError as error:
+            log.info("groups of %s are named by negatives: %s", labels.encoder or "a label space", error)
 
 
 def content_digest(files: Sequence[bytes]) -> bytes:

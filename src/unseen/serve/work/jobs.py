@@ -8,13 +8,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from unseen.errors import ServiceError, UnseenError
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
-KEPT = 64  # finished jobs of one owner that are remembered
 
 log = logging.getLogger("unseen.serve")
 
@@ -30,8 +28,9 @@ class Job:
     done: int = 0  # of `total` units of the stage; 0 of 0 where they are not counted
     total: int = 0
     started: float = field(default_factory=time.time)
-    task: asyncio.Task[Any] | None = None
-    error: BaseException | None = None  # why the job failed
+    result: Any = None
+    error: Exception | None = None  # why the job failed
+    task: asyncio.Task[None] | None = None
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def progress(self, done: int, total: int) -> None:
@@ -51,24 +50,18 @@ class Job:
         """Whether the job runs, is done, failed, or was cancelled."""
         if self.task is None or not self.task.done():
             return RUNNING
-        if self.task.cancelled():
-            return CANCELLED
-        return FAILED if self.error else DONE
+        return CANCELLED if self.task.cancelled() else FAILED if self.error else DONE
 
-    @property
-    def result(self) -> Any:
-        """What a job that is done returned; raise why another ended."""
-        if self.status == CANCELLED:
-            raise cancelled()
-        if self.error:
-            raise self.error
-        assert self.task is not None
-        return self.task.result()
+    def found(self) -> Any:
+        """What a job that has ended made; raise why another made nothing."""
+        if self.status != DONE:
+            raise self.error or cancelled()
+        return self.result
 
-    async def run(self, work: Callable[[Job], Awaitable[Any]]) -> Any:
-        """What the work returns; keep why it fails, but nothing of what it had in hand."""
+    async def run(self, work: Callable[[Job], Awaitable[Any]]) -> None:
+        """Do the work; keep why it fails, but nothing of what it had in hand."""
         try:
-            return await work(self)
+            self.result = await work(self)
         except Exception as error:
             if not isinstance(error, UnseenError):
                 log.exception("unexpected in a job")
@@ -83,30 +76,26 @@ class Job:
 
 
 class Jobs:
-    """The jobs of all owners: `each` may run at once for one of them, the latest ended ones of each are kept."""
+    """The jobs of all owners: `each` may run at once for one of them, the latest `kept` ended ones are remembered."""
 
-    def __init__(self, each: int) -> None:
-        self._each = each
+    def __init__(self, each: int, *, kept: int = 64) -> None:
+        self._each, self._kept = each, kept
         self._jobs: dict[str, Job] = {}
 
     def start(self, owner: str, request: str, work: Callable[[Job], Awaitable[Any]], id: str) -> Job:
-        """The job of a request, started unless the same request started it before."""
-        found = self.of_request(owner, request)
+        """The job with an id, started unless the same request started it before."""
+        found = self._jobs.get(id)
+        if found and found.owner != owner:
+            raise ServiceError(409, f"expected the id of no job, got {id}; ask with another", "conflict")
         if found and found.status in (RUNNING, DONE):
+            refuse_other_request(found.request, request)
             return found
         if sum(job.status == RUNNING for job in self.owned(owner)) >= self._each:
             raise ServiceError(429, f"expected at most {self._each} jobs at once, got one more; wait for one", "jobs")
-        if id in self._jobs and (self._jobs[id].owner != owner or self._jobs[id].status == RUNNING):
-            raise ServiceError(409, f"expected the id of no job, got {id}; ask with another", "conflict")
-        job = Job(owner, id, request)
-        self._jobs[job.id] = job
+        job = self._jobs[id] = Job(owner, id, request)
         job.task = asyncio.ensure_future(job.run(work))
-        job.task.add_done_callback(partial(self._ended, job))
+        job.task.add_done_callback(lambda _: self._forget(owner))
         return job
-
-    def of_request(self, owner: str, request: str) -> Job | None:
-        """The latest job that a request started."""
-        return next((job for job in reversed(list(self.owned(owner))) if request and job.request == request), None)
 
     def owned(self, owner: str) -> Iterator[Job]:
         """Yield the jobs of one owner, oldest first."""
@@ -125,11 +114,18 @@ class Jobs:
             if job.status == RUNNING:
                 job.cancel()
 
-    def _ended(self, job: Job, task: asyncio.Task[Any]) -> None:
-        """Forget the oldest ended job of an owner with too many."""
-        ended = [one.id for one in self.owned(job.owner) if one.status != RUNNING]
-        for id in ended[:-KEPT]:
+    def _forget(self, owner: str) -> None:
+        """Forget the oldest ended jobs of an owner with too many."""
+        ended = [job.id for job in self.owned(owner) if job.status != RUNNING]
+        for id in ended[: -self._kept]:
             del self._jobs[id]
+
+
+def refuse_other_request(before: str, now: str) -> None:
+    """Refuse an idempotency key that came with another request before."""
+    if before != now:
+        what = "expected the request this idempotency key came with first, got another; use a new key"
+        raise ServiceError(422, what, "key_reused")
 
 
 def cancelled() -> UnseenError:

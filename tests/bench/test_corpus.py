@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from unseen.errors import LabelError
-from unseen.labels import synset_names, vocabulary, word_list, wordnet
-from unseen.labels.corpus import distinct_words
-from unseen.labels.miners import CSP_EXCLUDED, EXCLUDED
+from unseen.labels import vocabulary
+from unseen_bench.mining import synset_names, word_list, wordnet
+from unseen_bench.mining.corpus import distinct_words
+from unseen_bench.mining.miners import CSP_EXCLUDED, EXCLUDED
 
 
 def test_wordnet_has_its_twenty_nine_lists_and_keeps_them_in_order() -> None:

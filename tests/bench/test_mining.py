@@ -12,11 +12,9 @@ from torch import Tensor
 from helpers.tiny_text import HashEncoder, TableEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
-from unseen.labels import MINERS, Corpus, LearnedPrompts, MiningSpec, vectors
-from unseen.labels.miners import by_density, quantile, quantile_duplicates_last, sorted_cosine
-from unseen.labels.mining import NO_CORPUS
-from unseen.labels.nearest import near_duplicates, nearest_names, nearest_negatives, similar_names
-from unseen.labels.vectors import Candidates
+from unseen.labels import LearnedPrompts
+from unseen_bench.mining import MINERS, Corpus, mine
+from unseen_bench.mining.miners import by_density, quantile, quantile_duplicates_last, sorted_cosine
 
 WORDS = Corpus(
     "small",
@@ -31,7 +29,7 @@ NAMES = ["cat", "dog", "fox"]
 
 def build(cache: Path, encoder: HashEncoder | None = None, **options: object) -> LabelSpace:
     settings: dict[str, object] = {"corpus": WORDS, "negatives": 20, "cache": cache} | options
-    return LabelSpace.build(NAMES, encoder or HashEncoder(), **settings)  # type: ignore[arg-type]
+    return mine(NAMES, encoder or HashEncoder(), **settings)  # type: ignore[arg-type]
 
 
 def random_cosines(rows: int, known: int, seed: int) -> Tensor:
@@ -84,7 +82,7 @@ def _numpy_csp(cosines: np.ndarray) -> np.ndarray:
 def test_neglabel_keeps_the_words_far_from_every_name(tmp_path: Path) -> None:
     encoder = TableEncoder({"cat": 0, "dog": 40, "near": 20, "side": 100, "far": 170})
     corpus = Corpus("hand", {"noun.own": ("near", "side", "far")})
-    space = LabelSpace.build(["cat", "dog"], encoder, corpus=corpus, negatives=2, cache=tmp_path)
+    space = mine(["cat", "dog"], encoder, corpus=corpus, negatives=2, cache=tmp_path)
     assert space.negatives == ("far", "side")
 
 
@@ -97,21 +95,11 @@ def test_csp_ranks_a_duplicate_of_a_name_last_even_if_it_is_far_from_the_others(
 
 def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
     rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(130)])
-    found = by_density([Candidates(("",) * 130, False, lambda: rows)], rows[:1])
+    found = by_density(rows, rows[:1])
     exact = rows.half().double()
     distance = torch.cdist(exact, exact).fill_diagonal_(torch.inf)
     expected = distance.sort(1).values[:, :100].log().mean(1)
     torch.testing.assert_close(found.double(), expected, atol=5e-3, rtol=0)
-
-
-def test_dnm_of_one_part_equals_dnm_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unseen.labels import miners
-
-    rows = HashEncoder(dim=4).texts([f"word {i}" for i in range(300)])
-    whole = by_density([Candidates(("",) * 300, False, lambda: rows)], rows[:1])
-    monkeypatch.setattr(miners, "TILE", 7)
-    parts = [Candidates(("",) * 100, False, lambda i=i: rows[i : i + 100]) for i in (0, 100, 200)]
-    torch.testing.assert_close(by_density(parts, rows[:1]), whole)
 
 
 @pytest.mark.parametrize("miner", MINERS)
@@ -148,14 +136,15 @@ def test_the_number_of_negatives_follows_the_share_or_the_count(tmp_path: Path) 
     assert sum(word.startswith("adjective") for word in half) == 2  # a prefix keeps the mix
 
 
-def test_where_no_negatives_are_wanted_no_corpus_is_read() -> None:
-    spec = MiningSpec.of("neglabel", negatives=0, prompt=None, corpus=None, excluded=("noun.plant",))
-    assert spec.corpus is NO_CORPUS
+def test_where_no_negatives_are_wanted_no_word_is_encoded(tmp_path: Path) -> None:
+    encoder = HashEncoder()
+    mine(NAMES, encoder, miner="neglabel", negatives=0, cache=tmp_path)
+    assert encoder.encoded == len(NAMES)
 
 
 def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path) -> None:
     corpus = Corpus("own", {"noun.own": ("Cat", "ice-cream", "tree")})
-    space = LabelSpace.build(["cat", "ice cream"], HashEncoder(), corpus=corpus, cache=tmp_path)
+    space = mine(["cat", "ice cream"], HashEncoder(), corpus=corpus, cache=tmp_path)
     assert space.negatives == ("tree",)
 
 
@@ -174,14 +163,12 @@ def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
     assert improved.encoded == 103
 
 
-def test_chunks_of_any_size_give_the_same_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = build(tmp_path / "a")
-    monkeypatch.setattr(vectors, "CHUNK", 7)
+def test_progress_is_told_while_words_are_encoded_and_only_then(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    parts = build(tmp_path / "b", progress=lambda done, total: seen.append((done, total)))
-    assert parts.fingerprint == whole.fingerprint
-    assert seen[-1] == (100, 100)
-    assert len(seen) == 3 + 5 + 8
+    build(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(80, 80), (20, 20)]
+    build(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert len(seen) == 2
 
 
 def test_learned_vectors_stand_for_the_names_only(tmp_path: Path) -> None:
@@ -200,25 +187,13 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
         build(tmp_path, negatives=-3)
     for names, says in (([], "at least one"), (["a", "a"], "more than once"), ("cat", "one string")):
         with pytest.raises(LabelError, match=says):
-            LabelSpace.build(names, HashEncoder(), corpus=WORDS, cache=tmp_path)
+            mine(names, HashEncoder(), corpus=WORDS, cache=tmp_path)
 
 
 def test_the_mined_space_survives_a_file(tmp_path: Path) -> None:
     space = build(tmp_path, HashEncoder(dim=512))
     space.save(tmp_path / "s.safetensors")
     assert LabelSpace.load(tmp_path / "s.safetensors").fingerprint == space.fingerprint
-
-
-def test_nearest_names_nearest_negatives_and_near_duplicates_are_found(tmp_path: Path) -> None:
-    encoder = TableEncoder({"cat": 0, "dog": 40, "kitty": 5, "dogs": 70, "tree": 150})
-    corpus = Corpus("hand", {"noun.own": ("kitty", "dogs", "tree")})
-    space = LabelSpace.build(["cat", "dog"], encoder, corpus=corpus, cache=tmp_path)
-    assert nearest_negatives(space)["cat"][0].negative == "kitty"
-    assert nearest_names(space)["cat"][0] == "dog"
-    assert {(p.name, p.negative) for p in near_duplicates(space)} == {("cat", "kitty"), ("dog", "dogs")}
-    assert nearest_negatives(space.with_negatives(0)) == {"cat": [], "dog": []}
-    assert similar_names(space) == []
-    assert [pair[:2] for pair in similar_names(space, above=0.7)] == [("cat", "dog")]
 
 
 def test_a_list_whose_words_are_all_taken_is_left_out(tmp_path: Path) -> None:

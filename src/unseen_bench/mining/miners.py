@@ -1,6 +1,6 @@
 """The published rules that rank candidate words: each is one row of MINERS."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.errors import check_choice
-from unseen.labels.corpus import Corpus, synset_names, wordnet
 from unseen.labels.prompts import (
     CSP,
     CSP_ADJECTIVES,
@@ -21,7 +20,7 @@ from unseen.labels.prompts import (
     PHOTO_OF,
     WordedPrompt,
 )
-from unseen.labels.vectors import Candidates
+from unseen_bench.mining.corpus import Corpus, synset_names, wordnet
 
 QUANTILE = 0.95
 DUPLICATE = 0.95  # CSP: a candidate this close to a known name is another word for it
@@ -30,7 +29,7 @@ TILE = 1024
 EXCLUDED = ("noun.animal", "noun.food")  # the lists NegLabel's corpus does not have
 FLOOR = 1e-6  # two spellings can share a vector, and log(0) would outrank everything
 
-Rank = Callable[[Sequence[Candidates], Float[Tensor, "K d"]], Float[Tensor, " n"]]
+Rank = Callable[[Float[Tensor, "n d"], Float[Tensor, "K d"]], Float[Tensor, " n"]]
 
 
 def order_statistic(cosines: Float[Tensor, "n K"], position: float) -> Float[Tensor, " n"]:
@@ -64,18 +63,18 @@ def fiftieth_cosine(cosines: Float[Tensor, "n K"]) -> Float[Tensor, " n"]:
 
 
 def by_cosine(criterion: Callable[[Tensor], Tensor]) -> Rank:
-    """A ranking that looks at one part of the candidates at a time."""
+    """A ranking of words by their cosines to the names."""
 
-    def rank(parts: Sequence[Candidates], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
-        return torch.cat([criterion(part.load() @ anchors.T) for part in parts])
+    def rank(words: Float[Tensor, "n d"], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
+        return torch.cat([criterion(part @ anchors.T) for part in words.split(4 * TILE)])
 
     return rank
 
 
-def by_density(parts: Sequence[Candidates], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
+def by_density(words: Float[Tensor, "n d"], anchors: Float[Tensor, "K d"]) -> Float[Tensor, " n"]:
     """Each candidate's mean log distance to its 100 nearest other candidates (DNM); the names play no part."""
-    words = torch.cat([part.load().half() for part in parts])
-    return torch.cat([_log_distance(words, start) for start in range(0, len(words), TILE)])
+    halves = words.half()
+    return torch.cat([_log_distance(halves, start) for start in range(0, len(words), TILE)])
 
 
 def _log_distance(words: Float[Tensor, "n d"], start: int) -> Float[Tensor, " t"]:
@@ -105,7 +104,6 @@ class Miner:
     adjective_prompt: WordedPrompt = NICE_ADJECTIVE
     noun_prompt: WordedPrompt | None = None  # where nouns of the corpus are worded otherwise than the known names
     corpus: Callable[[], Corpus] = synset_names
-    is_separable: bool = True  # whether the rank of a word depends on no other word of the corpus
 
 
 CSP_EXCLUDED = (*EXCLUDED, "noun.person", "noun.quantity", "noun.group", "adj.pert")
@@ -130,7 +128,6 @@ MINERS: dict[str, Miner] = {
         by_density,
         noun_share=0.23,
         adjective_share=0.13,
-        is_separable=False,
         **NEGLABEL_PROMPTS,
     ),
     "tanl": Miner("the whole corpus", by_cosine(quantile), noun_share=1.0, adjective_share=1.0),
@@ -141,7 +138,6 @@ MINERS: dict[str, Miner] = {
         "lowest 50th cosine to the names", by_cosine(fiftieth_cosine), noun_prompt=PHOTO_OF, **NOUNS
     ),
 }
-DEFAULT_MINER = "wordnet"  # every word of WordNet; the others read the corpus of their papers, 70,000 words
 
 
 def find_miner(name: str) -> Miner:

@@ -52,20 +52,8 @@ class Corpus:
             raise LabelError(f"expected lists of {self.name}, got {sorted(unknown)}; there are {', '.join(self.lists)}")
         return Corpus(self.name, {name: words for name, words in self.lists.items() if name not in gone})
 
-    def thinned(self, count: int) -> Corpus:
-        """About `count` words, the same ones every time: evenly spaced places of each sorted list."""
-        total = sum(map(len, self.lists.values()))
-        if count <= 0 or count >= total:
-            return self
-        lists = {name: _thin(words, max(1, round(len(words) * count / total))) for name, words in self.lists.items()}
-        return Corpus(f"{sum(map(len, lists.values())):,} words of {self.name}", lists)
-
     def __len__(self) -> int:
         return len({canonical_spelling(word) for words in self.lists.values() for word in words})
-
-
-def _thin(words: tuple[str, ...], count: int) -> tuple[str, ...]:
-    return tuple(words[i * len(words) // count] for i in range(count))
 
 
 def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
@@ -80,11 +68,7 @@ def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
 
 @cache
 def wordnet() -> Corpus:
-    """The nouns and adjectives of WordNet 3.1 by lexicographer list, lists and words in a fixed order.
-
-    >>> len(wordnet().thinned(1000)) in range(980, 1020)
-    True
-    """
+    """The nouns and adjectives of WordNet 3.1 by lexicographer list, lists and words in a fixed order."""
     return _corpus("WordNet 3.1", slice(None))
 
 

@@ -1,0 +1,240 @@
+"""What goes out as JSON: the models that OpenAPI shows, and the codes of errors."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+CODE_OF_STATUS = {400: "request", 401: "key", 403: "scope", 404: "not_found", 405: "method", 408: "slow"}
+CODE_OF_STATUS |= {409: "conflict", 413: "size", 415: "media_type", 422: "invalid", 429: "share", 500: "defect"}
+CODE_OF_STATUS |= {503: "busy", 505: "http_version", 507: "disk"}
+CODE_OF_KIND = {
+    "FeatureError": "features",
+    "LabelError": "labels",
+    "SettingError": "settings",
+    "StateError": "state",
+    "ImageError": "image",
+    "EncoderError": "encoder",
+    "MissingExtra": "extra",
+}
+TOO_LARGE = ("batch", "body", "values", "names", "memory", "quota", "streams")
+TOO_MUCH_AT_ONCE = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")
+NOT_READY = ("opening", "waiting", "damaged", "refused")  # streams
+OTHERS = ("origin", "key_expired", "key_reused", "parameters", "edit")
+CODES = (*CODE_OF_STATUS.values(), *CODE_OF_KIND.values(), *TOO_LARGE, *TOO_MUCH_AT_ONCE, *NOT_READY, *OTHERS)
+
+
+class Error(BaseModel):
+    """What is wrong: expected, got, remedy. `code` is for machines and does not change from version to version."""
+
+    error: str
+    code: Literal[CODES]  # type: ignore[valid-type]
+    message: str
+
+
+class EditInfo(BaseModel):
+    """The record of an edit, with what it did."""
+
+    model_config = ConfigDict(extra="allow")
+
+    edit: int
+    verb: Literal["promote", "rename", "retire", "dismiss", "correct", "undo"]
+    seq: int = Field(description="The first sample that was judged after it.")
+
+
+class VerdictRecord(BaseModel):
+    """The verdict on one sample; `seq` is its number in the stream, where it was observed."""
+
+    key: str | None
+    verdict: Literal["known", "unknown"]
+    name: str | None
+    nearest: str
+    margin: float | None
+    threshold: float | None
+    p_known: float | None = Field(description="Probability that the sample is known.")
+    warming: bool
+    seq: int | None = None
+
+
+class SkippedImage(BaseModel):
+    """An image of a request that could not be read: its place, what it is called, and why."""
+
+    index: int
+    key: str
+    reason: str
+
+
+class VerdictList(BaseModel):
+    """Verdicts in the order of the request; `repeated` where an idempotency key was used before."""
+
+    verdicts: list[VerdictRecord]
+    repeated: bool
+    skipped: list[SkippedImage] = []
+    pictured: bool = Field(False, description="Whether there are thumbnails of the samples.")
+
+
+class StreamSummary(BaseModel):
+    """A stream in a list."""
+
+    id: str
+    name: str
+    owner: str
+    detector: str
+    created: str
+    status: Literal["ready", "opening", "waiting", "damaged", "refused"]
+    reason: str = Field(description="Why the stream waits, is damaged or refused, and what to do.")
+    seq: int | None = Field(description="Samples observed so far.")
+
+
+class StreamList(BaseModel):
+    """The streams a key may see, by id; `next` is where the next page starts, None on the last."""
+
+    streams: list[StreamSummary]
+    next: str | None
+
+
+class ThresholdInfo(BaseModel):
+    """The threshold rule of a stream, and the threshold now."""
+
+    kind: str
+    settings: dict[str, Any]
+    value: float | None
+    warming: bool
+    recall_interval: tuple[float, float] | None = Field(
+        description="Between which shares of the known samples the threshold keeps, in nine streams of ten."
+    )
+
+
+class LabelsInfo(BaseModel):
+    """The label space of a stream."""
+
+    names: int
+    negatives: int
+    dim: int
+    encoder: str
+    fingerprint: str
+
+
+class AlarmInfo(BaseModel):
+    """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
+
+    allowed: float | None = Field(description="The unknown rate that is no cause for alarm; null while it is learned.")
+    between: float = Field(description="Samples that pass before a false alarm, on average at least.")
+    evidence: float = Field(description="Evidence for a higher rate, as a share of what raises the alarm.")
+    raised_at: int | None = Field(description="The sample that raised the alarm.")
+
+
+class SnapshotInfo(BaseModel):
+    """A snapshot of a stream."""
+
+    snapshot: int
+    kind: str
+    bytes: int
+    time: int
+
+
+class RecentInfo(BaseModel):
+    """The margins of recent samples, and the latest verdicts, each with whether its thumbnail is kept (`pictured`)."""
+
+    margins: list[float]
+    latest: list[dict[str, Any]]
+
+
+class StreamInfo(StreamSummary):
+    """Everything about an open stream."""
+
+    settings: dict[str, Any]
+    threshold: ThresholdInfo
+    labels: LabelsInfo
+    counts: dict[str, int] = Field(
+        description="Samples `seen`, called `known` or `unknown`, and that taught either: `taught_known`, ..."
+    )
+    drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
+    alarm: AlarmInfo
+    journal_bytes: int
+    memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
+    disk_bytes: int = Field(description="Bytes on disk now.")
+    disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
+    replayed: int
+    faults: list[str]
+    snapshots: list[SnapshotInfo]
+    recent: RecentInfo | None = Field(None, description="Where it was asked for.")
+
+
+class JobInfo(BaseModel):
+    """Work that may outlast a request; `stream` is what it made, `error` why it failed."""
+
+    job: str
+    status: Literal["running", "done", "failed", "cancelled"]
+    stage: str = Field(description="What is being done.")
+    done: int = Field(description="Units of the stage, of `total`; 0 of 0 where they are not counted.")
+    total: int
+    started: str
+    stream: str | None
+    error: Error | None
+
+
+class NameInfo(BaseModel):
+    """A known name with the negatives closest to it."""
+
+    name: str
+    nearest: list[str]
+
+
+class LabelPage(BaseModel):
+    """A page of known names, from number `offset` of `total`."""
+
+    offset: int
+    total: int
+    names: list[NameInfo]
+
+
+class ReviewList(BaseModel):
+    """Kept samples with their verdicts and the word of a person (`user`), and edits since the last reset."""
+
+    samples: list[dict[str, Any]]
+    edits: list[EditInfo]
+
+
+class WordInfo(BaseModel):
+    """A word and its share of the softmax over all words."""
+
+    word: str
+    share: float
+
+
+class GroupInfo(BaseModel):
+    """Unknown samples that belong together, by sequence number."""
+
+    number: int = Field(description="Stays with the group as the stream goes on.")
+    size: int
+    distinct: int
+    tightness: float
+    first: int
+    last: int
+    growing: bool
+    nearest: str
+    looks_known: bool
+    exemplars: list[int]
+    keys: list[int] = Field(description="Sequence numbers of all samples, the most central first.")
+    pictured: list[int] = Field(description="The most central samples that have a thumbnail.")
+    suggestions: list[WordInfo]
+
+
+class GroupList(BaseModel):
+    """Groups, the largest first."""
+
+    edit: int = Field(description="Number of the last edit, for `after`.")
+    groups: list[GroupInfo]
+
+
+class ExplanationInfo(VerdictRecord):
+    """Why a sample gets its verdict: what speaks for it and against it, and similar earlier samples."""
+
+    names: list[WordInfo]
+    negatives: list[WordInfo]
+    known_share: float
+    text_margin: float
+    learned_margin: float
+    similar: list[dict[str, Any]]
+    pictured: list[int] = Field(description="Of the sample and the similar ones, those that have a thumbnail.")
+    why: str
