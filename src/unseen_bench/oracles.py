@@ -23,8 +23,8 @@ from unseen.detectors.base import BLOCK, unit
 from unseen.detectors.neglabel import grouped_log_odds
 from unseen.odds import energy, text_logits
 from unseen_bench.evaluate import Cost, Evaluation, judge
-from unseen_bench.theory import walk
 from unseen_bench.trial import Trial
+from unseen_bench.walk import walk
 
 GROUPS = 20  # of negatives in the released code, one after another as they are listed
 

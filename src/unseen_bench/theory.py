@@ -10,7 +10,6 @@ limits of the theorems, as the code handles them:
   beside the paper's constant, and nothing is guaranteed.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,8 +21,8 @@ from torch.nn.functional import normalize, one_hot
 from unseen.detectors.base import in_range, positive, unit
 from unseen.errors import FeatureError, SettingError
 from unseen.labels import LabelSpace
-from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
 from unseen.scan.gate import decaying_steps
+from unseen_bench.walk import walk
 
 
 @dataclass(frozen=True)
@@ -257,33 +256,6 @@ def class_bound(
 ) -> Float[Tensor, " C"]:
     """The bound on prototypes made of the class's own images alone, such as their mean; 2 without images."""
     return torch.cat([span_bound(anchors[c : c + 1], z[label == c]).bound for c in range(len(anchors))])
-
-
-class Walked(NamedTuple):
-    """Some samples of a stream that all teach: after i of n a row is `scale[i] * (row - coef[:i].T @ z[:i])`."""
-
-    rows: slice
-    cosine: Float[Tensor, "n C"]  # of each sample to the bank before its own update
-    coef: Float[Tensor, "n C"]
-    scale: Float[Tensor, "n C"]
-    after: Float[Tensor, "C d"]  # the bank
-
-
-def walk(
-    bank: Float[Tensor, "C d"],
-    z: Float[Tensor, "T d"],
-    targets: Float[Tensor, "T C"],
-    step: Float[Tensor, " T"],
-    *,
-    kappa: float,
-) -> Iterator[Walked]:
-    """Yield blocks of a stream in which every sample teaches, read before its own update (Eq. 8)."""
-    for rows in blocks(step, kappa):
-        cosine, gram = z[rows] @ bank.T, z[rows] @ z[rows].T
-        coef, scale = learn(cosine, gram, targets[rows], step[rows] / kappa, kappa)
-        cosine = (cosine - gram.tril(-1) @ coef) * scale[:-1]
-        bank = apply_update(bank, BlockUpdate(z[rows], coef, scale))
-        yield Walked(rows, cosine, coef, scale[:-1], bank)
 
 
 def regret(

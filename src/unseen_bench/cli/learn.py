@@ -46,7 +46,7 @@ def run(
     pictures, own, skipped = read_pictures(found, used.names)
     for key, reason in skipped:
         output.print_skipped(key, reason)
-    images = encode_batch(pictures, own, model, learner.needs, seed=chosen.seed)
+    images = encode_batch(pictures, own, model, learner.needs)
     made = learn_prompts(used, images, model, chosen, report=print_epoch)
     made.save(file)
     _print_result(made, file, skipped=len(skipped), as_json=as_json)

@@ -40,10 +40,8 @@ def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
 
 def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[Section]:
     plain = [row for row in rows if not row["varied"]]
-    found = tables.tables(rows, suite)
     yield "verdicts", "Verdicts", verdict_tables(rows)
-    yield "tables", "Ranking", [table.grid(suite.unclean) for table in found]
-    yield "bars", "Each set", [Figure(table.title, plots.bars(table), table.kind) for table in found]
+    yield "tables", "Ranking", [table.grid(suite.unclean) for table in tables.tables(rows, suite)]
     yield from _from_margins(plain, results)
     learning = [row for row in plain if row["over_time"]]
     if learning:

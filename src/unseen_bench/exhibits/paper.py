@@ -54,7 +54,8 @@ def write(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     sections = [section(one) for one in outcomes]
     states = Grid("", ("exhibit", "state"), [(one.title, one.outcome.state) for one in sections])
     own = {"introduction": INTRODUCTION, "version": code_version(), "sections": sections, "states": states}
-    texts = {f"paper.{form}": render(f"paper.{form}", **own) for form in ("html", "md", "tex")}
+    forms = {"html": "paper.html", "md": "paper.markdown", "tex": "paper.tex"}
+    texts = {f"paper.{form}": render(template, **own) for form, template in forms.items()}
     for figure in (part for one in sections for part in one.parts if isinstance(part, Figure)):
         standing = figure.svg.replace("currentColor", "#1d2126").replace("<svg ", '<svg style="background: #fff" ', 1)
         texts[f"figure-{figure.name}.svg"] = standing
