@@ -1,7 +1,5 @@
 """unseen bench and compare: run a suite, print its tables, write its report; what differs between two results."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,14 +10,12 @@ from rich.table import Table as Grid
 
 from unseen.cli import output
 from unseen.errors import SettingError
-from unseen.scale import cluster
 from unseen.storage.files import replacing
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.exhibits import page, tables
 from unseen_bench.exhibits.verdict_tables import cross_table, verdict_tables
 from unseen_bench.run import leaderboard
-from unseen_bench.run import ray as scaled
 
 # the tables of the larger suites have nine columns, and a terminal has eighty
 NARROW: Any = {"title_justify": "left", "box": None, "padding": (0, 1, 0, 0)}
@@ -44,7 +40,7 @@ class Plan(NamedTuple):
     report: Path | None
 
 
-def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: str | None, as_json: bool) -> typer.Exit:
+def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json: bool) -> typer.Exit:
     """Run a suite, write and print its tables; 1 where some of its images are missing."""
     suite, features, data, encoder = source
     if suite is None:
@@ -54,6 +50,7 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: st
         raise SettingError(
             f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
         )
+    check_device(device)
     _check_report(plan.report, plan.out)
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
@@ -61,10 +58,7 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: st
     names = plan.detectors.split(",") if plan.detectors else harness.DETECTORS
     runs = harness.list_runs(loaded, names=names, orders=arrivals, seeds=plan.seeds)
     results = harness.ResultFolder(plan.out, loaded.name) if plan.out else None
-    with _executor(ray, device) as executor:
-        rows = run_with_progress(
-            loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json
-        )
+    rows = run_with_progress(loaded, runs, results, workers=workers, device=device, as_json=as_json)
     if results:
         write_tables(loaded, rows, results)
     if results and plan.report:
@@ -98,18 +92,6 @@ def check_device(device: str) -> None:
     """Refuse a device that is not here before anything is loaded onto it."""
     if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
         raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
-
-
-@contextmanager
-def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]:
-    check_device(device)
-    if ray is None:
-        yield None
-        return
-    if device != "cpu":
-        raise SettingError("expected --ray or --device, got both; a cluster computes on its own processors")
-    with cluster.connect(ray) as joined:
-        yield scaled.on_ray(joined)
 
 
 def print_found(suite: str | None, folder: Path) -> bool:
@@ -167,7 +149,6 @@ def run_with_progress(
     suite: suites.Suite,
     runs: list[harness.Run],
     results: harness.ResultFolder | None,
-    executor: harness.Executor | None,
     *,
     workers: int | None,
     device: str,
@@ -181,7 +162,7 @@ def run_with_progress(
     rows = []
     with output.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
-        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device, executor=executor):
+        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:

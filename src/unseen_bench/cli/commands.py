@@ -91,7 +91,6 @@ def bench(
     ] = None,
     workers: Workers = None,
     device: DeviceOfRuns = "cpu",
-    ray: options.Ray = None,
 ) -> None:
     """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
 
@@ -110,7 +109,7 @@ def bench(
         return
     source = job.Source(suite, features, data, encoder)
     plan = job.Plan(detectors, seeds, orders, out, report)
-    raise job.run(source, plan, workers=workers, device=device, ray=ray, as_json=as_json)
+    raise job.run(source, plan, workers=workers, device=device, as_json=as_json)
 
 
 def compare(
