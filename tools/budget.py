@@ -62,7 +62,7 @@ class Budget(NamedTuple):
 BUDGETS = (
     Budget("unseen", "lines", 12_129, 10_500),
     Budget("serve", "lines", 4_025, 3_500, due="31"),
-    Budget("unseen_bench", "lines", 6_024, 5_700),
+    Budget("unseen_bench", "lines", 6_005, 5_700),
     Budget("tests", "lines", 16_660, 13_500),
     Budget("benchmarks", "lines", 2_844, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
