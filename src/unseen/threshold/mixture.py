@@ -139,8 +139,8 @@ class Told(NamedTuple):
 def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float) -> Fit:
     """Threshold, `p_known` and recall interval.
 
-    `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier ones:
-    they give the share of known images now.
+    `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier
+    ones: they give the share of known images now.
     """
     x, weight = GRID.margins, PRIOR.most_images / (PRIOR.most_images + counts.sum())
     known, unknown, share = KNOWN_PRIOR, UNKNOWN_PRIOR, 0.5
