@@ -135,6 +135,11 @@ class Told(NamedTuple):
         """No such image."""
         return cls(*(torch.zeros(GRID.size, dtype=torch.float64) for _ in range(3)))
 
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return round(sum(float(part.sum()) for part in self))
+
 
 def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float) -> Fit:
     """Threshold, `p_known` and recall interval.

@@ -11,7 +11,7 @@ from rich.table import Table
 from unseen import Session
 from unseen import demo as embedded
 from unseen.cli import output
-from unseen.cli.session import threshold_in_words
+from unseen.cli.calibration import threshold_in_words
 from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 from unseen_bench.cli import demo_discover
@@ -66,7 +66,7 @@ def run(
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
         run = {"detector": session.detector.name, "order": order, "report": str(report)}
-        counts = {"samples": len(verdicts), "known": int(verdicts.known.sum())}
+        counts = {"samples": len(verdicts), **verdicts.counts}
         threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}
         output.emit({**run, **counts, **threshold, **metrics})
@@ -116,13 +116,11 @@ def _print_verdicts(pack: embedded.Pack, session: Session, verdicts: Verdicts) -
     columns = output.EIGHTY if output.out.width >= output.COLUMNS else output.widths(output.out.width, 0, 0)
     lines = [output.verdict_line(record, columns) for record in verdicts.records(pack.keys)]
     print("\n".join([*lines[: NUMBERS.shown], "…", *lines[-NUMBERS.shown :]]))
-    known, tally = int(verdicts.known.sum()), session.snapshot.tally
+    counts, tally = " · ".join(f"{word} {count:,}" for word, count in verdicts.counts.items()), session.snapshot.tally
     output.out.print(
-        f"\nknown {known:,} · unknown {len(verdicts) - known:,} · "
-        f"learned from {int(tally.taught_known + tally.taught_unknown):,} · "
-        f"{threshold_in_words(session)}"
+        f"\n{counts} · learned from {int(tally.taught_known + tally.taught_unknown):,} · {threshold_in_words(session)}"
     )
-    called = Counter(verdict.name for verdict in verdicts if verdict.known)
+    called = Counter(verdict.name for verdict in verdicts if not verdict.unknown)
     output.out.print("called " + " · ".join(f"{name} {count:,}" for name, count in called.most_common()))
 
 
@@ -149,7 +147,7 @@ def _metric_rows(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, st
 def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     """The shares of right verdicts among known and among unknown images, after warming up."""
     is_id, ready = report.trial.is_id, ~verdicts.warming
-    accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
+    accepted, rejected = ~verdicts.unknown[ready & is_id], verdicts.unknown[ready & ~is_id]
     return {"known_accepted": float(accepted.double().mean()), "unknown_rejected": float(rejected.double().mean())}
 
 
