@@ -40,8 +40,8 @@ class CalibratedMargins(NamedTuple):
 class Calibrated(ThresholdRule[CalibratedMargins]):
     """Guarantee a recall by images that are known to be known: a new one passes with probability at least `recall`.
 
-    The conformal threshold is the k-th lowest margin of the calibration images, k = floor((n + 1)(1 - recall)). With few
-    images it is their lowest margin, whatever that is. `p_known` follows the stream.
+    The conformal threshold is the k-th lowest margin of the calibration images, k = floor((n + 1)(1 - recall)). With
+    few images it is their lowest margin, whatever that is. `p_known` follows the stream.
 
     >>> Calibrated(recall=0.9, images=200).settings["images"]
     200
