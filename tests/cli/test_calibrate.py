@@ -29,7 +29,7 @@ def test_photos_of_known_names_tell_the_threshold_and_are_told_once(known: Path)
     before = session().threshold
     said = run("calibrate", "known", *STATE).stderr
     assert "30 photos of known names · threshold" in said
-    assert f"would call 8 of 12 kept images known" in said
+    assert "would call 8 of 12 kept images known" in said
     assert "warning" not in said
     after = session()
     assert (after.rule.name, len(after.told.z), int(after.snapshot.tally.seen)) == ("adaptive", 30, 12)
@@ -47,7 +47,7 @@ def test_a_few_photos_are_enough_unless_a_guarantee_is_wanted(encoder: NamedColo
     assert "3 photos of known names · threshold" in run("calibrate", "few", *STATE).stderr
     assert len(session().told.z) == 3
     calls = encoder.calls
-    with pytest.raises(SettingError, match="at least 19 known images for a recall of 0.95, got 3"):
+    with pytest.raises(SettingError, match=r"at least 19 known images for a recall of 0\.95, got 3"):
         run("calibrate", "few", *STATE, "--guarantee")
     assert encoder.calls == calls
 
@@ -90,7 +90,8 @@ def test_photos_that_look_unlike_their_class_are_named_and_left_out(known: Path)
     save_shade(known / "red" / "odd.png", (0, 9, 255))
     said = " ".join(run("calibrate", "known", *STATE).stderr.split())
     assert "known/red/odd.png looks unlike its class: left out of the threshold; --keep-odd keeps it" in said
-    assert (left_out := session()) and len(left_out.told.z) == 30
+    left_out = session()
+    assert len(left_out.told.z) == 30
     detect("photos", *NAMES, "--state", "kept.safetensors")
     said = run("calibrate", "known", "--state", "kept.safetensors", "--keep-odd").stderr
     assert "odd.png" not in said
@@ -103,7 +104,9 @@ def test_a_folder_that_is_no_known_name_is_left_out_or_refused(known: Path) -> N
     detect("photos", *NAMES, *STATE)
     for i in range(3):
         save_shade(known / "sea" / f"{i}.png", (0, 2 * i, 255))
-    assert "sea: no known name, 3 of 33 photos are left out" in " ".join(run("calibrate", "known", *STATE).stderr.split())
+    assert "sea: no known name, 3 of 33 photos are left out" in " ".join(
+        run("calibrate", "known", *STATE).stderr.split()
+    )
     run("retire", "green", *STATE, "--json")
     assert len(session().told.z) == 15  # the photos of the name went with it
     said = " ".join(run("calibrate", "known", *STATE).stderr.split())
