@@ -276,15 +276,14 @@ class Session:
 
     def _follow(self, recall: float) -> None:
         """Let the stream, and what is told, set the threshold from now on."""
-        rule = Adaptive(recall, in_nats=True)
+        rule = replace(self.rule, recall=recall) if isinstance(self.rule, Adaptive) else Adaptive(recall, in_nats=True)
         if self.rule != rule:
-            self._live = rule, self.snapshot._replace(threshold=rule.fitted(self._stream or rule.start()))
+            self._live = rule, self.snapshot._replace(threshold=rule.taken_over(self._stream))
 
     def _guarantee(self, margins: Float[Tensor, " n"], recall: float) -> Calibration:
         """Let these margins of known images set the threshold from now on."""
         rule, snapshot = Calibrated(recall, len(margins), in_nats=self.detector.in_nats), self.snapshot
-        stream = self._stream or rule.inner.start()
-        state = rule.calibrated_state(stream, margins, at=int(snapshot.tally.seen))
+        state = rule.calibrated_state(rule.inner.taken_over(self._stream), margins, at=int(snapshot.tally.seen))
         self._live = rule, snapshot._replace(threshold=state)
         return calibration(margins, recall=recall)
 
@@ -324,7 +323,9 @@ class Session:
     def look_at_told(self) -> None:
         """Set the threshold anew by the margins that images now have whose side is known."""
         rule, snapshot = self._live
-        if isinstance(rule, Adaptive) and self.detector.in_nats and len((told := self.told).z):
+        if not isinstance(rule, Adaptive) or not self.detector.in_nats:
+            return
+        if len((told := self.told).z) or bool(torch.cat(snapshot.threshold.told).any()):  # or what was told is undone
             z = told.z.to(self.detector.labels.id_anchors)
             margin = self.detector.score(snapshot.detector, z).cpu().margin
             corrected = Corrected(margin[~told.is_photo], told.known[~told.is_photo])

@@ -74,7 +74,6 @@ def check_finite_scores(detector: Detector[Any], z: Tensor) -> None:
         _require(output.score.is_floating_point(), "floating-point scores", str(output.score.dtype))
         for name in ("score", "baseline"):
             _require(bool(getattr(output, name).isfinite().all()), f"finite {name}s", "NaN or infinity")
-        _require(not bool(output.clarity.isnan().any()), "clarity that is a number or -inf", "NaN")
         known = (output.label >= 0) & (output.label < len(detector.labels.names))
         _require(bool(known.all()), f"labels from 0 to {len(detector.labels.names) - 1}", str(output.label.tolist()))
         _require(output.route.dtype == torch.int8, "routes as int8", str(output.route.dtype))
@@ -221,7 +220,7 @@ def require_same(expected: DetectorOutput, got: DetectorOutput, what: str, *, ex
     tolerance = 0.0 if exact else tolerance_of(expected.score)
     shapes = expected.score.shape == got.score.shape
     _require(shapes, f"{what} to be as long", f"{list(got.score.shape)} for {list(expected.score.shape)}")
-    for name in ("score", "baseline", "clarity"):  # a margin is score less baseline, and verdicts follow clarity too
+    for name in ("score", "baseline"):  # a margin is score less baseline
         apart = _largest_difference(getattr(expected, name), getattr(got, name))
         _require(apart <= tolerance, f"{what} to agree within {tolerance:.2g}", f"{name} {apart:.2g} apart")
     _require(torch.equal(expected.route, got.route), f"{what} to agree", "other routes")

@@ -75,9 +75,9 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
         "name": name,
         "group": which,
         "images": len(images),
-        "now_known": int((~now.unknown)[member].sum()),
+        "now_known": int(now.known[member].sum()),
         "similar_names": list(names_like(labels, name, text)),
-        "now_named": int((~now.unknown & (now.label == len(labels.names)))[member].sum()),
+        "now_named": int((now.known & (now.label == len(labels.names)))[member].sum()),
         **moved.record,
     }
     return record_edit(judged, record)
@@ -152,7 +152,9 @@ def undo(session: Session, before: Session | None) -> Edited:
     next_group = max(now.next_group, kept.next_group)
     reservoir = replace(kept, journal=now.journal, dismissed=dismissed, next_group=next_group)
     record = {"verb": "undo", "undone": last["edit"], "of": last["verb"], "exact": is_exact}
-    return record_edit(back.at(back.snapshot, reservoir=reservoir), record)
+    done = record_edit(back.at(back.snapshot, reservoir=reservoir), record)
+    done.session.look_at_told()
+    return done
 
 
 def members(session: Session, which: int | str) -> Bool[Tensor, " n"]:
