@@ -23,7 +23,7 @@ def main(folder: str, *names: str, encoder: str | Path = "offline", everyday: in
 
     for batch in unseen.read_images(folder, size=32):
         for image, verdict in zip(batch, session.observe(batch), strict=True):
-            print(f"{image.path}: {verdict.name or 'unknown'} ({verdict.probability:.0%} likely)")
+            print(f"{image.path}: {verdict.name or 'unknown'} ({verdict.verdict}, known with {verdict.p_known:.0%})")
         for skipped in batch.skipped:
             print(f"{skipped.path}: skipped, {skipped.reason}")
     session.save(state_file)

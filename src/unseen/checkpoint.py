@@ -70,6 +70,11 @@ def space_path(state: Path) -> Path:
     return state.with_suffix(".space.safetensors")
 
 
+def features_folder(state: Path) -> Path:
+    """Where `detect` keeps the vectors of the images that a state has seen."""
+    return state.with_suffix(".features")
+
+
 def edits_folder(state: Path) -> Path:
     """The folder with what edits of a state need to be undone."""
     return state.with_suffix(".edits")

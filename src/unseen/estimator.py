@@ -72,8 +72,9 @@ class UnknownDetector(base.ClassifierMixin, base.BaseEstimator):  # type: ignore
         self.session_ = Session(detectors.make(detector, space), Adaptive(self.recall), encoder=self.encoder_)
         if z is not None and y is None:
             self.session_.observe(z)
+            self.session_.rejudge(z)
         elif z is not None and self.names is None and len(z) >= fewest_images(self.recall):
-            self.session_.calibrate(z, recall=self.recall)
+            self.session_.calibrate(z, recall=self.recall, guarantee=True)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
@@ -98,9 +99,13 @@ class UnknownDetector(base.ClassifierMixin, base.BaseEstimator):  # type: ignore
         return torch.cat([known * name_shares(self.session_, z), 1 - known], 1).numpy()
 
     def predict(self, X: Any) -> Array:
-        """The name of each sample, `unknown` for one that has none of the names."""
+        """The name of each sample, also where it is doubtful; `unknown` for one that has none of the names."""
         verdicts = self._verdicts(X)[1]
-        return self.classes_[np.where(verdicts.known, verdicts.label, len(self.classes_) - 1)]
+        return self.classes_[np.where(verdicts.unknown, len(self.classes_) - 1, verdicts.label)]
+
+    def verdicts(self, X: Any) -> Array:
+        """The verdict on each sample in a word: known, doubtful or unknown."""
+        return np.array(self._verdicts(X)[1].verdict)
 
     def _verdicts(self, X: Any) -> Any:
         validation.check_is_fitted(self)
@@ -127,7 +132,7 @@ class UnknownDetector(base.ClassifierMixin, base.BaseEstimator):  # type: ignore
         if foreign := sorted({name for name in named if name != self.unknown} - place.keys()):
             raise LabelError(f"expected y with names out of {', '.join(space.names)}, got {', '.join(foreign[:3])}")
         label = torch.tensor([place.get(name, 0) for name in named])
-        return with_examples(space, Examples(z[rows], label[rows]), spare=fewest_images(self.recall))
+        return with_examples(space, Examples(z[rows], label[rows]))
 
     def _space_of_classes(self, z: Tensor | None, y: Any) -> LabelSpace:
         """The label space of the means of classes; among numbers, the class of the unknown is one below them all."""

@@ -47,10 +47,11 @@ class KeyedStream(NamedTuple):
 
 
 class KeyedSummary(NamedTuple):
-    """Counts of one run over a stream (samples, known), and of the whole life of the stream."""
+    """Counts of one run over a stream (samples, known, doubtful), and of the whole life of the stream."""
 
     samples: int
     known: int
+    doubtful: int
     taught_known: int
     taught_unknown: int
     seen: int
@@ -75,12 +76,13 @@ class StreamJob:
     keep_state: bool = False  # whether results hold the state
 
     def run(self, key: str, z: Float[Tensor, "n d"], before: bytes | None = None) -> StreamResult:
-        """The verdicts on a stream in its order, going on from the state `before`; nothing else is changed."""
+        """The verdicts on a stream by everything learned, going on from the state `before`; nothing else is changed."""
         with one_thread():
             session = self.spec.build() if before is None else self.spec.resume(before)
-            act = session.observe if self.learn else session.score
-            # cloned, because alignment changes how products round
-            verdicts = Verdicts.joined([act(part.clone()) for part in z.split(BATCH)])
+            start, z = session.snapshot, z.clone()  # cloned, because alignment changes how products round
+            for part in z.split(BATCH) if self.learn else ():
+                session.observe(part.clone())
+            verdicts = session.rejudge(z, since=start) if self.learn else session.score(z)
             state = session.to_bytes() if self.keep_state else b""
             return StreamResult(key, verdicts, _summary(session, verdicts), state)
 
@@ -147,7 +149,8 @@ def state_path(folder: Path, key: str) -> Path:
 def _summary(session: Session, verdicts: Verdicts) -> KeyedSummary:
     tally = session.snapshot.tally
     taught = int(tally.taught_known), int(tally.taught_unknown)
-    return KeyedSummary(len(verdicts), int(verdicts.known.sum()), *taught, int(tally.seen), session.threshold)
+    counts = len(verdicts), int(verdicts.known.sum()), int(verdicts.doubtful.sum())
+    return KeyedSummary(*counts, *taught, int(tally.seen), session.threshold)
 
 
 def write_partitions(

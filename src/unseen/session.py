@@ -19,6 +19,7 @@ from unseen.encoders import Encoder
 from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.labels import LabelSpace
+from unseen.labels.examples import NUMBERS as EXAMPLES
 from unseen.reservoir import UNKNOWN, Reservoir
 from unseen.threshold import Adaptive, Calibrated, Calibration, RecallInterval, ThresholdRule, calibration
 from unseen.threshold.adaptive import MarginHistory
@@ -42,7 +43,9 @@ class ToldImages(NamedTuple):
         return cls(torch.zeros(0, dim), *(torch.zeros(0, dtype=torch.bool) for _ in range(2)))
 
     def and_photos(self, z: Float[Tensor, "m d"]) -> ToldImages:
-        """These images, and photos of known names."""
+        """These images, and photos of known names that are not among them: a calibration may be repeated."""
+        if len(self.z) and len(z):
+            z = z[(z.to(self.z) @ self.z.T).amax(1) < EXAMPLES.same_image]
         sure = torch.ones(len(z), dtype=torch.bool)
         return self._and(ToldImages(z, sure, sure))
 
@@ -231,6 +234,7 @@ class Session:
         (40, True, 40)
         """
         z, _ = self._features(z)
+        self.look_at_told()
         rule, snapshot = self._live
         output = self.detector.score(snapshot.detector, z).cpu()
         before = rule.start() if since is None else since.threshold
@@ -243,7 +247,12 @@ class Session:
         return verdicts
 
     def calibrate(
-        self, z: Float[Tensor, "n d"] | Any, *, recall: float | None = None, guarantee: bool = False, keep_odd: bool = False
+        self,
+        z: Float[Tensor, "n d"] | Any,
+        *,
+        recall: float | None = None,
+        guarantee: bool = False,
+        keep_odd: bool = False,
     ) -> Calibration:
         """Tell the threshold of images that are known to be known; the detector learns nothing from them.
 
@@ -325,9 +334,10 @@ class Session:
         rule, snapshot = self._live
         if not isinstance(rule, Adaptive) or not self.detector.in_nats:
             return
-        if len((told := self.told).z) or bool(torch.cat(snapshot.threshold.told).any()):  # or what was told is undone
+        told = self.told
+        if len(told.z) or snapshot.threshold.told.images:  # what was told may have been taken back
             z = told.z.to(self.detector.labels.id_anchors)
-            margin = self.detector.score(snapshot.detector, z).cpu().margin
+            margin = self.detector.score(snapshot.detector, z).cpu().margin if len(z) else torch.zeros(0)
             corrected = Corrected(margin[~told.is_photo], told.known[~told.is_photo])
             state = rule.told(snapshot.threshold, margin[told.is_photo], corrected)
             self._live = rule, snapshot._replace(threshold=state)

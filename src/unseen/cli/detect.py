@@ -29,14 +29,17 @@ def detect(
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
-    rejudge: options.Rejudge = False,
+    keep_odd: options.KeepOdd = False,
+    only: options.Only = None,
+    live: options.Live = False,
     alarm: options.Alarm = None,
     learn: options.Learn = True,
-    order: Annotated[
-        str, typer.Option(help="Who comes when: name, time (when taken) or shuffled.", **options.MORE)
-    ] = "name",
     features: Annotated[
-        Path | None, typer.Option(help="Folder that keeps features: nothing is encoded twice.", **options.MORE)
+        str | None,
+        typer.Option(
+            help="Folder that keeps vectors, so that nothing is encoded twice, or none (default: beside the state).",
+            **options.MORE,
+        ),
     ] = None,
     device: options.Device = None,
     batch: options.Batch = 32,
@@ -46,34 +49,35 @@ def detect(
 
     Example: `unseen detect photos/ --label "golden retriever" --label espresso --state state.safetensors`
 
+    A folder is judged at its end, by everything learned from it; `--live` prints as photos come, as for a video.
+
     A few photos per class help: `unseen detect photos/ --examples known/`, a folder per class (docs/examples.md).
 
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
-    form = output.Format.of(as_json=as_json, path=file)
+    form = output.Format.of(as_json=as_json, path=file, only=only)
     output.check_folders(state, report)
-    if features:
-        output.check_writable(features)
+    if features not in (None, "none"):
+        output.check_writable(Path(features))
 
     from unseen.alarm import StreamAlarms
     from unseen.cli import run, session
-    from unseen.features import FeatureCache
     from unseen.images import find_images
-    from unseen.images.sources import sort_entries
+    from unseen.report.stream_page import StreamLog
     from unseen.storage.locks import content_mark
 
-    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    alarms, log = StreamAlarms.of(alarm), run.log_beside(report)
-    found = find_images(photos, stride=stride)
-    entries = sort_entries(found, order)
+    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate, keep_odd), content_mark(state)
+    alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
+    entries = find_images(photos, stride=stride)
+    has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
-    cache = FeatureCache(features, ready.model) if features else None
+    cache = session.vector_cache(features, state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
-        stream.is_rejudged, stream.skipped = rejudge, ready.skipped
-        stream.not_images = getattr(found, "others", 0)
+        stream.live, stream.skipped = live or not has_end, ready.skipped
+        stream.not_images = getattr(entries, "others", 0)
         if state and learn:
             stream.learned = run.LearnedFiles.of_state(state, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,13 +36,14 @@ def explain(
 
     Example: `unseen explain photos/b.jpg --state state.safetensors`
 
-    Nothing is learned. A photo that the state has kept is explained from its vector, without an encoder.
+    Nothing is learned. A photo that the state has seen is explained from its vector, without an encoder.
     """
     from unseen.cli import spaces
     from unseen.discover import explain as explanation_of
 
     session = spaces.open_session(state)
-    vectors = [one for photo in photos for one in _vectors(session, photo, encoder)]
+    held = spaces.vectors_beside(state, session.detector.labels)
+    vectors = [one for photo in photos for one in _vectors(session, photo, held, encoder)]
     for one in (explanation_of(session, z, key=key) for key, z in vectors):
         if as_json:
             output.emit(one.row())
@@ -50,8 +51,10 @@ def explain(
             print("\n".join(one.lines()))
 
 
-def _vectors(session: Session, photo: str, encoder: str | None) -> list[tuple[str, Tensor]]:
-    """Key and vector of a kept image, or of the images at a path."""
+def _vectors(
+    session: Session, photo: str, held: Mapping[tuple[str, str], Tensor], encoder: str | None
+) -> list[tuple[str, Tensor]]:
+    """Key and vector of a kept image, or of the images at a path, of which some have vectors beside the state."""
     from unseen.cli import spaces
     from unseen.features import stream_images
     from unseen.images import find_images
@@ -65,6 +68,9 @@ def _vectors(session: Session, photo: str, encoder: str | None) -> list[tuple[st
         raise DataError(
             f"{error}, or pass the key of one of the {len(kept):,} images that the state has kept"
         ) from error
+    entries = list(entries)
+    if all((entry.path, entry.identity) in held for entry in entries):
+        return [(entry.path, held[entry.path, entry.identity].float()) for entry in entries]
     model = spaces.encoder_of(session.detector.labels, encoder)
     batches = stream_images(entries, model)
     rows = [(image.path, z) for batch, vectors in batches for image, z in zip(batch, vectors, strict=True)]
@@ -185,37 +191,36 @@ def review(
     form: Annotated[
         str, typer.Option("--format", help=f"What to write: {', '.join(FORMATS)}; folder makes one per label.")
     ] = "csv",
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Set the threshold with the images that you said show a known name.")
-    ] = False,
-    recall: options.Recall = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Record corrections of verdicts; export the kept images with labels (correction, or else verdict).
 
     Example: `unseen review --state state.safetensors --corrections corrections.csv -o labelled/ --format folder`
 
-    Corrections are kept apart from verdicts; nothing is learned from them. A folder per label
-    serves as `--examples` or `--calibrate`.
+    Corrections teach the threshold, and `unseen undo` takes them back; they are kept apart from verdicts. A folder per
+    label serves as `--examples` or `--calibrate`.
     """
     check_choice("a format", form, FORMATS)
     from unseen.cli import spaces
     from unseen.discover import edits, review
 
+    before = spaces.open_session(state)
     if corrections:
         said = _read_corrections(corrections)
         edits.apply(state, lambda session: review.correct(session, said))
     session = spaces.open_session(state)
-    rows = review.reviewed(session)
-    found = {"images": len(rows), "corrected": len(review.latest_corrections(session)), "state": str(state)}
-    if calibrate:
-        found |= _calibrate_by_corrections(state, recall)
+    rows, words = review.reviewed(session), session.reservoir.corrections
+    found = {"images": len(rows), "corrected": len(words), "threshold": session.threshold, "state": str(state)}
+    if corrections:
+        found |= {"threshold_before": before.threshold}
     if file:
         found |= {"output": str(file), "written": _export(rows, file, form)}
     if as_json:
         output.emit(found)
         return
-    print(" · ".join(f"{name} {value}" for name, value in found.items()))
+    moved = f"{before.threshold:z.2f} → " if corrections else ""
+    print(f"images {len(rows):,} · corrected {len(words):,} · threshold {moved}{session.threshold:z.2f}", end="")
+    print(f" · written {found['written']:,} to {file}" if file else "")
 
 
 def _read_corrections(path: Path) -> dict[str, str]:
@@ -227,19 +232,6 @@ def _read_corrections(path: Path) -> dict[str, str]:
     if rows and not {"key", "name"} <= set(rows[0]):
         raise DataError(f"expected columns key and name in {path}, got {', '.join(rows[0])}; add a header: key,name")
     return {of_text_cell(row["key"]): of_text_cell(row["name"] or "") for row in rows}
-
-
-def _calibrate_by_corrections(state: Path, recall: float | None) -> dict[str, float]:
-    from unseen.cli import spaces
-    from unseen.cli.known import RECALL
-    from unseen.discover.review import confirmed_known
-    from unseen.storage.locks import locked
-
-    with locked(state):
-        session = spaces.open_session(state)
-        found = session.calibrate(confirmed_known(session), recall=RECALL if recall is None else recall)
-        session.save(state)
-    return {"calibrated_with": found.images, "threshold": session.threshold}
 
 
 def _export(rows: Sequence[ReviewedImage], path: Path, form: str) -> int:

@@ -71,7 +71,7 @@ def mine(
     model = encoders.load_encoder(encoder)
     made = {name: spaces.make_space(own, model, **given) for name, own in wanted.items()}
     for name, space in made.items():
-        space = taught.teach(space, model, recall=known.RECALL) if taught else space
+        space = taught.teach(space, model) if taught else space
         space.save(files[name])
         _print_space(space, files[name], show=show, as_json=as_json)
 

@@ -65,11 +65,17 @@ Threshold = Annotated[
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Photos of your names (folder, folder per class, features): the threshold gets a guarantee.", **MORE
+        help="Photos of your names (folder, folder per class, features): they tell where the threshold lies.", **MORE
     ),
 ]
-Rejudge = Annotated[
-    bool, typer.Option("--rejudge", help="Print at the end, with the final threshold applied to all images.", **MORE)
+KeepOdd = Annotated[
+    bool, typer.Option("--keep-odd", help="Keep calibration photos that look unlike their class.", **MORE)
+]
+Only = Annotated[
+    list[str] | None, typer.Option(help="Print known, doubtful or unknown images only; may be given again.", **MORE)
+]
+Live = Annotated[
+    bool, typer.Option("--live", help="Print verdicts as images come, not at the end by everything learned.", **MORE)
 ]
 Alarm = Annotated[
     float | None,

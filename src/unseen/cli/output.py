@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from unseen.errors import SettingError
+from unseen.errors import SettingError, check_choice
 from unseen.storage.csv_cells import as_text_cell
 
 DONE, SKIPPED, MISUSE, STOPPED = 0, 1, 2, 130
@@ -26,11 +26,13 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)  # words and progress: never mixed into piped data
 
 FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # as `unseen.verdicts`
+VERDICTS = ("known", "doubtful", "unknown")
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
 NARROWEST = 40  # columns of a terminal for which lines are made
 COLUMNS = 80  # from which a verdict is one line; below it is two
 NEAR = "near "
-FIXED = 39  # of them for verdict, probability, margin and threshold, with the spaces between columns
+MARKS = {"unknown": (NEAR, ""), "doubtful": ("", "?")}  # before and behind the nearest name of an image
+FIXED = 18  # of them for verdict and probability, with the spaces between columns
 KEY = 24  # least column for long keys on a terminal
 NAME = 17  # least column for the names in a pipe
 
@@ -133,7 +135,7 @@ def check_writable(folder: Path) -> None:
 class Lines(NamedTuple):
     """Where verdicts go: what to call with each, and with the key of each skipped input and the reason."""
 
-    verdict: Callable[[Record], None]
+    verdict: Callable[[Record], object]
     skipped: Callable[[str, str], None]
 
 
@@ -143,26 +145,35 @@ class Format(NamedTuple):
     as_json: bool = False
     as_csv: bool = False
     path: Path | None = None  # stdout where there is none
+    only: Sequence[str] = ()  # verdicts that are written; all where there is none
 
     @classmethod
-    def of(cls, *, as_json: bool, path: Path | None = None) -> "Format":
+    def of(cls, *, as_json: bool, path: Path | None = None, only: Sequence[str] | None = None) -> "Format":
         """The form that the options ask for; refuse a file whose form nobody knows."""
+        for word in only or ():
+            check_choice("a verdict", word, VERDICTS)
         if path is None:
-            return cls(as_json)
+            return cls(as_json, only=only or ())
         if path.suffix not in (".jsonl", ".json", ".csv", ".txt"):
             raise SettingError(f"expected -o with a file .jsonl, .csv or .txt, got {path}; add one of these endings")
         check_folders(path)
-        return cls(path.suffix in (".jsonl", ".json"), path.suffix == ".csv", path)
+        return cls(path.suffix in (".jsonl", ".json"), path.suffix == ".csv", path, only or ())
 
     @contextmanager
     def lines(self, key: int = KEY, name: int = 0) -> Iterator[Lines]:
         """The lines of this form; `key` and `name` are the widths of the longest ones."""
         if self.path is None:
             width = out.width if out.is_terminal else 0
-            yield self._lines(sys.stdout, widths(width, key, name))
+            yield self._filtered(self._lines(sys.stdout, widths(width, key, name)))
             return
         with self.path.open("w", encoding="utf-8", newline="") as file:
-            yield self._lines(file, widths(0, key, name))
+            yield self._filtered(self._lines(file, widths(0, key, name)))
+
+    def _filtered(self, lines: Lines) -> Lines:
+        """Lines for the wanted verdicts; the reason of a skipped input then goes to stderr."""
+        if not self.only:
+            return lines
+        return Lines(lambda record: record["verdict"] in self.only and lines.verdict(record), print_skipped)
 
     def _lines(self, file: TextIO, columns: "Widths") -> Lines:
         if self.as_json:
@@ -192,8 +203,8 @@ def _csv_table(file: TextIO) -> Lines:
 class Widths(NamedTuple):
     """Columns for the image and for the name; whether longer ones are shortened, and verdicts are two lines."""
 
-    key: int = 22
-    name: int = COLUMNS - FIXED - 22
+    key: int = 32
+    name: int = COLUMNS - FIXED - 32
     is_cut: bool = True
     is_narrow: bool = False
 
@@ -210,70 +221,50 @@ def widths(columns: int, key: int, name: int) -> Widths:
     """The columns for images and names; 0 `columns` is a file or a pipe, where nothing is shortened.
 
     >>> widths(80, key=60, name=3)
-    Widths(key=33, name=8, is_cut=True, is_narrow=False)
+    Widths(key=54, name=8, is_cut=True, is_narrow=False)
     >>> widths(40, key=60, name=3)
-    Widths(key=23, name=16, is_cut=True, is_narrow=True)
+    Widths(key=40, name=21, is_cut=True, is_narrow=True)
     """
     name += len(NEAR)
     if not columns:
         return Widths(key, max(name, NAME), is_cut=False)
     if columns < COLUMNS:
         columns = max(columns, NARROWEST)
-        return Widths(columns - 17, columns - 24, is_narrow=True)
+        return Widths(columns, columns - FIXED - 1, is_narrow=True)
     room = columns - FIXED
     key = min(key, max(KEY, room - name))
     return Widths(key, room - key)
 
 
 def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
-    """One verdict as one line: image, verdict and how likely it is, name or nearest name, margin and threshold.
+    """One verdict as one line: image, verdict, name or nearest name, and how likely the image is known.
 
-    On a narrow terminal it is two lines. A threshold of which too few images have been seen is marked "~".
+    On a narrow terminal it is two lines.
 
     >>> verdict = {"key": "b.jpg", "verdict": "unknown", "name": None, "nearest": "espresso", "p_known": 0.03}
-    >>> verdict |= {"margin": -2.51, "threshold": 0.4, "warming": False}
-    >>> verdict_line(verdict, Widths(key=8, name=33))
-    'b.jpg    unknown  97 % likely  near espresso                      -2.51 <   0.40'
-    >>> print(verdict_line(verdict, widths(40, key=5, name=8)))
-    b.jpg                    -2.51 <   0.40
-      unknown  97 % likely  near espresso
+    >>> verdict_line(verdict, Widths(key=8, name=22))
+    'b.jpg    unknown   near espresso             3 %'
+    >>> print(verdict_line(verdict | {"verdict": "doubtful", "name": "espresso"}, widths(40, key=5, name=8)))
+    b.jpg
+      doubtful  espresso?                3 %
     """
-    is_known = record["verdict"] == "known"
-    limit = f"{'~' if record['warming'] else ''}{_number(record['threshold'])}"
-    margin = f"{_number(record['margin']):>6} {'≥' if is_known else '<'} {limit:>6}"
-    verdict = f"{record['verdict']:<7} {probability_text(record)}"
-    key = printable(record["key"])
-    name = printable(record["name"] if is_known else record["nearest"])
+    before, after = MARKS.get(record["verdict"], ("", ""))
+    key, name = printable(record["key"]), printable(record["nearest"])
     if columns.is_cut:
         key = without_start(key, columns.key)
-        name = without_middle(name, columns.name - (0 if is_known else len(NEAR)))
-    name = name if is_known else f"{NEAR}{name}"
-    if columns.is_narrow:
-        return f"{_padded(key, columns.key)} {margin}\n  {verdict}  {name}"
-    return f"{_padded(key, columns.key)} {verdict}  {_padded(name, columns.name)} {margin}"
+        name = without_middle(name, columns.name - len(before + after))
+    name = _padded(f"{before}{name}{after}", columns.name)
+    p_known = "?" if record["p_known"] is None else f"{100 * record['p_known']:.0f}"
+    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %"
+    return f"{key}\n  {verdict}" if columns.is_narrow else f"{_padded(key, columns.key)} {verdict}"
 
 
 def skipped_line(key: str, reason: str, columns: Widths) -> str:
     """The key of a skipped input and the reason, in two lines on a narrow terminal."""
     words = printable(key)
     if columns.is_narrow:
-        return f"{without_start(words, columns.key)}\n  skipped: {reason}"
-    return f"{_padded(words, columns.key)} skipped: {reason}"
-
-
-def probability_text(record: Record) -> str:
-    """How likely the verdict itself is, in words; a verdict is by threshold, so it may be the less likely one.
-
-    >>> probability_text({"verdict": "unknown", "p_known": 0.03})
-    ' 97 % likely'
-    >>> probability_text({"verdict": "known", "p_known": 0.08})
-    'only     8 %'
-    """
-    p_known = record["p_known"]
-    if p_known is None:
-        return "  ? % likely"
-    percent = round(100 * (p_known if record["verdict"] == "known" else 1 - p_known))
-    return f"{percent:>3} % likely" if percent >= 50 else f"only {percent:>5} %"
+        return f"{without_start(words, columns.key)}\n  {'skipped':<8}  {reason}"
+    return f"{_padded(words, columns.key)} {'skipped':<8}  {reason}"
 
 
 def printable(words: str) -> str:
@@ -313,7 +304,3 @@ def without_middle(words: str, width: int) -> str:
 def _padded(words: str, width: int) -> str:
     """Words filled to a column: letters of some scripts take two."""
     return words + " " * (width - cell_len(words))
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:z.{2 if abs(value) < 100 else 0}f}"

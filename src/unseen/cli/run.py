@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,16 +23,16 @@ from torch import Tensor
 from unseen import Session
 from unseen.alarm import StreamAlarms
 from unseen.cli import output
-from unseen.cli.known import KnownImages
-from unseen.cli.session import threshold_in_words
+from unseen.cli.calibration import KnownImages, threshold_in_words
 from unseen.encoders import Encoder
 from unseen.features import FeatureCache, Features, stream_images
 from unseen.images import Entry, Image
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import stream_page
+from unseen.session import Snapshot
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.storage.locks import check_unchanged, locked
-from unseen.verdicts import Verdicts
+from unseen.verdicts import VERDICTS, Verdicts
 
 SAVING_SHARE = 0.02  # of the time of a run: so long runs do not pay for a state that is written whole
 LEARNED_KIND = "learned-files"
@@ -67,6 +68,15 @@ def feature_steps(samples: Features, *, size: int) -> Iterator[Step]:
         yield Step([(key, None) for key in keys], samples.z[start : start + size])
 
 
+class Judged(NamedTuple):
+    """A step without its pictures, the verdicts on it, which samples were new to the state, and thumbnails."""
+
+    step: Step
+    verdicts: Verdicts | None
+    is_new: Bool[Tensor, " T"]
+    jpegs: Sequence[bytes]
+
+
 @dataclass
 class Run:
     """One stream on its way through a session, and the counts of its verdicts."""
@@ -80,12 +90,12 @@ class Run:
     alarms: StreamAlarms | None = None
     log: stream_page.StreamLog | None = None  # where there will be a report
     learned: LearnedFiles | None = None  # photos that the state has learned, which are not learned twice
-    is_rejudged: bool = False  # whether verdicts are printed at the end, under the final threshold
+    live: bool = False  # whether verdicts are printed as images come, not at the end by everything learned
     saving_share: float = SAVING_SHARE
     skipped: int = 0
     not_images: int = 0  # files in the folders that are no images
     judged: int = 0
-    known: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # of the verdicts that were printed
     learned_before: int = 0  # images that were judged only, because the state has learned them
     repeated: int = 0  # images that are examples as well
     is_stopped: bool = False
@@ -114,28 +124,42 @@ class Run:
         return self.judged / max(time.perf_counter() - self.started, 1e-9)
 
     def go(self, steps: Iterable[Step], *, unit: str, total: int | None) -> None:
-        """Judge every step, or as many as come before Ctrl-C, and print its verdicts, or all of them at the end."""
-        waiting = []
-        with output.progress(unit) as bar, self._until_stopped():
-            task = bar.add_task("judge", total=total, rate="")
-            for step in steps:
-                verdicts, jpegs = self.judge(step), self._thumbnails(step.images)
-                if self.is_rejudged:
-                    waiting.append((step._replace(images=()), verdicts, jpegs))
-                else:
-                    self.show(step, verdicts, jpegs)
-                self._calibrate_again()
-                self.save_when_due()
-                bar.update(task, advance=len(step.inputs), rate=f"{self.rate:,.1f} per second")
-            self._calibrate_again(last=True)
-        for step, verdicts, jpegs in waiting:
-            self.show(step, verdicts and self._rejudged(verdicts), jpegs)
+        """Judge every step, or as many as come before Ctrl-C or SIGTERM, and print the verdicts; save the state.
 
-    def judge(self, step: Step) -> Verdicts | None:
-        """The verdicts on a step, learning from what is new unless `learn` is False."""
+        What has an end is judged at its end, by everything learned. Nobody else changes the state meanwhile.
+        """
+        waiting: list[Judged] = []
+        start = self.session.snapshot
+        with locked(self.keeps) if self.keeps else nullcontext():
+            if self.keeps:
+                check_unchanged(self.keeps, self.mark)
+            try:
+                with output.progress(unit) as bar:
+                    task = bar.add_task("judge", total=total, rate="")
+                    for step in steps:
+                        waiting.append(self.judge(step))
+                        if self.live or not self.learn:  # nothing that comes changes these verdicts
+                            self.show(waiting.pop())
+                        self._calibrate_again()
+                        self.save_when_due()
+                        bar.update(task, advance=len(step.inputs), rate=f"{self.rate:,.1f} per second")
+            except KeyboardInterrupt:
+                self.is_stopped = True
+            finally:
+                self._calibrate_again(last=True)
+                self.save()
+            if waiting:
+                waiting = self._judged_again(waiting, start)
+                self.save()
+        for judged in waiting:
+            self.show(judged)
+
+    def judge(self, step: Step) -> Judged:
+        """A step with the verdicts on it, learning from what is new unless `learn` is False."""
         self.skipped += len(step.inputs) - len(step.keys)
+        jpegs = self._thumbnails(step.images)
         if step.z is None:
-            return None
+            return Judged(step._replace(images=()), None, torch.zeros(0, dtype=torch.bool), jpegs)
         is_new = self._claim(step)
         if not self.learn or not is_new.any():
             verdicts = self.session.score(step.z)
@@ -145,22 +169,37 @@ class Run:
             verdicts = self._judge_mixed(step.z, step.keys, is_new)
         self.repeated += self._count_examples(step.z)
         self.judged += len(verdicts)
-        self.known += int(verdicts.known.sum())
-        self._alarm(verdicts)
-        return verdicts
+        return Judged(step._replace(images=()), verdicts, is_new, jpegs)
 
-    def _alarm(self, verdicts: Verdicts) -> None:
-        """Print the alarms that verdicts raise; those by a threshold that warms up do not count."""
-        if self.alarms:
-            outcome = torch.where(verdicts.known, verdicts.label, len(verdicts.names))[~verdicts.warming]
-            for words in self.alarms.add(outcome.cpu().numpy(), names=len(verdicts.names)):
-                output.err.print(f"[bold red]alarm[/] at image {self.judged:,}: {words}")
+    def _judged_again(self, waiting: Sequence[Judged], start: Snapshot) -> list[Judged]:
+        """The steps with verdicts by everything learned; the threshold is set by the new margins of what is new."""
+        steps = [one for one in waiting if one.step.z is not None]
+        if not steps:
+            return list(waiting)
+        z, is_new = (
+            torch.cat([one.step.z for one in steps if one.step.z is not None]),
+            torch.cat([one.is_new for one in steps]),
+        )
+        new, old = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
+        parts = [self.session.rejudge(z[new], since=start)] if len(new) else []
+        parts += [self.session.score(z[old])] if len(old) else []
+        verdicts, place, found = Verdicts.joined(parts).select(torch.cat([new, old]).argsort()), 0, []
+        for one in waiting:
+            count = len(one.is_new)
+            some = verdicts.select(torch.arange(place, place + count)) if count else None
+            found.append(one._replace(verdicts=some))
+            place += count
+        return found
 
-    def show(self, step: Step, verdicts: Verdicts | None, jpegs: Sequence[bytes]) -> None:
+    def show(self, judged: Judged) -> None:
         """Print the verdicts on a step, and what was skipped, in order of arrival."""
+        step, verdicts, _, jpegs = judged
         records = iter(()) if verdicts is None else verdicts.records(step.keys)
-        if self.log and verdicts is not None:  # else memory would grow with the stream
-            self.log.add(step.keys, verdicts, jpegs or [None] * len(verdicts))
+        if verdicts is not None:
+            self.counts.update(verdicts.counts)
+            self._alarm(verdicts)
+            if self.log:  # else memory would grow with the stream
+                self.log.add(step.keys, verdicts, jpegs or [None] * len(verdicts))
         for key, reason in step.inputs:
             if reason is None:
                 self.lines.verdict(next(records))
@@ -169,28 +208,19 @@ class Run:
                 self.log.skipped.append((key, reason))
             self.lines.skipped(key, reason)
 
+    def _alarm(self, verdicts: Verdicts) -> None:
+        """Print the alarms that verdicts raise; those by a threshold that warms up do not count."""
+        if self.alarms:
+            outcome = torch.where(verdicts.unknown, len(verdicts.names), verdicts.label)[~verdicts.warming]
+            for words in self.alarms.add(outcome.cpu().numpy(), names=len(verdicts.names)):
+                output.err.print(f"[bold red]alarm[/] at image {self.counts.total():,}: {words}")
+
     def _thumbnails(self, images: Sequence[Image]) -> list[bytes]:
         return (
             [jpeg_thumbnail(image.pixels, 2 * stream_page.NUMBERS.side, quality=72) for image in images]
             if self.log
             else []
         )
-
-    @contextmanager
-    def _until_stopped(self) -> Iterator[None]:
-        """Save the state at the end; Ctrl-C or SIGTERM ends the run and keeps what was printed.
-
-        Nobody else changes the state meanwhile.
-        """
-        with locked(self.keeps) if self.keeps else nullcontext():
-            if self.keeps:
-                check_unchanged(self.keeps, self.mark)
-            try:
-                yield
-            except KeyboardInterrupt:
-                self.is_stopped = True
-            finally:
-                self.save()
 
     def _claim(self, step: Step) -> Bool[Tensor, " T"]:
         """Which samples the state has not learned yet; they are noted as learned."""
@@ -214,12 +244,6 @@ class Run:
     def _calibrate_again(self, *, last: bool = False) -> None:
         if self.known_images and self.learn:
             self.known_images.follow(self.session, last=last)
-
-    def _rejudged(self, verdicts: Verdicts) -> Verdicts:
-        """Verdicts of before under the threshold of now; they are counted in place of the first."""
-        final = self.session.rejudge(verdicts)
-        self.known += int(final.known.sum()) - int(verdicts.known.sum())
-        return final
 
     def save_when_due(self) -> None:
         """Save the state, unless saving would then have taken more than its share of the time since the last."""
@@ -246,11 +270,9 @@ class Run:
         return typer.Exit(output.SKIPPED if self.skipped or self.is_stopped else output.DONE)
 
     def _print_summary(self, report: Path | None, *, as_json: bool) -> None:
-        """Print in a few lines (counts, threshold, files), or as one JSON object, how the run went."""
-        rate, files = self.rate, (("state", self.keeps), ("report", report))
+        """Print on one line (counts, threshold, files), or as one JSON object, how the run went."""
         counts: dict[str, Any] = {
-            "known": self.known,
-            "unknown": self.judged - self.known,
+            **{word: self.counts[word] for word in VERDICTS},
             "skipped": self.skipped,
             "not_images": self.not_images,
             "learned_from": self.taught - self.taught_before,
@@ -261,24 +283,15 @@ class Run:
             counts |= {"threshold": self.session.threshold, "recall_interval": self.session.recall_interval}
             counts |= {"stopped": self.is_stopped}
             counts |= {"alarm": self.alarms.shown()} if self.alarms else {}
-            saved = {name: path and str(path) for name, path in files}
-            output.emit({"summary": counts, "images_per_second": round(rate, 2), **saved})
+            saved = {name: path and str(path) for name, path in (("state", self.keeps), ("report", report))}
+            output.emit({"summary": counts, "images_per_second": round(self.rate, 2), **saved})
             return
-        shown = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or "known" in name]
-        stopped = ["stopped: what is printed is kept"] if self.is_stopped else []
-        where = {"state": "state saved to", "report": "report in"}
-        for parts in (
-            [*shown, f"{rate:,.1f} images per second", *stopped],
-            [threshold_in_words(self.session)] if counts["seen"] else [],
-            [f"{where[name]} {path}" for name, path in files if path],
-        ):
-            if parts:
-                output.say(" · ".join(parts))
-
-
-def log_beside(report: Path | None) -> stream_page.StreamLog | None:
-    """Where verdicts and thumbnails wait for a report; None where there will be none."""
-    return stream_page.StreamLog.beside(report) if report else None
+        parts = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in VERDICTS]
+        parts += [threshold_in_words(self.session)] if self.seen else []
+        parts += ["stopped: what is printed is kept"] if self.is_stopped else []
+        parts += [f"report in {report}"] if report else []
+        parts += ["state saved"] if self.keeps else []
+        output.say(" · ".join(parts))
 
 
 @dataclass

@@ -18,7 +18,6 @@ def score(
     space: options.Space,
     detector: options.Detector = None,
     state: options.State = None,
-    report: options.Report = None,
     file: Annotated[
         str | None,
         typer.Option(
@@ -35,7 +34,8 @@ def score(
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
-    rejudge: options.Rejudge = False,
+    only: options.Only = None,
+    live: options.Live = False,
     alarm: options.Alarm = None,
     learn: options.Learn = True,
     time: Annotated[
@@ -52,38 +52,41 @@ def score(
     stream of their own, many at once.
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, rejudge=rejudge, alarm=alarm, report=report)
+        _refuse_with_by(calibrate=calibrate, live=live, alarm=alarm)
         from unseen.cli import session, streams
 
         given = streams.StreamOptions(features, space, by, state, file, time, ray, learn)
-        streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json)
+        streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json, only=only)
         return
-    form = output.Format.of(as_json=as_json, path=Path(file) if file else None)
-    output.check_folders(state, report)
+    form = output.Format.of(as_json=as_json, path=Path(file) if file else None, only=only)
+    output.check_folders(state)
     if ray:
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
     from unseen.alarm import StreamAlarms
-    from unseen.cli import known, run, session
+    from unseen.cli import calibration, run, session
     from unseen.features import load_features
     from unseen.storage.locks import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     labels = LabelSpace.load(space)
     judge = chosen.session(labels, state)
-    images = known.KnownSource.features(calibrate, recall).read(labels) if calibrate else None
+    images = (
+        calibration.KnownSource.features(calibrate, calibration.CalibrationOptions(recall)).read(labels)
+        if calibrate
+        else None
+    )
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
-        stream = run.Run(judge, lines, state, mark, learn, images, StreamAlarms.of(alarm), run.log_beside(report))
-        stream.is_rejudged = rejudge
+        stream = run.Run(judge, lines, state, mark, learn, images, StreamAlarms.of(alarm), live=live)
         if images:
-            images.print_result(judge, images.calibrate(judge), as_json=False)
+            session.calibrate(judge, images)
         stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
-    raise stream.finish(report, title=f"unseen score: {features}", as_json=as_json)
+    raise stream.finish(None, title=f"unseen score: {features}", as_json=as_json)
 
 
 def _refuse_with_by(**given: object) -> None:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unseen import LabelSpace, Session, detectors, encoders
+from unseen.checkpoint import features_folder
 from unseen.cli import output, spaces
-from unseen.cli.known import RECALL, ExampleImages, KnownImages, KnownSource, names_of, warn_spared
+from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource, calibration_lines
+from unseen.cli.known import ExampleImages, names_of, without_odd
 from unseen.encoders import Encoder
-from unseen.errors import SettingError
+from unseen.errors import EncoderError, SettingError
+from unseen.features import FeatureCache
 from unseen.report.stream_page import about
 from unseen.session import SessionSpec
-from unseen.threshold import Adaptive, ByExamples, Calibrated, Fixed, ThresholdRule
-
-UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
+from unseen.threshold import Adaptive, Calibrated, Fixed, ThresholdRule
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class SessionOptions:
     recall: float | None = None
     threshold: float | None = None
     calibrate: str | None = None
+    keep_odd: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no command can run, before anything slow has begun."""
@@ -68,7 +70,7 @@ class SessionOptions:
             return self.spec(labels).build()
         saved = Session.load(state, labels)
         detector = self.detector and detectors.find(self.detector).name
-        rule = self.rule and self.rule.for_detector(derives_baseline=saved.detector.derives_baseline)
+        rule = self.rule and self.rule.for_detector(in_nats=saved.detector.in_nats)
         for option, given, kept in (
             ("--detector", detector, saved.detector.name),
             ("--recall and --threshold", rule, saved.rule),
@@ -121,7 +123,8 @@ class Start(NamedTuple):
 
 def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
-    known = KnownSource.find(chosen.calibrate, chosen.recall) if chosen.calibrate else None
+    calibration = CalibrationOptions(chosen.recall, keep_odd=chosen.keep_odd)
+    known = KnownSource.find(chosen.calibrate, calibration) if chosen.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
     saved = spaces.saved_space(given.space, state, has_names=has_names)
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
@@ -132,38 +135,33 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     if saved:
         spaces.check_space(saved, names, model, never=given.never)
     space = saved or spaces.make_space(names, model, never=given.never)
-    recall = RECALL if chosen.recall is None else chosen.recall
     if taught:
-        space = taught.teach(space, model, recall=None if known or chosen.threshold is not None else recall)
+        space = taught.teach(space, model)
     session = chosen.session(space, state)
+    if taught and not chosen.keep_odd and (alike := without_odd(session)):
+        session = chosen.session(alike, state)
     images = known.read(space, model) if known else None
     output.say(about(session))
     if images:
-        images.print_result(session, images.calibrate(session), as_json=False)
-    elif taught:
-        warn_spared(session, recall)
+        calibrate(session, images)
     return Start(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
 
 
-def threshold_in_words(session: Session) -> str:
-    """The threshold of a session and what its rule does; "~" marks one of which too few images were seen."""
-    young = "~" if session.is_warming else ""
-    return f"threshold {young}{session.threshold:z.2f} ({rule_in_words(session)})"
+def calibrate(session: Session, images: KnownImages) -> None:
+    """Calibrate the session of a run, which keeps a guarantee that its state has."""
+    images.options = images.options._replace(guarantee=isinstance(session.rule, Calibrated))
+    for line in calibration_lines(session, images.calibrate(session)):
+        output.say(line)
 
 
-def rule_in_words(session: Session) -> str:
-    """What the threshold rule of a session does."""
-    rule = session.rule
-    if isinstance(rule, Calibrated):
-        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
-        when = f", {ago:,} images ago" if ago else ""
-        by = f"calibrated with {rule.images:,} known images{when}"
-        by = f"set by {rule.images:,} examples" if isinstance(rule, ByExamples) else by
-        return f"{by}, keeps at least {100 * rule.recall:g} % of known"
-    if not isinstance(rule, Adaptive):
-        return rule.name
-    aim, interval = f"adaptive, aims at {100 * rule.recall:g} % of known", session.recall_interval
-    if interval is None:
-        return f"{aim}; a guess with {session.detector.name}: calibrate it (--calibrate)"
-    settle = "; for a guarantee: --calibrate known/" if interval.low < rule.recall - UNSURE else ""
-    return f"{aim}, likely keeps {100 * interval.low:.0f} to {100 * interval.high:.0f} %{settle}"
+def vector_cache(features: str | None, state: Path | None, model: Encoder) -> FeatureCache | None:
+    """Where vectors are kept: in the folder that is asked for, else beside the state; None for "none"."""
+    if features == "none" or (features is None and state is None):
+        return None
+    if features or state is None:
+        return FeatureCache(str(features), model)
+    try:
+        return FeatureCache(features_folder(state), model)
+    except EncoderError as error:
+        output.warn(f"{error}; nothing is kept")
+        return None

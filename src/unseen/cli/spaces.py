@@ -4,14 +4,16 @@ Loads torch: commands import it when they run.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from torch import Tensor
+
 from unseen import LabelSpace, Session, encoders
-from unseen.checkpoint import find_space
+from unseen.checkpoint import features_folder, find_space
 from unseen.cli import output
 from unseen.discover import Vocabulary
 from unseen.discover.edits import check_state
@@ -19,6 +21,8 @@ from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.errors import EncoderError, LabelError
+from unseen.features.cache import stored_vectors
+from unseen.features.shards import MANIFEST, read_manifest
 from unseen.labels import read_names
 from unseen.labels.names import check_new_names, read_words
 from unseen.labels.nearest import near_duplicates, similar_names
@@ -62,6 +66,15 @@ def open_session(state: Path) -> Session:
     """The session that a state was saved by."""
     check_state(state)
     return Session.load(state)
+
+
+def vectors_beside(state: Path, space: LabelSpace) -> Mapping[tuple[str, str], Tensor]:
+    """The vectors that `detect` kept of the images of a state, by key and identity; none of another encoder."""
+    folder = features_folder(state)
+    if not (folder / MANIFEST).is_file():
+        return {}
+    made_by = read_manifest(folder / MANIFEST)["fingerprint"]
+    return stored_vectors(folder) if made_by == space.manifest.get("encoder_fingerprint") else {}
 
 
 def encoder_of(space: LabelSpace, name: str | None = None, device: str | None = None) -> Encoder:

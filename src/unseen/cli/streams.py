@@ -30,7 +30,7 @@ class StreamOptions(NamedTuple):
     learn: bool
 
 
-def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> None:
+def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: Sequence[str] | None = None) -> None:
     """Score each stream by itself; print the verdicts in the order of the input, or write them as Parquet files.
 
     States change when all verdicts are out: what failed can be run again.
@@ -51,7 +51,7 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> Non
             keyed.write_partitions(location(given.output), found, samples.keys, keys, days)
         else:
             columns = {"key": output.longest(samples.keys), "name": output.longest(spec.labels.names)}
-            with output.Format.of(as_json=as_json).lines(**columns) as lines:
+            with output.Format.of(as_json=as_json, only=only).lines(**columns) as lines:
                 for stream, record in zip(keys, found.records(samples.keys), strict=True):
                     lines.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}
@@ -98,10 +98,11 @@ def _print_summary(found: Sequence[tuple[str, keyed.KeyedSummary]], state: Path 
         for key, summary in found:
             output.emit({"stream": key, "summary": summary._asdict()})
         return
-    total = {name: sum(getattr(one, name) for _, one in found) for name in ("samples", "known", "seen")}
+    total = {name: sum(getattr(one, name) for _, one in found) for name in ("samples", "known", "doubtful", "seen")}
     learned = sum(one.taught_known + one.taught_unknown for _, one in found)
     count = f"{len(found):,} stream{'s' * (len(found) != 1)}"
     output.say(
-        f"{count} · known {total['known']:,} · unknown {total['samples'] - total['known']:,} · learned "
+        f"{count} · known {total['known']:,} · doubtful {total['doubtful']:,} · "
+        f"unknown {total['samples'] - total['known'] - total['doubtful']:,} · learned "
         f"from {learned:,} of {total['seen']:,} ever seen" + (f" · states in {state}" if state else "")
     )

@@ -153,7 +153,7 @@ def undo(session: Session, before: Session | None) -> Edited:
     reservoir = replace(kept, journal=now.journal, dismissed=dismissed, next_group=next_group)
     record = {"verb": "undo", "undone": last["edit"], "of": last["verb"], "exact": is_exact}
     done = record_edit(back.at(back.snapshot, reservoir=reservoir), record)
-    done.session.look_at_told()
+    done.session.look_at_told()  # without the corrections that are taken back
     return done
 
 

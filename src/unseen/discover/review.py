@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 from unseen.discover.edit import Edited, record_edit
 from unseen.errors import DataError
 from unseen.session import Session
-
-UNKNOWN = "unknown"  # the word for an image of none of the names
+from unseen.verdicts import UNKNOWN, verdict_words
 
 
 class ReviewedImage(NamedTuple):
     """A kept image with its verdict and the word of a person."""
 
     key: str
-    verdict: str  # known or unknown
+    verdict: str  # known, doubtful or unknown
     name: str | None  # None for an unknown image
     nearest: str
     margin: float
@@ -47,11 +46,13 @@ def correct(session: Session, words: Mapping[str, str]) -> Edited:
 def reviewed(session: Session) -> list[ReviewedImage]:
     """Every kept image in order of arrival, with its verdict and the word of a person."""
     images, names, words = session.reservoir.images, session.detector.labels.names, session.reservoir.corrections
-    columns = (images.known, images.label, images.margin, images.group)
-    rows = zip(images.names(), *(column.tolist() for column in columns), strict=True)
+    p_known = session.rule.p_known(session.snapshot.threshold, images.margin)
+    verdicts = verdict_words(images.known.numpy(), p_known.numpy())
+    columns = (images.label, images.margin, images.group)
+    rows = zip(images.names(), verdicts, *(column.tolist() for column in columns), strict=True)
     found = []
-    for key, known, label, margin, group in rows:
-        verdict, name = ("known", names[label]) if known else (UNKNOWN, None)
+    for key, verdict, label, margin, group in rows:
+        name = None if verdict == UNKNOWN else names[label]
         found.append(ReviewedImage(key, verdict, name, names[label], margin, group, words.get(key)))
     return found
 

@@ -29,7 +29,7 @@ from unseen.features.encoding import (
 )
 from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, Skipped, read_entries
-from unseen.storage.remote import location
+from unseen.storage.remote import Location, location
 
 
 class FeatureCache:
@@ -83,8 +83,13 @@ class FeatureCache:
 
     @cached_property
     def _stored(self) -> dict[tuple[str, str], Tensor]:
-        shards = read_shards(self.folder)
-        return {(row["key"], row["identity"]): z for part, rows in shards for row, z in zip(rows, part, strict=True)}
+        return stored_vectors(self.folder)
+
+
+def stored_vectors(folder: Location) -> dict[tuple[str, str], Tensor]:
+    """The vectors in a folder by the key and the identity of the image."""
+    shards = read_shards(folder)
+    return {(row["key"], row["identity"]): z for part, rows in shards for row, z in zip(rows, part, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -87,17 +87,6 @@ class Examples:
         """The mean example."""
         return self.z.double().mean(0)
 
-    @cached_property
-    def inverse_variation(self) -> Float[Tensor, "d d"]:
-        """The inverse of the covariance of examples about the mean of their name, shrunk to one variance."""
-        _, label, counts = self.label.unique(return_inverse=True, return_counts=True)
-        mean = self.z.new_zeros(len(counts), self.z.shape[1]).index_add(0, label, self.z) / counts.unsqueeze(1)
-        off = self.z - mean[label]
-        covariance = (1 - NUMBERS.shrinkage) * off.T @ off / max(1, len(off) - len(counts))
-        mean = covariance.diagonal().mean().clamp(min=NUMBERS.tiny)
-        covariance.diagonal().add_(NUMBERS.shrinkage / (1 - NUMBERS.shrinkage) * mean)
-        return torch.linalg.inv(covariance)
-
     @property
     def place(self) -> Int[Tensor, " n"]:
         """For each example how many of the same name stand before it."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
+
+from unseen.verdicts import VERDICTS
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,22 @@ def vertical(low: float, high: float) -> Axis:
     return Axis(low, high, Chart.bottom, Chart.top)
 
 
-def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: float) -> Chart:
-    """How many images have which margin, known on top of unknown, with the threshold as it is now."""
+def histogram(margin: Float[Tensor, " n"], verdict: Sequence[str], threshold: float) -> Chart:
+    """How many images have which margin, known on doubtful on unknown, with the threshold as it is now."""
     low, high = value_range(margin, threshold)
-    bins = [
-        torch.histc(side.clamp(low, high), NUMBERS.bins, low, high).tolist() for side in (margin[~known], margin[known])
-    ]
+    sides = [margin[torch.tensor([one == word for one in verdict])].clamp(low, high) for word in reversed(VERDICTS)]
+    bins = [torch.histc(side, NUMBERS.bins, low, high).tolist() for side in sides]
     x, y = Axis(low, high), vertical(0, max(map(sum, zip(*bins, strict=True))) * 1.05)
-    kinds = tuple((kind, kind) for kind in ("known", "unknown", "threshold"))
+    kinds = tuple((kind, kind) for kind in (*VERDICTS, "threshold"))
     chart = empty("Histogram of the margins, with the threshold between known and unknown", x, y, legend=kinds)
     width = (high - low) / NUMBERS.bins
-    for i, (below, above) in enumerate(zip(*bins, strict=True)):
-        left, right = x(low + i * width) + 0.5, x(low + (i + 1) * width) - 0.5
-        for kind, start, count in (("unknown", 0.0, below), ("known", below, above)):
+    for i, counts in enumerate(zip(*bins, strict=True)):
+        left, right, start = x(low + i * width) + 0.5, x(low + (i + 1) * width) - 0.5, 0.0
+        for kind, count in zip(reversed(VERDICTS), counts, strict=True):
             if count:
                 top = y(start + count)
                 chart.bars.append((kind, left, top, round(right - left, 1), round(y(start) - top, 1)))
+                start += count
     if below := int((margin < low).sum()):  # the images behind an edge count in the outermost bars
         chart.words.append(("tick clipped", chart.left + 2, Chart.top, "start", f"◂ {below:,} beyond"))
     if above := int((margin > high).sum()):
@@ -102,7 +104,7 @@ def histogram(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold:
     return chart
 
 
-def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Float[Tensor, " n"]) -> Chart:
+def track(margin: Float[Tensor, " n"], verdict: Sequence[str], threshold: Float[Tensor, " n"]) -> Chart:
     """Every image as a dot in order of arrival, and the threshold that each of them met."""
     count = len(margin)
     low, high = value_range(margin, float(threshold.min()), float(threshold.max()))
@@ -111,7 +113,7 @@ def track(margin: Float[Tensor, " n"], known: Bool[Tensor, " n"], threshold: Flo
     drawn = sorted({round(i) for i in torch.linspace(0, count - 1, min(count, NUMBERS.points)).tolist()})
     for i in drawn:
         at = float(margin[i])
-        kind = ("known" if known[i] else "unknown") + ("" if low <= at <= high else " clipped")
+        kind = verdict[i] + ("" if low <= at <= high else " clipped")
         chart.dots.append((kind, x(i + 1), y(at)))
     met = [(x(i + 1), y(float(threshold[i]))) for i in drawn]
     # the line changes its height at a point and nowhere between: what each image met, no more

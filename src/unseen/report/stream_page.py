@@ -14,7 +14,7 @@ from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts, render
 from unseen.session import Session
 from unseen.storage.files import replacing
-from unseen.verdicts import Verdict, Verdicts
+from unseen.verdicts import VERDICTS, Verdict, Verdicts
 from unseen.version import __version__
 
 
@@ -30,6 +30,12 @@ class PageNumbers:
 
 
 NUMBERS = PageNumbers()
+
+NOTES = {
+    "known": ("Known", "Images with one of your names"),
+    "doubtful": ("Doubtful", "Images that pass the threshold, but are more likely unknown than known: look at these"),
+    "unknown": ("Unknown", "Images with none of your names"),
+}
 
 
 class Thumbnail(NamedTuple):
@@ -108,8 +114,7 @@ class ImagePages:
 class StreamLog:
     """The verdicts of a run so far, thumbnails of a few images, and pages of all of them on disk."""
 
-    known: Gallery = field(default_factory=lambda: Gallery("Known", "Images with one of your names"))
-    unknown: Gallery = field(default_factory=lambda: Gallery("Unknown", "Images with none of your names"))
+    galleries: dict[str, Gallery] = field(default_factory=lambda: {word: Gallery(*NOTES[word]) for word in VERDICTS})
     skipped: list[tuple[str, str]] = field(default_factory=list)
     parts: list[Verdicts] = field(default_factory=list)
     pages: ImagePages | None = None  # where all images are shown
@@ -123,7 +128,7 @@ class StreamLog:
         """Keep the verdicts on consecutive images."""
         self.parts.append(verdicts)
         for one in map(Thumbnail, keys, verdicts, jpegs):
-            (self.unknown if one.verdict.unknown else self.known).add(one)
+            self.galleries[one.verdict.verdict].add(one)
             if self.pages:
                 self.pages.add(one)
 
@@ -169,9 +174,9 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
     if log.parts:
         verdicts = log.verdicts
         drawn["tiles"] = tiles(log, session)
-        drawn["margins"] = charts.histogram(verdicts.margin, ~verdicts.unknown, session.threshold)
-        drawn["track"] = charts.track(verdicts.margin, ~verdicts.unknown, verdicts.threshold)
-        drawn["galleries"] = [log.known.shown(), log.unknown.shown()]
+        drawn["margins"] = charts.histogram(verdicts.margin, verdicts.verdict, session.threshold)
+        drawn["track"] = charts.track(verdicts.margin, verdicts.verdict, verdicts.threshold)
+        drawn["galleries"] = [one.shown() for one in log.galleries.values() if one.count]
     return render(
         "stream.html",
         title=title,
@@ -189,8 +194,7 @@ def tiles(log: StreamLog, session: Session) -> list[tuple[str, str]]:
     """The numbers at the top of the page, each by its name."""
     tally = session.snapshot.tally
     found = {
-        "known": f"{log.known.count:,}",
-        "unknown": f"{log.unknown.count:,}",
+        **{word: f"{one.count:,}" for word, one in log.galleries.items()},
         "skipped": f"{len(log.skipped):,}",
         "learned from": f"{int(tally.taught_known + tally.taught_unknown):,}",
         f"threshold, {session.rule.name}": f"{session.threshold:z.2f}",

@@ -91,9 +91,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         if not self.in_nats:
             fit = fit._replace(threshold=torch.zeros_like(fit.threshold))
         pending = torch.zeros(self.every if self.in_nats else self.window, dtype=torch.float64)
-        return MarginHistory(
-            torch.tensor(0), empty, empty, torch.tensor(0), pending, Told.none(), Units.nats(), fit
-        )
+        return MarginHistory(torch.tensor(0), empty, empty, torch.tensor(0), pending, Told.none(), Units.nats(), fit)
 
     def for_detector(self, *, in_nats: bool) -> Adaptive:
         """This rule for a detector whose margins are in nats, or are not."""
@@ -131,9 +129,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
         told = Told(*(GRID.counts(state.units.apply(margin.detach().cpu())) for margin in margins))
         return self.fitted(state._replace(told=told))
 
-    def judged_again(
-        self, state: MarginHistory, before: MarginHistory, margin: Float[Tensor, " n"]
-    ) -> MarginHistory:
+    def judged_again(self, state: MarginHistory, before: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
         """The state in which `margin` are those of the images that came after `before`, in order."""
         if not self.in_nats:
             return state

@@ -16,6 +16,7 @@ from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, chec
 from unseen.threshold.fixed import Fixed
 from unseen.threshold.mixture import PRIOR
 
+
 class Calibration(NamedTuple):
     """What calibration with `images` known images gives."""
 
@@ -39,8 +40,8 @@ class CalibratedMargins(NamedTuple):
 class Calibrated(ThresholdRule[CalibratedMargins]):
     """Guarantee a recall by images that are known to be known: a new one passes with probability at least `recall`.
 
-    The conformal threshold is the k-th lowest margin of the calibration images, k = floor((n + 1)(1 - recall)). With few
-    images it is their lowest margin, whatever that is. `p_known` follows the stream.
+    The conformal threshold is the k-th lowest margin of the calibration images, k = floor((n + 1)(1 - recall)). With
+    few images it is their lowest margin, whatever that is. `p_known` follows the stream.
 
     >>> Calibrated(recall=0.9, images=200).settings["images"]
     200
@@ -66,9 +67,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         margins = torch.full((self.images,), math.nan, dtype=torch.float64)
         return CalibratedMargins(self.inner.start(), margins, torch.tensor(0))
 
-    def calibrated_state(
-        self, stream: MarginHistory, margins: Float[Tensor, " n"], *, at: int
-    ) -> CalibratedMargins:
+    def calibrated_state(self, stream: MarginHistory, margins: Float[Tensor, " n"], *, at: int) -> CalibratedMargins:
         """The state after calibration at image `at`; `stream` is the state of the inner rule."""
         ordered = margins.detach().double().cpu().sort().values
         return CalibratedMargins(stream, ordered, torch.tensor(at))
@@ -85,13 +84,17 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         """The p_known of the inner rule."""
         return self.inner.p_known(state.stream, margin)
 
-    def learn(
-        self, state: CalibratedMargins, margin: Float[Tensor, " T"]
-    ) -> tuple[Decisions, CalibratedMargins]:
+    def learn(self, state: CalibratedMargins, margin: Float[Tensor, " T"]) -> tuple[Decisions, CalibratedMargins]:
         """The decisions about samples in arrival order, and the state after the last."""
         found, stream = self.inner.learn(state.stream, margin)
         threshold = torch.full_like(found.threshold, self.threshold_of(state))
         return Decisions(threshold, found.p_known, torch.zeros_like(found.warming)), state._replace(stream=stream)
+
+    def judged_again(
+        self, state: CalibratedMargins, before: CalibratedMargins, margin: Float[Tensor, " n"]
+    ) -> CalibratedMargins:
+        """The state in which `margin` are those of the images after `before`; the threshold stays."""
+        return state._replace(stream=self.inner.judged_again(state.stream, before.stream, margin))
 
     def for_detector(self, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""

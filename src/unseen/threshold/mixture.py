@@ -26,9 +26,10 @@ class MixturePrior:
     `label_spaces.py`; the other half of them agreed.
     """
 
-    known_mean: float = 3.0
-    known_mean_deviation: float = 1.5  # between label spaces: 1 with 64-pixel images, 8 where no relative is a negative
-    known_deviation: float = 2.4
+    known_mean: float = 2.5
+    known_mean_deviations: tuple[float, float] = (0.7, 2.0)  # between label spaces, below and above: 1 with 64-pixel
+    # images, 8 where no relative is a negative. With a wide one below, a stream of near unknown images alone would pass
+    known_deviation: float = 2.5
     known_deviation_images: float = 60.0  # that this deviation is worth
     unknown_mean: float = -3.0
     unknown_mean_images: float = 8.0
@@ -41,7 +42,9 @@ class MixturePrior:
     recent: float = 512.0  # images after which one says e times less of the share of known images
     rounds: int = 25
     share_rounds: int = 10
-    shift_deviation: float = 1.5  # nats by which corrected verdicts may move what follows from margins, before there are any
+    shift_deviation: float = (
+        1.5  # nats by which corrected verdicts may move what follows from margins, before there are any
+    )
     shifts: int = 24  # steps of the grid that are tried on each side
     # The recall varies more between streams than the fit can see: nine streams of ten, `benchmarks/verdicts.py`
     photos_for_half: float = 8.0  # photos of known names after which the interval is narrower by the root of two
@@ -132,14 +135,17 @@ class Told(NamedTuple):
         """No such image."""
         return cls(*(torch.zeros(GRID.size, dtype=torch.float64) for _ in range(3)))
 
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return round(sum(float(part.sum()) for part in self))
 
-def fit_mixture(
-    counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float
-) -> Fit:
+
+def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float) -> Fit:
     """Threshold, `p_known` and recall interval.
 
-    `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier ones:
-    they give the share of known images now.
+    `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier
+    ones: they give the share of known images now.
     """
     x, weight = GRID.margins, PRIOR.most_images / (PRIOR.most_images + counts.sum())
     known, unknown, share = KNOWN_PRIOR, UNKNOWN_PRIOR, 0.5
@@ -147,7 +153,8 @@ def fit_mixture(
         p = responsibility(x, known, unknown, share)
         share = share_of(weight * counts, p)
         from_known, from_unknown = weight * counts * p + told.photos, weight * counts * (1 - p)
-        for_mean = (known.deviation / PRIOR.known_mean_deviation) ** 2  # the precision of the prior, in images
+        between = PRIOR.known_mean_deviations[known.mean > PRIOR.known_mean]
+        for_mean = (known.deviation / between) ** 2  # the precision of the prior, in images
         known = known.drawn_to(from_known, x, KNOWN_PRIOR, (for_mean, PRIOR.known_deviation_images))
         images = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
         unknown = unknown.drawn_to(from_unknown, x, UNKNOWN_PRIOR, images)

@@ -69,11 +69,11 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json
     return typer.Exit(output.DONE if complete else output.SKIPPED)
 
 
-def print_comparisons(first: str, second: str, out: Path, suite: str | None, *, as_json: bool) -> None:
+def print_comparisons(first: str, second: str, out: Path, *, as_json: bool) -> None:
     """Print which differences between two detectors, or two sets of results, are real."""
     if not as_json:
         output.say("differences in percentage points, with 95 % intervals over seeds and samples")
-    for comparison in harness.compare(first, second, results=out, suite=suite):
+    for comparison in harness.compare(first, second, results=out):
         if as_json:
             output.emit(comparison.record())
         else:
@@ -119,14 +119,17 @@ def print_standing(name: str, features: Path | None, out: Path | None, workers: 
 
 def print_inventory(suite: str, root: Path) -> bool:
     """Print what was found of every set and what should be there; return whether nothing is missing."""
-    found = suites.inventory(suite, root)
-    for one in found:
+    for one in suites.inventory(suite, root):
         expected = f" of {one.expected:,}" if one.expected else ""
         absent = f", {one.absent:,} listed but absent" if one.absent else ""
-        mark = "" if one.is_complete else "  ← incomplete" if one.images else "  ← missing, left out"
+        where = f"looked for in {one.looked_for}"
+        mark = "" if one.is_complete else "  ← incomplete" if one.images else f"  ← missing, left out: {where}"
         note = "  (known to contain known classes)" if one.unclean else ""
         output.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
-    return all(one.is_complete for one in found)
+    learned = suites.learned_file(suite)
+    if learned and not (root / learned).is_file():
+        output.err.print(f"{learned}  ← missing: `unseen bench learn --method lapt` writes it", markup=False)
+    return suites.is_whole(suite, root)
 
 
 def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
@@ -169,12 +172,14 @@ def run_with_progress(
 
 def write_tables(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
     """Write the tables as Markdown and as LaTeX beside the rows."""
-    found = tables.tables(rows, suite)
-    for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
-        note = "% " if suffix == ".tex" else "\n### "
-        text = "\n".join(f"{note}{suite.name}: {table.title}\n\n{render(table)}" for table in found)
+    found = [table.grid(suite.unclean) for table in tables.tables(rows, suite)]
+    texts = {
+        ".md": "\n\n".join(f"### {one.title}\n\n{one.markdown()}" for one in found),
+        ".tex": "\n\n".join(f"% {one.title}\n{one.latex()}" for one in found),
+    }
+    for suffix, text in texts.items():
         with replacing(results.folder / f"{suite.name}{suffix}") as temporary:
-            temporary.write_text(text.lstrip("\n"))
+            temporary.write_text(f"{text}\n")
 
 
 def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:

@@ -6,7 +6,6 @@ and negative names, T samples, d the width of features.
 constants    every number, and where it comes from
 names        what names look like in this stream
 sides        the pool: a direction in image space along which margins change, and what it is worth
-distinction  what examples set apart
 state        what is learned, and when
 detector     all of it together
 """

@@ -19,7 +19,6 @@ class PooledConstants:
     first_direction: int = 32  # samples before which no direction in image space is fitted
 
     # Examples
-    most_examples: int = 1024  # that are looked at
     example_weight: float = 2.0  # images of the stream that an example is worth: its name is sure
 
     # Names in image space
@@ -41,18 +40,6 @@ class PooledConstants:
     half_pool: float = 16.0  # effective images after which the pool counts half; also the start of a moment
     largest_ratio: float = 50.0  # nats; beyond, the exponential says no more
 
-    # Distinction
-    specific: float = 120.0  # nats per unit of specific likeness to the nearest name
-    plain: float = 40.0  # the same of plain likeness: `name_scale`
-    naming: float = 0.05  # nats per nat of the discriminant, which takes all directions to be independent
-    naming_start: float = 16.0  # images that the start of a name is worth in it
-    half_naming: float = 1.0  # examples of the name with the fewest, two at least, with which it counts half
-    shrinkage: float = 0.5  # share of the variation that is taken to be the same in all directions
-    text_samples: float = 4.0  # examples that the text of a name is worth
-    half_stream: float = 128.0  # images of the stream after which the distinction counts half
-    half_examples: float = 16.0  # examples after which it counts half
-    unshown: float = 0.25  # names with examples that would make up for one without
-
     # Repeats
     slots: int = 1 << 16  # images that are remembered, a later one in the place of an earlier with the same slot
     step: float = 1e-3  # features are rounded to it: the same image in another batch differs by less, others by more
@@ -60,7 +47,6 @@ class PooledConstants:
 
     # Arithmetic
     tiny_margins: float = 1e-4  # the same of margins, and of the weight of a side
-    tiny_images: float = 1e-12  # the same of images
 
 
 POOLED = PooledConstants()

@@ -75,13 +75,11 @@ class PooledEvidence(Detector[PooledState]):
         predicted = fitted.direction.predict(block.z)
         frozen = block.log_odds - self.popularity * fitted.popularity[nearest.known.name[:, 0]]
         score = frozen + raised(gain + fitted.likelihood.log_ratio(predicted))
-        if self.labels.examples is not None:
-            score += fitted.distinction.score.at(block.z, nearest.known.name[:, :1]).squeeze(1).double()
         evidence = frozen + raised(gain) - self.baseline
         weight = side_weights(evidence)
         output = DetectorOutput(
             score.to(block.z.dtype),
-            self._best_names(nearest.known, known, fitted, block.z),
+            self._best_names(nearest.known, known, fitted),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             torch.full_like(score, self.baseline).to(block.z.dtype),
         )
@@ -97,15 +95,11 @@ class PooledEvidence(Detector[PooledState]):
             name_logits(z, nearest.negative, sums.negative, fitted.negative, tau=self.tau),
         )
 
-    def _best_names(
-        self, nearest: TopNames, image: NameLogits, fitted: Fitted, z: Float[Tensor, "T d"]
-    ) -> Int[Tensor, " T"]:
-        """The best known name: text, looks of names that have claimed many images, examples, and few votes."""
+    def _best_names(self, nearest: TopNames, image: NameLogits, fitted: Fitted) -> Int[Tensor, " T"]:
+        """The best known name: text, looks of names that have claimed many images, and few votes."""
         name, logit = nearest
         learned = image.images / (image.images + POOLED.naming_samples) * (image.learned - image.start)
         total = logit + image.start + learned - self.naming_popularity * fitted.votes[name].to(logit.dtype)
-        if self.labels.examples is not None:
-            total += fitted.distinction.naming.at(z, name)
         return name.gather(1, total.argmax(1, keepdim=True)).squeeze(1)
 
     def _transferred(self, state: PooledState, before: Detector[PooledState], z: Float[Tensor, "n d"]) -> PooledState:

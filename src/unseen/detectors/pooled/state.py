@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unseen.detectors.pooled.constants import POOLED
-from unseen.detectors.pooled.distinction import Distinction
 from unseen.detectors.pooled.names import Looks, NameSums, NearestNames
 from unseen.detectors.pooled.sides import Direction, Likelihood, PredictionSums, SideSums, side_weights
 from unseen.detectors.state import OldPlaces, map_state, rows_by_old_place
@@ -196,7 +195,6 @@ class Fitted(NamedTuple):
     likelihood: Likelihood
     popularity: Float[Tensor, " K"]  # log of how much more often each name was the nearest than names are on average
     votes: Float[Tensor, " K"]  # log(1 + votes / few_votes)
-    distinction: Distinction  # without rows where names have no examples
 
     @classmethod
     def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
@@ -209,11 +207,10 @@ class Fitted(NamedTuple):
         votes = popularity(sums.votes), torch.log1p(sums.votes / POOLED.few_votes)
         if seen < POOLED.first_direction:
             pool = Direction.none(labels.dim, anchors.device), Likelihood.none(anchors.device)
-            return cls(*looks, *pool, *votes, Distinction.none(labels))
+            return cls(*looks, *pool, *votes)
         direction = Direction.of(sums.sides)
         likelihood = Likelihood.of(sums.predictions, direction.images, seen)
-        distinction = Distinction.of(sums.sides, sums.known, known, labels)
-        return cls(*looks, direction, likelihood, *votes, distinction)
+        return cls(*looks, direction, likelihood, *votes)
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 
-from unseen import LabelSpace, threshold
+from unseen import LabelSpace
 from unseen.errors import DataError, ServiceError
 from unseen.features import load_features
 from unseen.labels import Examples
@@ -21,7 +21,6 @@ from unseen.serve.settings import Limits
 from unseen.serve.stream.config import STREAM_ID, StreamConfig
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job, refuse_other_request
-from unseen.threshold.calibrated import fewest_images
 
 WANTED_ID = b"x-unseen-stream"  # in which nginx says what a new stream is to be called: its place follows from that
 
@@ -120,10 +119,7 @@ async def taught_space(service: Service, creation: Creation, job: Job) -> LabelS
     job.progress(0, 0)
     read = partial(uploaded_examples, creation.examples, labels.names, service.limits)
     examples = await service.run_chore(job.owner, read)
-    # a threshold that follows the stream needs some of them
-    rule = threshold.make(creation.wanted.threshold.kind, **creation.wanted.threshold.settings)
-    spare = fewest_images(rule.recall) if isinstance(rule, threshold.Adaptive) else 0
-    return await service.encoder.taught(labels, examples, spare=spare)
+    return await service.encoder.taught(labels, examples)
 
 
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:

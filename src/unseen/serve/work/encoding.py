@@ -101,13 +101,13 @@ class ImageEncoder:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
         return await self._mined(lambda: LabelSpace.build(names, self.encoder(), progress=progress, **negatives))
 
-    async def taught(self, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
-        """A label space that examples have moved; at least `spare` of them set the threshold."""
+    async def taught(self, labels: LabelSpace, examples: Examples) -> LabelSpace:
+        """A label space that examples have moved."""
         if len(examples) > self.limits.batch:
             raise DataError(
                 f"expected at most {self.limits.batch} examples, got {len(examples)}; send fewer of each name"
             )
-        return await self._mined(partial(with_examples, labels, examples, spare=spare))
+        return await self._mined(partial(with_examples, labels, examples))
 
     async def name_vector(self, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
         """The text vector of one more name for a label space, by its own prompt."""

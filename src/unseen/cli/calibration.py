@@ -1,0 +1,217 @@
+"""Photos that show known names for certain: they tell the threshold, or set it alone where a guarantee is wanted.
+
+They are checked before anything is encoded. Loads torch: commands import it when they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen import LabelSpace, Session
+from unseen.cli import output, spaces
+from unseen.cli.known import SHOWN, is_features, warn_odd
+from unseen.encoders import Encoder
+from unseen.errors import DataError, EncoderError, SettingError
+from unseen.features import load_features, stream_images
+from unseen.images import Entry, find_images
+from unseen.labels.examples import comparable_name
+from unseen.threshold import Adaptive, Calibrated, Calibration
+from unseen.threshold.base import check_recall
+from unseen.threshold.calibrated import check_images, fewest_images, recall_interval
+
+BUYS = (20, 50, 200)  # numbers of images whose spread is printed
+UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
+
+
+class CalibrationOptions(NamedTuple):
+    """How photos of known names set the threshold."""
+
+    recall: float | None = None  # that of the state, or the usual one
+    guarantee: bool = False
+    keep_odd: bool = False
+
+    @property
+    def wanted(self) -> float:
+        """The recall that is aimed at where no state says another."""
+        return Adaptive.recall if self.recall is None else self.recall
+
+
+@dataclass
+class KnownImages:
+    """Images that are known to be known, and how often the session has been calibrated with them."""
+
+    z: Float[Tensor, "n d"]
+    keys: Sequence[str]
+    options: CalibrationOptions
+    skipped: Sequence[tuple[str, str]] = ()
+    due: int = 0  # images of the stream at which to calibrate again
+
+    def calibrate(self, session: Session) -> Calibration:
+        """Calibrate a session; warn about images that look unlike their class, and about examples."""
+        examples = session.detector.labels.examples
+        if examples is not None and (count := int(examples.contains(self.z).sum())):
+            output.warn(
+                f"{count} of {len(self.keys)} calibration images are among the examples, towards which names were "
+                "moved: fewer new images are kept than promised; calibrate with others"
+            )
+        found = session.calibrate(self.z, **self.options._asdict())
+        warn_odd([self.keys[row] for row in found.odd])
+        return found
+
+    def follow(self, session: Session, *, last: bool = False) -> None:
+        """Renew a guarantee whenever the stream has grown by an eighth: margins move while a detector learns.
+
+        Without one the session itself looks at its photos again.
+        """
+        seen = int(session.snapshot.tally.seen)
+        if isinstance(session.rule, Calibrated) and (seen >= self.due or last):
+            session.calibrate(self.z, recall=session.rule.recall, guarantee=True)
+            self.due = seen + max(1, seen // 8)
+
+
+@dataclass(frozen=True)
+class KnownSource:
+    """Where known images come from: photos, or features of some, which are checked when they are read."""
+
+    source: str
+    options: CalibrationOptions
+    entries: Iterable[Entry] | None  # None where the source holds features
+
+    @classmethod
+    def find(cls, source: str, given: CalibrationOptions) -> KnownSource:
+        """The images of a source; refuse too few for a guarantee before anything is encoded."""
+        check_recall(given.wanted)
+        if is_features(source):
+            return cls(source, given, None)
+        try:
+            entries = find_images(source)
+        except DataError as error:
+            raise DataError(f"{error}; --calibrate and `unseen calibrate` need photos of your names") from error
+        if given.guarantee and isinstance(entries, Sized):
+            check_images(len(entries), given.wanted)
+        return cls(source, given, entries)
+
+    @classmethod
+    def features(cls, source: str, given: CalibrationOptions) -> KnownSource:
+        """Features of known images, where there is no encoder to read photos."""
+        if not is_features(source):
+            raise SettingError(
+                f"expected features of known images, got {source}; make them with: unseen encode {source}"
+            )
+        return cls.find(source, given)
+
+    def read(self, space: LabelSpace, model: Encoder | None = None) -> KnownImages:
+        """The images of known names with their features; an encoder is loaded where one is needed and none is given."""
+        if self.entries is None:
+            found = self._read_features(space)
+            rows = self._known_rows(found.keys, space)
+            return replace(found, z=found.z[rows], keys=[found.keys[row] for row in rows])
+        entries = list(self.entries)
+        rows = self._known_rows([entry.path for entry in entries], space)
+        return self._encoded([entries[row] for row in rows], model or spaces.encoder_of(space))
+
+    def _known_rows(self, keys: Sequence[str], space: LabelSpace) -> list[int]:
+        """Which images show known names, as far as their folders say; those of another class are left out.
+
+        A folder is of another class if it is called like a name that was retired, or if other folders are called like
+        names.
+        """
+        known = set(map(comparable_name, space.names))
+        gone = {
+            comparable_name(word)
+            for word, one in zip(space.negatives, space.origins, strict=False)
+            if one.kind == "never"
+        }
+        folder = [comparable_name(Path(key).parent.name) for key in keys]
+        is_sorted = not known.isdisjoint(folder)
+        foreign = {one for one in folder if one not in known and (is_sorted or one in gone)}
+        rows = [row for row, one in enumerate(folder) if one not in foreign]
+        shown, names = ", ".join(sorted(foreign)[:SHOWN]), ", ".join(space.names[:SHOWN])
+        if keys and not rows:
+            raise DataError(
+                f"expected photos of known names in {self.source}, got those of {shown} alone; known are {names}"
+                + (" ..." if len(space.names) > SHOWN else "")
+            )
+        if foreign:
+            output.warn(f"{shown}: no known name, {len(keys) - len(rows):,} of {len(keys):,} photos are left out")
+        return rows
+
+    def _read_features(self, space: LabelSpace) -> KnownImages:
+        """Features of known images; refuse those of another encoder."""
+        features = load_features(self.source)
+        made_by, own = features.encoder, space.manifest.get("encoder_fingerprint")
+        remedy = f"encode the images with --encoder {space.encoder}"
+        if own and made_by not in ("", features.metadata.get("encoder"), own):
+            raise EncoderError(
+                f"expected features of the encoder of this label space, {space.encoder} ({own[:8]}), got those of "
+                f"another ({made_by[:8]}) in {self.source}; {remedy}"
+            )
+        if features.z.shape[1] != space.dim:
+            raise EncoderError(
+                f"expected features of width {space.dim} as of this label space, got {features.z.shape[1]} in "
+                f"{self.source}; {remedy}"
+            )
+        return KnownImages(features.z, features.keys, self.options)
+
+    def _encoded(self, entries: Sequence[Entry], model: Encoder) -> KnownImages:
+        """Known images with their features; what cannot be read is skipped with its reason."""
+        parts, keys, skipped = [], list[str](), []
+        with output.progress("images") as bar:
+            task = bar.add_task("calibrate", total=len(entries), rate="")
+            for one, z in stream_images(entries, model):
+                parts.append(z)
+                keys += [image.path for image in one]
+                skipped += [(row.path, row.reason) for row in one.skipped]
+                bar.update(task, advance=len(one.rows))
+        for key, reason in skipped:
+            output.print_skipped(key, reason)
+        if not keys:
+            raise DataError(
+                f"expected photos that can be read in {self.source}, got {len(skipped)} that are not; see each"
+            )
+        return KnownImages(torch.cat(parts), keys, self.options, skipped)
+
+
+def calibration_lines(session: Session, found: Calibration) -> list[str]:
+    """What a calibration does, and what a guarantee promises, costs here and would gain from more images."""
+    if not isinstance(session.rule, Calibrated):
+        return [f"{found.images:,} photos of known names tell the threshold: {threshold_in_words(session)}"]
+    buys = {n: recall_interval(n, found.recall) for n in BUYS if n >= fewest_images(found.recall)}
+    return [
+        f"guaranteed by {found.images:,} photos: a new known image is kept with probability at least "
+        f"{100 * found.recall:g} %; in nine of ten calibrations with {found.images:,} photos the share of all known "
+        f"images kept lies between {100 * found.low:.1f} and {100 * found.high:.1f} %",
+        *(f"  {n:>4} photos: {100 * low:.1f} to {100 * high:.1f} %" for n, (low, high) in buys.items()),
+    ]
+
+
+def threshold_in_words(session: Session) -> str:
+    """The threshold of a session, and what share of the known images it keeps."""
+    return f"threshold {session.threshold:z.2f} ({rule_in_words(session)})"
+
+
+def rule_in_words(session: Session) -> str:
+    """What the threshold rule of a session does."""
+    rule = session.rule
+    if isinstance(rule, Calibrated):
+        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
+        when = f" {ago:,} images ago" if ago else ""
+        return f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
+    if not isinstance(rule, Adaptive):
+        return rule.name
+    interval = session.recall_interval
+    if interval is None:
+        return f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
+    likely = f"keeps {100 * rule.recall:g} % of known, likely {100 * interval.low:.0f} to {100 * interval.high:.0f} %"
+    return (
+        f"{likely}; surer with photos of your names: --calibrate known/"
+        if interval.low < rule.recall - UNSURE
+        else likely
+    )
