@@ -22,6 +22,7 @@ from unseen.report.stream_page import (
     about,
     label_section,
     page,
+    tiles,
     write,
 )
 
@@ -83,7 +84,7 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
     gallery = Gallery("Known", "note")
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(0)).tolist()
     for margin in order:
-        gallery.add(Thumbnail(str(margin), Verdict("cat", True, float(margin), 0.9, "cat", 0.0), None))
+        gallery.add(Thumbnail(str(margin), Verdict("known", "cat", float(margin), 0.9, "cat", 0.0), None))
     assert len(gallery.thumbnails) <= 8 * NUMBERS.shown
     _, _, count, (highest, lowest) = gallery.shown()
     assert count == 5000
@@ -96,14 +97,14 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
     [
         (
             "a/b.jpg",
-            Verdict("cat", True, 2.0, 0.93, "cat", -0.001),
-            "<b>cat</b><span>known, 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>",
+            Verdict("known", "cat", 2.0, 0.93, "cat", -0.001),
+            "<b>cat</b><span>known, p_known 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>",
         ),
-        ("d.jpg", Verdict("cat", True, 2.0, 0.31, "cat", 0.4), "<span>known, only 31 %</span>"),
+        ("d.jpg", Verdict("doubtful", "cat", 2.0, 0.31, "cat", 0.4), "<b>cat</b><span>doubtful, p_known 31 %</span>"),
         (
             "c.jpg",
-            Verdict(None, False, -2.0, 0.25, "cat", 0.4),
-            "<b>near cat</b><span>unknown, 75 %</span><span>-2.00 &lt; 0.40</span>",
+            Verdict("unknown", None, -2.0, 0.25, "cat", 0.4),
+            "<b>near cat</b><span>unknown, p_known 25 %</span><span>-2.00 &lt; 0.40</span>",
         ),
     ],
 )
@@ -112,15 +113,19 @@ def test_a_caption_has_verdict_and_probability_and_no_negative_zero(key: str, ve
     assert caption in re.sub(r">\s+<", "><", text)
 
 
-def test_the_threshold_of_a_short_stream_is_marked_as_young(labels: LabelSpace) -> None:
-    assert "<b>~" in page(*streamed(labels, 60), title="t")
-    assert "<b>~" not in page(*streamed(labels, 300), title="t")
+def test_the_page_counts_verdicts_and_says_what_share_the_threshold_keeps(labels: LabelSpace) -> None:
+    log, session = streamed(labels)
+    found = dict(tiles(log, session))
+    unknown = log.verdicts.counts["unknown"]
+    assert (found["known"], found["unknown"]) == (f"{300 - unknown}", f"{unknown}")
+    low, high = session.recall_interval
+    assert found["% of known kept, likely"] == f"{100 * low:.0f} to {100 * high:.0f}"
 
 
 def test_the_label_space_counts_images_and_shows_neighbours(labels: LabelSpace) -> None:
     log, _ = streamed(labels)
     section = label_section(labels, log)
-    assert sum(int(row[1]) for row in section.rows) == int(log.verdicts.known.sum())
+    assert sum(int(row[1]) for row in section.rows) == int((~log.verdicts.unknown).sum())
     assert all(row[2].startswith("negative ") for row in section.rows)
     assert [row[1] for row in label_section(labels, StreamLog()).rows] == ["0"] * len(labels.names)
 
