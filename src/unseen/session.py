@@ -321,6 +321,15 @@ class Session:
         self._told = self._told.and_corrected(z, torch.as_tensor(known, dtype=torch.bool))
         self.look_at_told()
 
+    def without_photos_of(self, name: str) -> Session:
+        """Another session without the calibration photos that look most like a name: it is known no longer."""
+        session, labels = self.at(self.snapshot), self.detector.labels
+        if len(self._told.z):
+            label = self.detector.score(self.snapshot.detector, self._told.z.to(labels.id_anchors)).cpu().label
+            stays = ~self._told.is_photo | (label != labels.names.index(name))
+            session._told = ToldImages(*(part[stays] for part in self._told))
+        return session
+
     @property
     def told(self) -> ToldImages:
         """All images whose side is known: spared examples, calibration photos and corrected verdicts."""
